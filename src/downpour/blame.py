@@ -7,18 +7,34 @@ with the line of the user's own file.
 from __future__ import annotations
 
 import inspect
+import os
+import signal
 import sys
+import sysconfig
+import threading
 import traceback
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 from downpour.errors import DownpourError, SpecError
 
 _LETTERS_MAX = 400
-USERS_ERRORS = Exception, SystemExit
-"""What a user's code may raise that is told. A sys.exit() in it would otherwise end, unseen, the
-thread of the manager's or worker's that it is called in, and its experiment would wait for ever."""
 
 _NOT_THE_USERS = sys.stdlib_module_names | {"downpour", "torch", "numpy"}
+
+
+def users_errors() -> tuple[type[BaseException], ...]:
+    """Return what a user's code may raise that is told, for an `except` clause.
+
+    A sys.exit() in it would otherwise end, unseen, the thread of the manager's or worker's that it
+    is called in, and its experiment would wait for ever. So would a KeyboardInterrupt that the code
+    raises itself; only where Ctrl-C raises one, it is the user at the keyboard who is meant.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return Exception, SystemExit
+    return Exception, SystemExit, KeyboardInterrupt
 
 
 def describe_error(error: BaseException, called: Any = None) -> str:
@@ -56,6 +72,28 @@ def with_place(said: str, defined: Any) -> str:
     except (OSError, TypeError, ValueError):
         return said
     return f"{said} ({(file or '').rpartition('/')[2]}:{line} in {written.__name__})"
+
+
+def place_of(file: str, line: int | str, name: str) -> str:
+    """Return "file:line in function" if a file is the user's; empty if it is a library's."""
+    libraries = (sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+    own = str(Path(__file__).parent)
+    if file.startswith("<") or any(file.startswith(folder) for folder in (*libraries, own)):
+        return ""
+    return f"{file.rpartition('/')[2]}:{line} in {name}"
+
+
+def ending_told(tell: Callable[[str], object]) -> Callable[[int], NoReturn]:
+    """Return a substitute for `os._exit` that first tells which line of the user's calls it."""
+    end = os._exit
+
+    def told(status: int) -> NoReturn:
+        frames = reversed(traceback.extract_stack()[:-1])
+        places = (place_of(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+        tell(f"ends its process with os._exit({status}) ({next(filter(None, places), 'unknown')})")
+        end(status or 1)
+
+    return told
 
 
 def _place(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.allowlist import check_factory, load_factory, source_file
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import describe_error, users_errors
 from downpour.datasets.layout import ACCEPTED, from_names
 from downpour.datasets.source import Arrays, SourceFiles, fingerprint
 from downpour.errors import DownpourError, SpecError
@@ -63,7 +63,7 @@ def _called(spec: Spec) -> Any:
         return factory(**spec.dataset_options)
     except (DownpourError, MemoryError):
         raise
-    except USERS_ERRORS as error:
+    except users_errors() as error:
         raise SpecError(
             "dataset", spec.dataset, f"cannot be made: {describe_error(error)}"
         ) from error

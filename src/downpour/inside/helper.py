@@ -14,7 +14,7 @@ from typing import Protocol, TextIO
 
 import torch
 
-from downpour.blame import USERS_ERRORS
+from downpour.blame import users_errors
 from downpour.inside.data import PartWork
 from downpour.inside.hybrid import SliceWork
 from downpour.inside.jobs import Answer, HelperJob, HelperTask
@@ -64,7 +64,7 @@ class Helper:
         try:
             with numerics.settings(self._spec), randomness.active():
                 return self._work.do(job, randomness)
-        except (*USERS_ERRORS, MemoryError):
+        except users_errors():
             # The worker computes the step by itself, and tells what is wrong if that fails.
             self._work.forget()
             return Answer(job=job.number, done=False)

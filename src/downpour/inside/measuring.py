@@ -20,7 +20,7 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, SpecError
 from downpour.inside.choice import Candidate, Measured, closed
 from downpour.inside.team import Team
@@ -120,7 +120,7 @@ def all_measured(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[
             yield measured(subject, alone, candidate, seconds)
         except SpecError as error:
             yield Measured(candidate=candidate, refused=str(error))
-        except (DownpourError, TimeoutError, MemoryError, *USERS_ERRORS) as error:
+        except users_errors() as error:
             yield Measured(candidate=candidate, refused=describe_error(error))
 
 

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
+from downpour.blame import ending_told
 from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
 from downpour.launchers.sessions import end_session
@@ -91,7 +92,11 @@ class ForkServer:
 
     def _become(self, role: str, name: str, options: dict[str, Any]) -> NoReturn:
         """Turn this fork into a manager or a worker; never returns."""
-        status = 1
+        status, end = 1, os._exit
+        told = ending_told(
+            lambda said: self._tell(name=name, error=f"the user's code {said}", status=2)
+        )
+        os._exit = told  # type: ignore[assignment]
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -116,7 +121,7 @@ class ForkServer:
             self._tell(name=name, error=f"{type(error).__name__}: {error}", status=status)
         finally:
             logging.shutdown()
-            os._exit(status)
+            end(status)
 
     def _reap(self) -> None:
         while self._roles:

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
-from downpour.blame import USERS_ERRORS, describe_error, is_of_users_code
+from downpour.blame import describe_error, is_of_users_code, users_errors
 from downpour.errors import (
     DownpourError,
     OtherCode,
@@ -36,6 +36,7 @@ from downpour.manager.counters import Counters
 from downpour.manager.ordered_calls import OrderedCalls
 from downpour.manager.persistence import Persistence
 from downpour.manager.recovery import RecoveredState
+from downpour.manager.rehearsal import rehearse
 from downpour.manager.roster import Roster
 from downpour.manager.serial_executor import SerialExecutor
 from downpour.manager.workspace import Workspace
@@ -76,6 +77,7 @@ class CommandRunner(Effects[[]]):
         forecaster: forecasts how long they take.
         data_dir: a folder with datasets, if there is one.
         archive: lists the experiments that have ended.
+        rehearses: whether a user's code is tried in a process of its own first.
         gone_seconds: how long an experiment is held up whose folder is gone, before it fails.
         on_death: called with the reason if nothing can be done any more.
     """
@@ -87,9 +89,11 @@ class CommandRunner(Effects[[]]):
         data_dir: Path | None,
         archive: Archive,
         *,
+        rehearses: bool = False,
         gone_seconds: float = 60.0,
         on_death: OnDeath = lambda _: None,
     ) -> None:
+        self._rehearses = rehearses
         self._gone_seconds = gone_seconds
         self._gone_since: dict[str, float] = {}
         self._looks = count()
@@ -236,7 +240,7 @@ class CommandRunner(Effects[[]]):
                 job()
             except SharedDirectoryError as error:
                 self._give_up_or_die(experiment, error)
-            except USERS_ERRORS as error:  # becomes the experiment's failure
+            except users_errors() as error:  # becomes the experiment's failure
                 self._fail(experiment, error)
 
         lane.submit(guarded)
@@ -313,6 +317,8 @@ class CommandRunner(Effects[[]]):
 
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
+        if self._rehearses and space.spec.factories and command.model is None:
+            rehearse(space.spec, space.shared.datasets, self._data_dir)
         try:
             made = work.prepare(space, self._data_dir, command)
         except OtherCode as error:

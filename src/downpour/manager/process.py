@@ -109,6 +109,7 @@ class Manager:
             forecaster,
             Path(options.data_dir) if options.data_dir else None,
             self._archive,
+            rehearses=not options.embedded,
             gone_seconds=away_seconds,
             on_death=self._on_death,
         )

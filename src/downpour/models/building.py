@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -69,7 +69,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
             model = builder(**arguments)
         except (DownpourError, MemoryError):
             raise
-        except USERS_ERRORS as error:
+        except users_errors() as error:
             raise _blamed(error, spec) from error
         if not isinstance(model, nn.Module):
             raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
@@ -154,7 +154,7 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
             output: object = model(torch.zeros(2, *facts.sample_shape, device=first.device))
     except (DownpourError, MemoryError):
         raise
-    except USERS_ERRORS as error:
+    except users_errors() as error:
         accepted = f"does not take examples of shape {facts.sample_shape}: {describe_error(error)}"
         raise SpecError("model", spec.model, accepted) from error
     finally:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from downpour.allowlist import load_factory
-from downpour.blame import USERS_ERRORS, describe_error, with_place
+from downpour.blame import describe_error, users_errors, with_place
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -97,7 +97,7 @@ def theirs(spec: Spec, what: str, called: Any = None) -> Iterator[None]:
         yield
     except (DownpourError, MemoryError):
         raise
-    except USERS_ERRORS as error:
+    except users_errors() as error:
         if is_lack_of_memory(error):
             raise
         raise SpecError(*spec.trained_code, f"{what}: {describe_error(error, called)}") from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from downpour.blame import USERS_ERRORS
+from downpour.blame import users_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class _Traced(fx.Tracer):
         whole = _Whole(module)
         try:
             graph = fx.GraphModule(whole, cls(module).trace(whole))
-        except USERS_ERRORS:
+        except users_errors():
             return []
         begin, *nodes, end = graph.graph.nodes
         if begin.op != "placeholder" or not nodes or end.args != (nodes[-1],):

@@ -18,7 +18,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, SpecError
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import is_lack_of_memory
@@ -146,7 +146,7 @@ class _Run(nn.Module):
             loss = add_gradient(loaded, self, part)
         except (DownpourError, MemoryError):
             raise
-        except USERS_ERRORS as error:
+        except users_errors() as error:
             if is_lack_of_memory(error):
                 raise
             raise refused(

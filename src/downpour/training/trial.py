@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
@@ -278,7 +278,7 @@ class _Trial:
             training.advance(1)
         except (DownpourError, MemoryError):
             raise
-        except USERS_ERRORS as error:
+        except users_errors() as error:
             accepted = f"cannot be trained {where}: {describe_error(error)}"
             raise SpecError(*self._spec.trained_code, accepted) from error
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, Timer
 
-from downpour.blame import USERS_ERRORS, describe_error, is_of_users_code
+from downpour.blame import describe_error, is_of_users_code, users_errors
 from downpour.discovery.waiting import manager_may_come
 from downpour.errors import (
     DownpourError,
@@ -281,7 +281,7 @@ class WorkerAgent:
             return Stopped()
         except HandOverStop as stopped:
             return stopped.snapshot
-        except USERS_ERRORS as error:
+        except users_errors() as error:
             known = isinstance(error, DownpourError) and not is_of_users_code(error)
             log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
             return Failure(_failure_kind(error), _in_one_line(error))

@@ -1,0 +1,105 @@
+"""Tries a user's code in a process of its own, before the manager runs any of it.
+
+What raises is told by the manager itself, which runs the same code later (`work.prepare`). But a
+task that calls `os._exit`, or crashes the interpreter, ends the process that it runs in, and a
+cluster's manager serves others. So a child prepares the experiment first, as the manager would, and
+takes the steps of the trial. If it dies, its last words name the line.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from downpour.blame import ending_told, place_of
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.text import one_line
+
+_FAULT = re.compile(
+    r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)$', re.MULTILINE
+)
+_EXIT = "downpour-exit: "
+
+
+def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
+    """Prepare an experiment in a child; returns when the manager can do so without dying.
+
+    Args:
+        spec: names the user's code.
+        folder: where prepared datasets are.
+        data_dir: a folder of datasets, if there is one.
+
+    Raises:
+        SpecError: the user's code ends its process; says how, and where.
+    """
+    asked = {
+        "spec": spec.to_toml(),
+        "folder": str(folder),
+        "data_dir": str(data_dir or ""),
+        "path": sys.path,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "downpour.manager.rehearsal"],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise SpecError(*spec.trained_code, _last_words(done.returncode, done.stderr))
+
+
+def _last_words(status: int, said: str) -> str:
+    """Say how a child has died, and in which line of the user's."""
+    told = [line for line in said.splitlines() if line.startswith(_EXIT)]
+    if told:
+        return one_line(told[-1].removeprefix(_EXIT))
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    where = (place_of(**found.groupdict()) for found in _FAULT.finditer(said))
+    place = next(filter(None, where), "")
+    return f"ends its process {how}{f' ({place})' if place else ''}"
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{_EXIT}{words}\n")
+    sys.stderr.flush()
+
+
+def _prepare(asked: dict[str, Any]) -> None:
+    from downpour import tasks
+    from downpour.manager.global_model import GlobalModel
+    from downpour.splitters import divide
+
+    spec, folder = Spec.from_toml(asked["spec"]), Path(asked["folder"])
+    data_dir = Path(asked["data_dir"]) if asked["data_dir"] else None
+    key = tasks.prepare_data(spec, folder, data_dir)
+    data = tasks.open_data(spec, folder, key)
+    shards, _ = divide(spec, data.labels, data.facts.train_samples, spec.shards or 1)
+    GlobalModel(spec, data).check_trains(shards)
+
+
+def main() -> None:
+    """Prepare what standard input asks for; any error of the user's is left to the manager."""
+    asked = json.load(sys.stdin)
+    sys.path[:] = asked["path"]
+    faulthandler.enable()
+    end = os._exit
+    os._exit = ending_told(_say)  # type: ignore[assignment]
+    # The manager meets the same error, and tells it with its line.
+    with suppress(Exception, SystemExit, KeyboardInterrupt):
+        _prepare(asked)
+    end(0)  # whatever threads the user's code has started
+
+
+if __name__ == "__main__":
+    main()

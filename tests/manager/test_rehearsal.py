@@ -1,0 +1,69 @@
+"""A user's code that ends its process does not end a cluster's manager."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.values import ExperimentState
+
+TASK = """
+import ctypes, os, torch
+import downpour
+
+class Ends(downpour.Task):
+    def __init__(self, where="", how="exit"):
+        self.where, self.how = where, how
+        self.end("init")
+
+    def end(self, where):
+        if where == self.where:
+            if self.how == "exit":
+                os._exit(7)
+            ctypes.string_at(0)
+
+    def model(self):
+        self.end("model")
+        return torch.nn.Linear(1, 1)
+
+    def examples(self, part):
+        self.end("examples")
+        return [(torch.ones(1), torch.ones(1))] * 8
+
+    def loss(self, model, batch):
+        self.end("loss")
+        return model(batch[0]).mean()
+
+    def metrics(self, model, batch):
+        self.end("metrics")
+        return {"one": (1.0, 1)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "how", "said"),
+    [
+        *((where, "exit", "ends its process with os._exit(7) (") for where in
+          ("init", "model", "examples", "loss", "metrics")),
+        ("loss", "crash", "ends its process by SIGSEGV ("),
+    ],
+)  # fmt: skip
+def test_code_that_ends_its_process_is_refused_by_a_manager_that_lives(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, how: str, said: str
+) -> None:
+    """The reason names the task and the line, and the next experiment is taken."""
+    name = f"lab{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(TASK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", name)
+    options = {"where": where, "how": how}
+    refused = cluster.submit(task=f"{name}:Ends", task_options=options)
+    end = cluster.end_of(refused).experiment
+    assert end.state is ExperimentState.FAILED
+    assert end.asked_wrongly
+    assert end.reason.startswith(f"task = '{name}:Ends': {said}{name}.py:")
+    assert cluster.submit(name="next").startswith("next-")
