@@ -292,3 +292,76 @@ class Leaving(Spoilt):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
         """Leave."""
         sys.exit("no more")
+
+
+class Interrupting(Spoilt):
+    """Raises what Ctrl-C does."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
+        """Interrupt."""
+        raise KeyboardInterrupt
+
+
+class Countless:
+    """More examples than any machine has room for their numbers."""
+
+    def __len__(self) -> int:
+        return 2**62
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.ones(3), torch.ones(1)
+
+
+class Boundless(Spoilt):
+    """Has too many examples."""
+
+    def examples(self, part: str) -> Any:  # noqa: ARG002 - as a task's must be
+        """Return them."""
+        return Countless()
+
+
+class Measuring(Spoilt):
+    """Measures something besides its loss."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return it."""
+        return {"loss": self.loss(model, batch), **self.measured(model)}
+
+    def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002 - others need it
+        """Return what is measured."""
+        return {}
+
+
+class Overflowing(Measuring):
+    """A number that no float holds."""
+
+    def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return it."""
+        return {"huge": 10**400}
+
+
+class Meddling(Measuring):
+    """Changes the network while it measures."""
+
+    def measured(self, model: nn.Module) -> Mapping[str, Any]:
+        """Change it."""
+        next(model.parameters()).add_(1)
+        return {}
+
+
+class Talkative(Measuring):
+    """Measures too much."""
+
+    def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return it."""
+        return {f"number {n}": 1.0 for n in range(20_000)}
+
+
+class Reserved(Spoilt):
+    """A buffer with the one name that files have for themselves."""
+
+    def model(self) -> nn.Module:
+        """Return the network."""
+        model = super().model()
+        model.register_buffer("__metadata__", torch.ones(1))
+        return model

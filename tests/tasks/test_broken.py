@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("broken_tasks:Unnamed", {}, "has nothing to train"),
     ("broken_tasks:Wide", {}, "out of bounds"),
     ("broken_tasks:Leaving", {}, "SystemExit: no more"),
+    ("broken_tasks:Boundless", {}, "has 4611686018427387904 examples; 2147483647 can be used"),
+    ("broken_tasks:Overflowing", {}, "must return numbers, and returned 1000000000"),
+    ("broken_tasks:Reserved", {}, "may not be called __metadata__"),
+    ("broken_tasks:Meddling", {}, r"must leave the network as it is, and changes weight"),
+    ("broken_tasks:Talkative", {}, "must return 1000 numbers at most, not 20000"),
     ("broken_tasks:Early", {}, r"no attribute 'accuracy' \(broken_tasks.py:\d+ in metrics\)"),
 ]
 # What shows only later, elsewhere, or in what the first batches do not hold.
@@ -78,3 +84,11 @@ def test_it_is_told(
 def test_it_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Two steps do not show it; the attempt fails later, or a round comes out otherwise."""
     tried(tmp_path, monkeypatch, f"broken_tasks:{name}", {})
+
+
+def test_an_interrupt_that_a_task_raises_itself_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches the main thread alone, and a manager tries tasks in another one."""
+    with ThreadPoolExecutor(1) as pool, pytest.raises(SpecError, match="KeyboardInterrupt"):
+        pool.submit(tried, tmp_path, monkeypatch, "broken_tasks:Interrupting", {}).result()

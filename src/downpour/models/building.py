@@ -132,7 +132,9 @@ def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
 
 
 def _check_kept(name: str, value: object, spec: Spec) -> None:
-    if not isinstance(value, Tensor):
+    if name == "__metadata__":
+        accepted = "a parameter or buffer may not be called __metadata__, which files reserve"
+    elif not isinstance(value, Tensor):
         accepted = f"keeps {name}, which is {type(value).__name__}; only tensors travel"
     elif is_lazy(value):
         accepted = f"{name} has no size, although the network has seen examples"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CLASSES_MAX = 1_000_000
 
 _ARRAYS = ("labels",)
+EXAMPLES_MAX = 2**31 - 1
+"""Their indices, eight bytes each, are in the memory of the manager and of every worker."""
 _LOOKED_AT = 16
 """How many examples are compared: the first, the last, and some between."""
 
@@ -189,6 +191,9 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
         count = len(examples)
     if count < 1:
         raise mistake(spec, task, "examples", f'examples("{part}") is empty')
+    if limited(count, spec, part) > EXAMPLES_MAX:
+        accepted = f'examples("{part}") has {count} examples; {EXAMPLES_MAX} can be used'
+        raise mistake(spec, task, "examples", accepted)
     last = limited(count, spec, part) - 1
     indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
     with theirs(spec, f'an example of "{part}" cannot be read', task.examples):

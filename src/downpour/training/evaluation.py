@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from downpour.tasks.own import theirs
 from downpour.training import numerics
 from downpour.values import Evaluation, Part
 
+_METRICS_MAX = 1000
+"""Each is added up after every batch, told in messages, and a line of every evaluation."""
 _BLOCK_VALUES = 1 << 18
 _BLOCK_SAMPLES_MAX = 512
 _WIDEST_VALUES = 1 << 26
@@ -110,11 +113,14 @@ class Sums:
         return {name: _mean(total, count) for name, (total, count) in self._totals.items()}
 
     def _number(self, name: str, value: object) -> Tensor:
-        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
-            number = torch.as_tensor(value).detach().cpu().double()
+        if isinstance(value, Tensor):
+            number = value.detach().cpu().double()
             if number.dim() == 0 or name == "class_accuracy":
                 return number
-        kind = f"{list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):  # a whole number that no float64 holds
+                return torch.tensor(float(value), dtype=torch.float64)
+        kind = f"{list(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
         accepted = f"metrics() must return numbers, and returned {kind} for {name!r}"
         raise self._loaded.mistake("metrics", accepted)
 
@@ -133,6 +139,9 @@ def _measured(
         measured = task.metrics(model, batch)
         if not (isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)):
             accepted = f"metrics() must return numbers by name, and returned {measured!r:.80}"
+            raise loaded.mistake("metrics", accepted)
+        if len(measured) > _METRICS_MAX:
+            accepted = f"metrics() must return {_METRICS_MAX} numbers at most, not {len(measured)}"
             raise loaded.mistake("metrics", accepted)
         if "loss" in measured:
             return measured

@@ -26,6 +26,7 @@ from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
+from downpour.tasks.own import overrides
 from downpour.training.batches import batches_in, samples_in
 from downpour.training.cut import check_cut
 from downpour.training.evaluation import evaluate_on
@@ -198,10 +199,17 @@ class _Trial:
         size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
+        before = _sums(parameters_of(self._network))
         try:
             found = evaluate_on(self._network, self._loaded, chosen)
         except NonFinite as error:
             raise self._loaded.mistake("loss", str(error)) from None
+        after = _sums(parameters_of(self._network))
+        changed = [name for name, digest in before.items() if after.get(name) != digest]
+        if changed:
+            method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
+            accepted = f"an evaluation must leave the network as it is, and changes {changed[0]}"
+            raise self._loaded.mistake(method, f"{method}(): {accepted}")
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:
             raise SpecError("keep_best", str(goal), unmeasured(found))
