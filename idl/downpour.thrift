@@ -276,6 +276,9 @@ struct Status {
   6: optional list<string> decisions
   /** The manager's own: it draws initial parameters. */
   7: optional NumericClass numeric_class
+  /** The manager's process, and the machine that it runs on; empty and 0 of an earlier version. */
+  8: string hostname = ""
+  9: i32 pid = 0
 }
 
 /** Part of an experiment's record: JSON lines, as they stand in its folder. */

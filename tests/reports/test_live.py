@@ -172,3 +172,15 @@ def test_every_state_can_be_shown(state: ExperimentState) -> None:
     assert f"ab12  {state}\n" in said
     assert ("2 of 15 epochs" in said) == state.ended
     assert "no luck" in said
+
+
+def test_each_process_can_be_found_and_told_apart() -> None:
+    """The manager's and the workers' numbers, and the machines that they are numbers of."""
+    shown = dataclasses.replace(
+        STATUS, workers=(worker("w", pid=42, hostname="n1"),), pid=7, hostname="n0"
+    )
+    console = Console(width=120, file=io.StringIO())
+    console.print(status_view(shown))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "manager: process 7 of n0" in text
+    assert "42 of n1" in text

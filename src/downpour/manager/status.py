@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -43,6 +45,8 @@ def status(
         wanted_workers=core.state.wanted_workers,
         decisions=tuple(_decisions(core, shown)) if shown else (),
         numeric_class=numeric_class,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
     )
 
 

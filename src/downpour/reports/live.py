@@ -45,6 +45,9 @@ _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running
 def status_view(status: Status) -> RenderableType:
     """Draw the experiment in two lines, and each worker and each of the last decisions in one."""
     parts: list[RenderableType] = [_headline(status), Text("")]
+    if status.pid:
+        manager = one_line(f"manager: process {status.pid} of {status.hostname}")
+        parts.append(Text(manager, style="dim"))
     parts.append(_Workers(status) if status.workers else Text("no workers yet", style="dim"))
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
@@ -154,6 +157,12 @@ class _Workers:
         return table
 
 
+def _process(row: _Row) -> RenderableType:
+    """Name the process, so that a user can find it or end it."""
+    one = row.worker
+    return Text(one_line(f"{one.pid} of {one.hostname}")) if one.pid else ""
+
+
 def _doing(row: _Row) -> RenderableType:
     running = row.worker.running
     return Text(f"shard {running.shard}" if running else row.worker.state)
@@ -189,6 +198,7 @@ def _others(row: _Row) -> RenderableType:
 _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
     "labels": ("left", lambda row: one_line(" ".join(row.worker.labels))),
+    "process": ("left", _process),
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": ("left", _doing),
     "": ("left", _bar),
@@ -198,6 +208,14 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
-_FORESEEN = {"labels", "predicted\n(10–90 %) s", "pace\n× usual"}
-_DISPENSABLE = ("at", "labels", "cpu by\nothers", "tasks\ndone", "", "predicted\n(10–90 %) s")
+_FORESEEN = {"labels", "process", "predicted\n(10–90 %) s", "pace\n× usual"}
+_DISPENSABLE = (
+    "at",
+    "labels",
+    "cpu by\nothers",
+    "tasks\ndone",
+    "",
+    "predicted\n(10–90 %) s",
+    "process",
+)
 """What a narrow terminal does without, in this order."""

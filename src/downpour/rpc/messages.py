@@ -251,7 +251,7 @@ class Status:
     those of the current round, 10,000 at most. `wanted_workers` is how many workers policies have
     requested so far. `decisions` are the last few for the experiment, oldest first, each a sentence
     that begins with the seconds since its submission. `numeric_class` is the manager's own, which
-    determines the initial parameters.
+    determines the initial parameters, and `hostname` and `pid` are those of its process.
     """
 
     change: int
@@ -261,6 +261,8 @@ class Status:
     wanted_workers: int = 0
     decisions: tuple[str, ...] = ()
     numeric_class: NumericClass | None = None
+    hostname: str = ""
+    pid: int = 0
 
     @property
     def idle_workers(self) -> frozenset[str]:

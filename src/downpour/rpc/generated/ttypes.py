@@ -2940,6 +2940,8 @@ class Status(object):
      - wanted_workers: How many more workers a policy has asked for so far; whoever can start some may.
      - decisions: The last few, oldest first: when, in seconds after the submission, what was done, and why.
      - numeric_class: The manager's own: it draws initial parameters.
+     - hostname: The manager's process, and the machine that it runs on; empty and 0 of an earlier version.
+     - pid
 
     """
     thrift_spec: typing.Any = None
@@ -2952,10 +2954,12 @@ class Status(object):
         'wanted_workers',
         'decisions',
         'numeric_class',
+        'hostname',
+        'pid',
     )
 
 
-    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None, numeric_class: typing.Optional[NumericClass] = None,):
+    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = "", pid: typing.Optional[int] = 0,):
         self.change: int = change
         self.workers: list[WorkerStatus] = workers
         self.experiment: typing.Optional[ExperimentSummary] = experiment
@@ -2963,6 +2967,8 @@ class Status(object):
         self.wanted_workers: typing.Optional[int] = wanted_workers
         self.decisions: typing.Optional[list[str]] = decisions
         self.numeric_class: typing.Optional[NumericClass] = numeric_class
+        self.hostname: typing.Optional[str] = hostname
+        self.pid: typing.Optional[int] = pid
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3029,6 +3035,16 @@ class Status(object):
                         self.numeric_class.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 8:
+                    if ftype == TType.STRING:
+                        self.hostname = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.I32:
+                        self.pid = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -3080,6 +3096,14 @@ class Status(object):
             if self.numeric_class is not None:
                 oprot.writeFieldBegin('numeric_class', TType.STRUCT, 7)
                 self.numeric_class.write(oprot)
+                oprot.writeFieldEnd()
+            if self.hostname is not None:
+                oprot.writeFieldBegin('hostname', TType.STRING, 8)
+                oprot.writeString(self.hostname.encode('utf-8') if sys.version_info[0] == 2 else self.hostname)
+                oprot.writeFieldEnd()
+            if self.pid is not None:
+                oprot.writeFieldBegin('pid', TType.I32, 9)
+                oprot.writeI32(self.pid)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3687,6 +3711,8 @@ Status.thrift_spec = (
     (5, TType.I32, 'wanted_workers', None, 0, ),  # 5
     (6, TType.LIST, 'decisions', (TType.STRING, 'UTF8', False), None, ),  # 6
     (7, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 7
+    (8, TType.STRING, 'hostname', 'UTF8', "", ),  # 8
+    (9, TType.I32, 'pid', None, 0, ),  # 9
 )
 all_structs.append(RecordPage)
 RecordPage.thrift_spec = (
