@@ -107,6 +107,17 @@ def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
     assert stragglers_of([cost]).mitigation is None
 
 
+def test_noise_is_not_divided_by_noise() -> None:
+    """A move that cost 0.1 s where waiting would have cost 0.05 s is no -200 % of anything."""
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100))]
+    record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
+    record += [(2.0, assigned(0, 1, "cid")), (2.1, ended(0, 1, "cid", "withdrawn"))]
+    record += [(10.0, updated(0, 0, "ann")), (10.1, updated(1, 0, "bob")), (10.1, AGGREGATED)]
+    [cost] = costs_of(record).values()
+    assert cost.decided
+    assert stragglers_of([cost]).mitigation is None
+
+
 def test_a_copy_that_is_stopped_is_no_move() -> None:
     """Its work is lost, but the shard stays with whom it was; one that starts elsewhere moves."""
     record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ def test_what_was_done_about_stragglers_looks_as_agreed() -> None:
     assert "class:" not in rendered(result_table(Result.from_lines(even)))
     kept = [line for line in lines if '"dropped"' not in line and '"round": 2' not in line]
     assert "class:" not in rendered(result_table(Result.from_lines(kept)))
+
+
+def test_a_healthy_run_has_nothing_to_say_about_stragglers() -> None:
+    """One worker waits for no other, and the noise of its tasks is no waiting that was saved."""
+    alone = [line for line in LINES if '"shard": 1' not in line and '"round": 1' not in line]
+    said = rendered(result_table(Result.from_lines(alone)))
+    assert "finished in" in said
+    assert not any(word in said for word in ("unaided", "mitigated", "extra", "moves"))
+
+
+def test_the_name_of_a_metric_stays_on_its_line() -> None:
+    """However narrow the terminal: mean_abs_error is one word for those who search for it."""
+    renamed = '"kind": "measured"', '"metrics": {"mean_abs_error": 2.5}'
+    named = [line.replace('"kind": "evaluated"', renamed[0]) for line in LINES]
+    named = [re.sub('"accuracy": [0-9.]+', renamed[1], line) for line in named]
+    assert "mean_abs_error" in rendered(result_table(Result.from_lines(named)), width=60)
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:

@@ -44,6 +44,13 @@ _DROPPED, _OVERTAKEN = "dropped", "overtaken"
 _LEFT = {*_MOVED, _DROPPED, _OVERTAKEN}
 """Ends of attempts that a decision stopped, so that they have no update."""
 
+_WAITED, _WAITED_SECONDS = 0.25, 1.0
+"""How much longer than the ideal epoch is worth a table: as a share of it, and in seconds."""
+_EXTRA_WORK = 0.01
+_WORTH_SAVING = 0.05
+"""Of an ideal epoch. Tasks of healthy workers differ by as much, and dividing by less would turn
+noise into percentages."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
@@ -66,6 +73,15 @@ class Stragglers:
     extra_work: float | None
     gradient_lost: float
     moves: int
+
+    @property
+    def is_of_note(self) -> bool:
+        """Whether a policy moved, copied or dropped a shard, or workers waited for long."""
+        waited = self.round_seconds - self.ideal_seconds
+        long = waited > max(_WAITED_SECONDS, _WAITED * self.ideal_seconds)
+        return bool(
+            self.moves or self.gradient_lost or (self.extra_work or 0.0) > _EXTRA_WORK or long
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +136,12 @@ def stragglers_of(costs: Collection[Cost]) -> Stragglers:
 
 def _mitigation(costs: Collection[Cost]) -> float | None:
     """Return the saved part of what waiting costs, over the epochs in which that is known."""
-    saved = to_save = 0.0
-    for cost in costs:
-        if cost.wait_seconds is not None:
-            saved += cost.wait_seconds - cost.seconds
-            to_save += cost.wait_seconds - cost.ideal_seconds
-    decided = any(cost.decided and cost.wait_seconds is not None for cost in costs)
-    return saved / to_save if decided and to_save > 0 else None
+    known = [(cost, cost.wait_seconds) for cost in costs if cost.wait_seconds is not None]
+    ideal = sum(cost.ideal_seconds for cost, _ in known)
+    saved = sum(wait - cost.seconds for cost, wait in known)
+    to_save = sum(wait for _, wait in known) - ideal
+    decided = any(cost.decided for cost, _ in known)
+    return saved / to_save if decided and to_save > _WORTH_SAVING * ideal else None
 
 
 @dataclass(slots=True)

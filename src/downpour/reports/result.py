@@ -246,14 +246,26 @@ class Result:
         writer.writerows(rows)
         return text.getvalue()
 
-    def to_frame(self) -> pd.DataFrame:
-        """Turn the epochs into a data frame, one row each; a column a class at the end.
+    def to_frame(self, *, every_column: bool = False) -> pd.DataFrame:
+        """Turn the epochs into a data frame, one row each.
+
+        Args:
+            every_column: Add what stragglers cost, the seconds of each stage, and a column for
+                each class. Without it the frame has the metrics, losses, seconds and bytes.
 
         Raises:
             MissingPackage: where pandas is not installed.
         """
         rows = self._rounds_rows()
-        return _frame(rows, _columns(RoundResult, rows))
+        columns = _columns(RoundResult, rows)
+        if not every_column:  # pandas prints these in 80 columns without leaving any out
+            metrics = names_of(r.metrics for r in self.rounds)
+            shown = ["epoch", *(f"metric_{m}" if m not in columns else m for m in metrics)]
+            losses = "train_loss", "validation_loss", "test_loss"
+            shown += [name for name in (*losses, "train_seconds", "bytes") if name in columns]
+            rows = [{name: row.get(name) for name in shown} for row in rows]
+            columns = shown
+        return _frame(rows, columns)
 
     def tasks_frame(self) -> pd.DataFrame:
         """Turn the tasks into a data frame, one row each.

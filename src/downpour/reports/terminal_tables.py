@@ -37,6 +37,11 @@ _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
 _STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 
+_EXPLAINED = (
+    "ideal: every task takes the median time. unaided: every shard stays with its\n"
+    "first worker (policy wait). est.: estimated from the forecasts made at the time"
+)
+
 Column = tuple[str, Sequence[str | None]]
 
 
@@ -56,7 +61,7 @@ def result_table(result: Result) -> RenderableType:
     parts += [Text(one_line(line), style="dim", overflow="fold") for line in result.dataset]
     if rounds:
         parts.append(_table(columns))
-    if _policy(result) != "wait" and result.stragglers:
+    if result.stragglers and result.stragglers.is_of_note:
         parts.append(stragglers_table(result))
     if _classes_were_lost(result):
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
@@ -146,22 +151,26 @@ def shortened(value: Any) -> str:
 
 
 def stragglers_table(result: Result) -> RenderableType:
-    """Show what each epoch took, might have taken, and what was done about its stragglers."""
+    """Show what each epoch took, what it would have taken, and what the policy did about it."""
     costs = [(r.epoch, r.stragglers) for r in result.epochs]
     known = [(epoch, cost) for epoch, cost in costs if cost is not None]
+    took = [each.round_seconds for _, each in known]
+    ideal = [each.ideal_seconds for _, each in known]
+    unaided = [each.wait_seconds for _, each in known]
+    shown = seconds([*took, *ideal, *unaided])  # together: readers compare them
     table = _table(
         [
             ("epoch", [str(epoch) for epoch, _ in known]),
-            ("took\ns", seconds([each.round_seconds for _, each in known])),
-            ("ideal\ns", seconds([each.ideal_seconds for _, each in known])),
-            ("waiting\ns, est.", seconds([each.wait_seconds for _, each in known])),
+            ("took\ns", shown[: len(known)]),
+            ("ideal\ns", shown[len(known) : -len(known)]),
+            ("unaided\ns, est.", shown[-len(known) :]),
             ("mitigated\n%, est.", _tenths([each.mitigation for _, each in known])),
             ("extra\nwork %", _tenths([each.extra_work or None for _, each in known])),
             ("gradient\nlost %", _tenths([each.gradient_lost or None for _, each in known])),
             ("moves", [str(each.moves) if each.moves else None for _, each in known]),
         ]
     )
-    return Group(table, Text("est.: estimated from what was predicted at the time", style="dim"))
+    return Group(table, Text(_EXPLAINED, style="dim"))
 
 
 def _policy(result: Result) -> str:
@@ -258,7 +267,7 @@ def _closing(result: Result) -> Text:
         line.append(f"\n{_tested(result.tested)}")
     if result.best is not None:
         line.append(f"\n{_praised(result.best)}")
-    if result.stragglers:
+    if result.stragglers and result.stragglers.is_of_note:
         line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
 
@@ -303,7 +312,13 @@ def _table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
         is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
         whole = any(cell and "±" in cell for cell in cells)
         table.add_column(
-            header, justify="left" if is_name else "right", no_wrap=whole, overflow="fold"
+            header,
+            justify="left" if is_name else "right",
+            no_wrap=whole,
+            overflow="fold",
+            min_width=max(
+                map(len, header.split("\n"))
+            ),  # a name such as mean_abs_error stays whole
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))
