@@ -80,7 +80,7 @@ def test_the_name_of_a_metric_stays_on_its_line() -> None:
     renamed = '"kind": "measured"', '"metrics": {"mean_abs_error": 2.5}'
     named = [line.replace('"kind": "evaluated"', renamed[0]) for line in LINES]
     named = [re.sub('"accuracy": [0-9.]+', renamed[1], line) for line in named]
-    assert "mean_abs_error" in rendered(result_table(Result.from_lines(named)), width=60)
+    assert "mean_abs_error" in rendered(result_table(Result.from_lines(named)), width=70)
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:

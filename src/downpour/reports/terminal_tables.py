@@ -202,9 +202,10 @@ def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
     """Return a column of a metric or of the loss, with its header."""
     if measure.name == LOSS:
         return "test\nloss", losses(values)
+    name = one_line(measure.name)  # on one line, as the task spells it and readers search for it
     if measure.is_share:
-        return f"{measure.words}\n%", percents(values)
-    return "\n".join(measure.words.split()), losses(values)
+        return f"{name}\n%", percents(values)
+    return name, losses(values)
 
 
 def _metrics_columns(result: Result) -> list[Column]:
