@@ -113,6 +113,29 @@ class Place:
                 yield process.pid
 
 
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "at once": lambda _: True,
+    "directory": lambda shared: shared.is_dir(),
+    "experiment": lambda shared: any(shared.glob("experiments/*")),
+    "assignment": lambda shared: _recorded(shared, "assigned"),
+    "update": lambda shared: _recorded(shared, "updated"),
+}
+"""How far a command has come when it is ended."""
+
+
+def leftovers_at(place: Place, number: signal.Signals, moment: str) -> dict[str, list[object]]:
+    """Send the command a signal at a moment, and return what stays longer than the lease."""
+    before = place.seen()
+    process = place.run(epochs=100_000)
+    _until(lambda: MOMENTS[moment](place.shared), process)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=START_SECONDS)
+    # A shell shows both as the same status; while the command is imported, the signal ends it.
+    assert process.returncode in {128 + number, -number}, said
+    assert "Traceback" not in said
+    return _what_stays(place, before, LEASE_SECONDS if number == signal.SIGKILL else 5.0)
+
+
 def leftovers(place: Place, ending: str) -> dict[str, list[object]]:
     """Run the command, end it, and return what stays longer than the lease, by kind."""
     before = place.seen()
@@ -127,7 +150,10 @@ def leftovers(place: Place, ending: str) -> dict[str, list[object]]:
     _, said = process.communicate(timeout=START_SECONDS)
     expected = {"success": 0, "killed worker": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
     assert process.returncode == expected.get(ending, -signal.SIGKILL), said
-    seconds = LEASE_SECONDS if ending == "SIGKILL" else 5.0
+    return _what_stays(place, before, LEASE_SECONDS if ending == "SIGKILL" else 5.0)
+
+
+def _what_stays(place: Place, before: Left, seconds: float) -> dict[str, list[object]]:
     deadline = time.monotonic() + seconds
     while any((left := place.seen().without(before)).values()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -149,10 +175,14 @@ def _until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 def _trains(shared: Path) -> bool:
     """Whether a task was completed."""
+    return _recorded(shared, "updated")
+
+
+def _recorded(shared: Path, kind: str) -> bool:
     for record in shared.glob("experiments/*/record.jsonl"):
         with suppress(OSError, ValueError):
             lines = record.read_text().splitlines()
-            if any(json.loads(line).get("kind") == "updated" for line in lines):
+            if any(json.loads(line).get("kind") == kind for line in lines):
                 return True
     return False
 
@@ -192,6 +222,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     }
     made = words[request.param]()
     yield made
+    _close(made)
+
+
+def _close(made: Place) -> None:
     for process in made.started:
         process.kill()
         process.wait()
@@ -232,3 +266,15 @@ def test_nothing_stays_behind(place: Place, ending: str) -> None:
         counts = " | ".join(str(len(found)) for found in left.values())
         sys.stdout.write(f"\n| `{name}` | {ending} | {counts} |\n")
     assert not any(left.values()), left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", ["Ctrl-C", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_nothing_stays_behind_at_any_moment(tmp_path: Path, name: str, moment: str) -> None:
+    """However far the command has come: while it starts, prepares, assigns or trains."""
+    made = Place((), tmp_path)
+    try:
+        assert not any(leftovers_at(made, _SIGNALS[name], moment).values())
+    finally:
+        _close(made)
