@@ -104,8 +104,11 @@ class Managers:
     def explained(self, error: OtherDirectory | Untrusted, address: Address) -> DownpourError:
         """Return what an error of the manager at an address means to the user."""
         leaders = self._leader_addresses()
-        if isinstance(error, Untrusted) and (address in leaders or not leaders):
-            return error  # the directory's own manager wants other credentials
+        # A host has many names ([::1], localhost, one a network), so its port tells more. Without a
+        # second cluster, the folder or the credentials are wrong.
+        own = any(address.port == leader.port for leader in leaders)
+        if not leaders or (isinstance(error, Untrusted) and own):
+            return error
         if address != self._given:
             reason = f"another cluster's manager is at {address}, where it was"
             return Unreachable(f"the manager of {self._where}", reason)
