@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from socket import create_connection
 from typing import Any
 
 from downpour.errors import LaunchError, SpecError
@@ -24,11 +23,10 @@ from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
 from downpour.launchers.ray_nodes import NodeWatch
+from downpour.launchers.ray_reach import reach
 from downpour.worker.options import WorkerOptions
 
 _LOCAL = "local"
-_RAY_PORT = 6379
-_CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _LEAVING_SECONDS = 10.0
 """A worker that leaves saves what it trains, and says goodbye."""
@@ -208,8 +206,8 @@ class RayEngine:
 
         address = self._options.ray_address
         try:
-            if address not in {"auto", _LOCAL}:
-                _try(address)
+            if address != _LOCAL:
+                reach(address)
             ray.init(
                 address=None if address == _LOCAL else address,
                 namespace="downpour",
@@ -217,10 +215,8 @@ class RayEngine:
                 configure_logging=False,
                 include_dashboard=None if address != _LOCAL else False,
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             reason = str(error).strip().partition("\n")[0]
-            if address == "auto" and isinstance(error, ConnectionError):
-                reason = "no Ray runs here; `ray start --head` starts one"
             raise LaunchError(f"ray_address = {address!r}: {reason}", asked_wrongly=True) from None
         self._connected = True
         self.manager_host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -259,14 +255,6 @@ def _has_place(group: Any) -> bool:
     from ray.util import placement_group_table
 
     return bool(placement_group_table(group)["state"] == "CREATED")
-
-
-def _try(address: str) -> None:
-    """Raise OSError if nothing listens at an address, at which Ray would try for minutes."""
-    from downpour.rpc import parse_address
-
-    place = parse_address(address, field="ray_address", default_port=_RAY_PORT)
-    create_connection((place.host, place.port), _CONNECT_SECONDS).close()
 
 
 def _end_of(reference: Any) -> Ended:

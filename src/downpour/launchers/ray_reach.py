@@ -1,0 +1,97 @@
+"""Whether a Ray cluster answers, and takes the token that this process has.
+
+Ray's own `init` tries a token that the cluster refuses for 20 s, with a warning each second, and
+then says that it could not connect. One call of Ray's client tells at once. That client is not part
+of Ray's public interface; a Ray that lacks it leaves the answer to `init`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from socket import create_connection
+
+_RAY_PORT = 6379
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
+_SOME_CLUSTER = "01" * 28
+"""Ray looks at the token before it sees that this is no cluster's ID."""
+_REFUSED = "RPC error: InvalidAuthToken: "
+_PLACES = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+
+
+def reach(address: str) -> None:
+    """Raise what keeps this process from using the Ray cluster at an address, or at `auto`.
+
+    Raises:
+        SpecError: it is no address.
+        OSError: nothing listens there, or no Ray runs here.
+        ValueError: RAY_ADDRESS is no address.
+        PermissionError: the cluster takes a token, and this process has none or another one.
+    """
+    if address != "auto":
+        _show_token(_connect(address), found_here=False)
+    elif "://" not in os.environ.get("RAY_ADDRESS", ""):  # with that, Ray asks a proxy
+        found = _find()
+        try:
+            place = _connect(found)
+        except OSError:
+            reason = f"no Ray answers at {found}; `ray start --head` starts one here"
+            raise ConnectionError(reason) from None
+        _show_token(place, found_here=not os.environ.get("RAY_ADDRESS"))
+
+
+def _find() -> str:
+    """Return where the Ray is that RAY_ADDRESS names, or that runs here."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    try:
+        return str(canonicalize_bootstrap_address_or_die("auto"))
+    except ConnectionError as error:
+        if "Could not find" not in str(error):  # it has found several
+            raise
+        raise ConnectionError("no Ray runs here; `ray start --head` starts one") from None
+
+
+def _connect(address: str) -> str:
+    """Return HOST:PORT of an address at which something listens."""
+    from downpour.rpc import parse_address  # the command's help must not wait for it
+
+    place = parse_address(address, field="ray_address", default_port=_RAY_PORT)
+    create_connection((place.host, place.port), _CONNECT_SECONDS).close()
+    return str(place)
+
+
+def _show_token(place: str, *, found_here: bool) -> None:
+    """Raise PermissionError if a cluster refuses the token that Ray would show it.
+
+    Like Ray, show a token unasked only to a cluster that was found here.
+    """
+    import ray
+
+    try:
+        from ray._private.authentication import authentication_token_setup as setup
+        from ray._raylet import InnerGcsClient  # type: ignore[attr-defined]
+    except ImportError:
+        return
+    try:
+        if found_here:
+            setup.logger.setLevel(logging.ERROR)  # its notice would stand in our output
+            setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+    except ray.exceptions.RayError as error:
+        raise PermissionError(_advice(error)) from None
+    try:
+        client = InnerGcsClient.standalone(place, _SOME_CLUSTER, round(1000 * _ANSWER_SECONDS))
+        client.check_alive([], timeout=_ANSWER_SECONDS)
+    except ray.exceptions.RayError as error:
+        if _REFUSED in str(error):
+            raise PermissionError(_advice(error)) from None
+
+
+def _advice(error: Exception) -> str:
+    """Return Ray's reason without its long help, and what mends it."""
+    reason = str(getattr(error, "message", error)).removeprefix(_REFUSED)
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    set_mode = "" if mode.lower() == "token" else "set RAY_AUTH_MODE=token and "
+    return f"Ray says: {reason}; {set_mode}put the cluster's token into {_PLACES}"
