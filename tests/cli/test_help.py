@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from typer import Context
 from typer.core import TyperGroup
-from typer.main import get_command
 
-from downpour.cli.commands import app
+from downpour.cli.commands import build
 from downpour.cli.help import groups, sentence, words
 
 
 def commands() -> list[Any]:
     """Return every command."""
-    group = get_command(app)
+    group = build()
     assert isinstance(group, TyperGroup)
     return list(group.commands.values())
 

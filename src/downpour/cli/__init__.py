@@ -44,7 +44,7 @@ def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> i
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if interruptible is not None:
             stop_at_signals()
-        status = command_line()(list(words), prog_name="downpour", standalone_mode=False)
+        status = command_line(words)(list(words), prog_name="downpour", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the edge of the program
         return report_error(error)

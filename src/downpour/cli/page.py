@@ -11,9 +11,8 @@ from typing import Any
 
 from typer import Context
 from typer.core import TyperGroup
-from typer.main import get_command
 
-from downpour.cli.commands import app
+from downpour.cli.commands import build
 from downpour.cli.help import groups, sentence, words
 
 _INTRODUCTION = """\
@@ -33,7 +32,7 @@ commands and options; `-h` is `--help`.
 
 def page() -> str:
     """Return the page: every command with its arguments and options."""
-    group = get_command(app)
+    group = build()
     if not isinstance(group, TyperGroup):
         raise TypeError("the command line has several commands")
     top = Context(group, info_name=group.name, **group.context_settings)

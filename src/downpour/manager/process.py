@@ -148,19 +148,19 @@ class Manager:
         leader, recovered = self._continued(shared, core)
         self._runner.take_up(recovered, leader)
         goes_on = bool(recovered.spaces)
-        # Without anything to continue no worker waits for this manager, and the first submission
-        # would wait for the import.
-        if not goes_on:
-            self._service.warm_up()
         self._service.announce(leader)
         # Before the server: calls wait for answers that the driver's thread gives.
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
+        # Last, so that a start that fails leaves no thread behind, and callers are answered before
+        # the import takes the processor. Without anything to continue no worker waits for this
+        # manager, and the first submission would wait for the import.
         if goes_on:
-            # Last, so that a start that fails leaves no thread behind.
             self._warming_up.start()
+        else:
+            self._service.warm_up()
 
     def _continued(self, shared: SharedDirectory, core: Scheduler) -> tuple[Leader, RecoveredState]:
         """Begin a term, and continue what the managers before this one have left."""
