@@ -124,3 +124,13 @@ def test_health_checks_turn_healthy(cluster: Project, undisturbed: Outcome) -> N
     assert undisturbed.model
     containers = [cluster.manager, *cluster.containers("worker")]
     inspected_until("{{.State.Health.Status}}", "healthy", containers)
+
+
+def test_a_process_of_the_image_compiles_nothing(image: str) -> None:
+    """The user of the image cannot keep bytecode, so each process would compile it once more."""
+    code = (
+        "import sys, os, torch, downpour.cli.cluster, downpour.manager.process;"
+        "caches = [getattr(one, '__cached__', None) for one in list(sys.modules.values())];"
+        "print(*(name for name in caches if isinstance(name, str) and not os.path.exists(name)))"
+    )
+    assert docker("run", "--rm", "--entrypoint", "python", image, "-c", code) == ""
