@@ -187,11 +187,10 @@ def _shown(*, wanted: bool) -> Iterator[OnStatus | None]:
     if not wanted:
         yield None
         return
-    from rich.console import Console
-
+    from downpour.reports.console import SafeConsole
     from downpour.reports.progress import ProgressDisplay
 
-    with ProgressDisplay(Console(stderr=True)) as display:
+    with ProgressDisplay(SafeConsole(stderr=True)) as display:
         yield display.show
 
 

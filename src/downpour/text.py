@@ -16,6 +16,12 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
+def shortened(text: str, limit: int = 2000) -> str:
+    """Return the text in one line of a limited length."""
+    line = one_line(text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 class LogFormatter(logging.Formatter):
     """Writes each message in one line, and a traceback below it in lines of its own."""
 

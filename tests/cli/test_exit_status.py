@@ -152,6 +152,18 @@ def test_no_encoding_is_too_small() -> None:
     assert printed.stdout == "+-5-\n"
 
 
+def test_a_warning_does_nothing_to_the_terminal() -> None:
+    """A command without a log of its own prints warnings, which may quote a record."""
+    code = (
+        "import logging; from downpour.cli import streams; streams.prepare();"
+        "logging.getLogger('any').warning('joined by %s', '\\x1b[2Jfirst\\nsecond')"
+    )
+    warned = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert warned.stderr == "joined by \\x1b[2Jfirst second\n"
+
+
 def test_ctrl_c_while_commands_are_imported_ends_in_silence(tmp_path: Path) -> None:
     """No half of a module is left behind to complain about."""
     hook = tmp_path / "sitecustomize.py"

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.text import Text
 
+from downpour.reports.console import SafeConsole
 from downpour.reports.live import experiments_table, status_view
 from downpour.reports.result import Result
 from downpour.reports.result_parts import FailureResult
@@ -89,6 +92,25 @@ def test_what_others_wrote_is_shown_and_not_obeyed(
 def test_a_notebook_is_not_obeyed_either() -> None:
     """The line that stands for a result is one."""
     assert repr(result(HOSTILE)).isprintable()
+
+
+@pytest.mark.parametrize("part", [HOSTILE, Text(HOSTILE), Panel(Text(HOSTILE))], ids=repr)
+def test_the_console_obeys_no_text(part: RenderableType) -> None:
+    """Also where a table forgot to look at its cells; lines stay lines."""
+    console = SafeConsole(file=io.StringIO(), width=300, color_system=None)
+    console.print(part, markup=False)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert r"\x1b[2J" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_the_console_keeps_its_own_controls() -> None:
+    """Colors of its own reach the terminal as before."""
+    console = SafeConsole(file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(Text("now", style="red"))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "\x1b[31mnow\x1b[0m\n"
 
 
 def rendered(part: RenderableType) -> list[str]:

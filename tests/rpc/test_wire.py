@@ -17,7 +17,7 @@ from downpour import values
 from downpour.rpc import frames, messages
 from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import ttypes
-from downpour.rpc.wire import from_wire, to_wire
+from downpour.rpc.wire import from_wire, reader, to_wire
 
 _NAMES = st.text(
     st.characters(categories=["L", "N"], include_characters="-_"), min_size=1, max_size=20
@@ -38,6 +38,17 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "ManagerInfo.presence_file": _NAMES,
     "Registration.port": st.integers(1, 65535),
     "Update.loss": st.floats(allow_nan=False),
+    "ExperimentSummary.reason": st.none() | _NAMES,
+    **{
+        f"{kind}.{field}": _NAMES
+        for kind, named in {
+            "Registration": ("host", "version", "presence", "hostname"),
+            "NumericClass": ("torch", "device", "instruction_set"),
+            "ManagerInfo": ("version",),
+            "WorkerInfo": ("version", "name"),
+        }.items()
+        for field in named
+    },
 }
 _MESSAGES: list[type] = [
     message
@@ -158,6 +169,42 @@ def test_a_hostile_task_is_refused_by_field(path: str, value: object) -> None:
     with pytest.raises(FieldError) as caught:
         from_wire(messages.TaskMessage, task)
     assert caught.value.field == path
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "two\nlines", "x" * 501])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "host",
+        "version",
+        "presence",
+        "hostname",
+        "numeric_class.torch",
+        "numeric_class.device",
+        "numeric_class.instruction_set",
+    ],
+)
+def test_a_worker_says_of_itself_only_short_printable_text(path: str, text: str) -> None:
+    """Otherwise a member could write to the terminal of everyone who reads a record."""
+    known = values.NumericClass(torch="2", device="cpu", instruction_set="avx2")
+    registration = to_wire(
+        messages.Registration(
+            name="w", host="n1", port=1, protocol=5, version="1", presence="p",
+            numeric_class=known, hostname="n1", pid=1,
+        )
+    )  # fmt: skip
+    from_wire(messages.Registration, registration)
+    _set(path, text)(registration)
+    with pytest.raises(FieldError, match="500 printable characters at most") as caught:
+        from_wire(messages.Registration, registration)
+    assert caught.value.field == path
+
+
+def test_a_reason_is_heard_however_it_is_written() -> None:
+    """A worker must be able to say that it failed; the manager takes the reason in one line."""
+    heard = reader(str, "reason")("\x1b[2Jfirst\nsecond" + "x" * 5000)
+    assert heard.startswith(r"\x1b[2Jfirst second")
+    assert len(heard) == 2000
 
 
 @pytest.mark.parametrize(

@@ -26,20 +26,20 @@ _UNBOUNDED = 10_000
 @functools.cache
 def out() -> Console:
     """Return the console for results; tables in a file or a pipe are not wrapped."""
-    from rich.console import Console
+    from downpour.reports.console import SafeConsole
 
-    console = Console()
+    console = SafeConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(width=_UNBOUNDED)
+    return SafeConsole(width=_UNBOUNDED)
 
 
 @functools.cache
 def err() -> Console:
     """Return the console for progress and notes."""
-    from rich.console import Console
+    from downpour.reports.console import SafeConsole
 
-    return Console(stderr=True)
+    return SafeConsole(stderr=True)
 
 
 def say(text: str) -> None:

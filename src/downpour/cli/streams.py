@@ -1,16 +1,20 @@
-"""Prepares the standard streams of the process for any text, and closes them quietly.
+"""Prepares the standard streams and the log of the process for any text, and closes them quietly.
 
 A stream that the caller has closed is replaced by the null device, which takes its descriptor, so
 that no file of a command gets it. A character that the encoding lacks is written as a similar one,
-or as its number.
+or as its number. A command that sets up no log of its own shows warnings through logging's handler
+of last resort; it writes each in one line, because they may quote what other machines wrote.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
+import logging
 import os
 import sys
+
+from downpour.text import LogFormatter
 
 _FALLBACK = "downpour"
 _SIMILAR = ("-", "-", "-", "...", "x", "<=", ">=", "->", "u", "+-", '"', '"')
@@ -18,7 +22,7 @@ _LOOKS_LIKE = dict(zip("·–−…×≤≥→µ±“”", _SIMILAR, strict=True
 
 
 def prepare() -> None:
-    """Replace closed streams, and make every character printable."""
+    """Replace closed streams, and make every character, also of a log, printable."""
     codecs.register_error(_FALLBACK, _similar)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -26,6 +30,8 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_FALLBACK)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogFormatter())
 
 
 def abandon_broken() -> None:

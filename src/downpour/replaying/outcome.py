@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from downpour.replaying.history import TrainedTask
+from downpour.text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,10 @@ class Difference:
     numeric_class_now: str
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Say it in one line; the record may hold anything."""
+        return one_line(self._said())
+
+    def _said(self) -> str:
         by = f", which {self.task.worker} trained," if self.task else ""
         line = f"version {self.version} differs: {self.what}{by} had checksum {self.then}"
         if self.numeric_class_then not in {"", self.numeric_class_now}:

@@ -150,11 +150,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Show a notebook what `downpour results` shows a terminal."""
-        from rich.console import Console
-
+        from downpour.reports.console import SafeConsole
         from downpour.reports.terminal_tables import result_table
 
-        console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+        console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
         console.print(result_table(self))
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 

@@ -31,7 +31,7 @@ from downpour.rpc.messages import (
 from downpour.rpc.server import CallRejected, Limits, Server
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
-from downpour.text import one_line
+from downpour.text import shortened
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
 
@@ -173,7 +173,7 @@ def _adapted(
                 raise _refusal(error) from None
             # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
             if isinstance(error, IncompatiblePeer):
-                raise CallRejected(message=_line(str(error))) from None
+                raise CallRejected(message=shortened(str(error))) from None
             raise
         except (SystemExit, KeyboardInterrupt) as error:
             # Thrift's processor lets these pass, and they would end this connection's thread
@@ -206,13 +206,7 @@ def _refusal(error: Exception) -> Refusal:
         case _:
             kind, field = RefusalKind.INCOMPATIBLE, ""
             value, reason = Shown(), str(error)
-    return Refusal(kind, _line(field), _line(shown(value)), _line(reason))
-
-
-def _line(text: str, limit: int = 2000) -> str:
-    """Return text as one line of limited length, without control characters."""
-    line = one_line(text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return Refusal(kind, shortened(field), shortened(shown(value)), shortened(reason))
 
 
 def _camel(name: str) -> str:

@@ -3,7 +3,8 @@
 A dataclass and the struct of the same name have fields of the same names, so one rule for each kind
 of annotation is the whole mapping; it is compiled once for each class. Reading is strict, because
 messages come from the network: a required field must be present, a number finite and not negative,
-and a name that is used in the file system bare. An absent field takes the dataclass's default.
+a name that is used in the file system bare, and a text that a peer says of itself short and
+printable. A reason is cut and put in one line. An absent field takes the dataclass's default.
 Nothing is looked up or opened here.
 """
 
@@ -26,6 +27,7 @@ from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import ttypes
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
+from downpour.text import shortened
 from downpour.values import BARE_NAME, Part, PublishedFile, is_bare_name
 
 Convert = Callable[[Any], Any]
@@ -33,9 +35,25 @@ _Value = TypeVar("_Value")
 
 _LIMITS = {TType.I32: 2**31, TType.I64: 2**63}
 _CHECKSUM = re.compile("[0-9a-f]{32}")
+_TEXT_CHARACTERS_MAX = 500
+_TEXTS = {
+    "Registration": ("host", "version", "presence", "hostname"),
+    "NumericClass": ("torch", "device", "instruction_set"),
+    "ManagerInfo": ("version",),
+    "WorkerInfo": ("version", "name"),
+}
+"""What a peer says of itself; logs, records and displays repeat it."""
 
 # What a field must satisfy beyond its type: by "Class.field", or by the name of a call's argument.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{
+        f"{kind}.{field}": (
+            lambda text: text.isprintable() and len(text) <= _TEXT_CHARACTERS_MAX,
+            f"{_TEXT_CHARACTERS_MAX} printable characters at most",
+        )
+        for kind, named in _TEXTS.items()
+        for field in named
+    },
     "PublishedFile.name": (is_bare_name, BARE_NAME),
     "PublishedFile.checksum": (
         lambda text: _CHECKSUM.fullmatch(text) is not None,
@@ -57,8 +75,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "before": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
     "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }
-_NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")
-_FINITE = (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more")
+_RULES_OF_NUMBERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    int: (lambda number: number >= 0, "0 or more"),
+    float: (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more"),
+}
 
 
 def to_wire(value: object) -> Any:
@@ -82,17 +102,16 @@ def reader(annotation: Any, name: str = "") -> Convert:
     `FieldError`, with the path of the wrong field.
     """
     kind: Any = _without_none(annotation)
+    if name in _FIELD_READERS:
+        return _FIELD_READERS[name]
     if get_origin(kind) is tuple:
         return _each(reader(get_args(kind)[0]))
     if isinstance(kind, type) and is_dataclass(kind):
         return _struct_reader(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member_reader(kind)
-    if name in _RULES:
-        return _checked(*_RULES[name])
-    if kind is int:
-        return _checked(*_NOT_NEGATIVE)
-    return _checked(*_FINITE) if kind is float else _same
+    rule = _RULES.get(name) or _RULES_OF_NUMBERS.get(kind)
+    return _checked(*rule) if rule else _same
 
 
 @cache
@@ -123,7 +142,7 @@ def _struct_reader(value_type: type) -> Convert:
         (
             field.name,
             field.name,
-            _FIELD_READERS.get(key) or reader(hint, key),
+            reader(hint, key),
             field.default is not MISSING,
         )
         for field, hint, key in _annotated(value_type)
@@ -288,5 +307,10 @@ def _write_indices(indices: IndexArray | IndicesFile) -> Any:
     return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
 
 
-_FIELD_READERS: dict[str, Convert] = {"TaskMessage.indices": _read_indices}
+_FIELD_READERS: dict[str, Convert] = {
+    "TaskMessage.indices": _read_indices,
+    # Never refused: a failure must be heard, however its reason is written.
+    "reason": shortened,
+    "ExperimentSummary.reason": shortened,
+}
 _FIELD_WRITERS: dict[str, Convert] = {"TaskMessage.indices": _write_indices}
