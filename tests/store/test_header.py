@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt
 from downpour.store import decode, encode
-from downpour.store.header import HEADER_BYTES_MAX, plan_layout, write_header
+from downpour.store.header import DTYPES, HEADER_BYTES_MAX, plan_layout, write_header
 
 Fields = dict[str, Any]
 
@@ -31,6 +31,14 @@ def tensor(dtype: Any = "F32", shape: Any = (4,), offsets: Any = (0, 16)) -> Fie
 def test_a_right_header_passes() -> None:
     """The helper's own header is accepted, so each refusal below is for its own fault."""
     assert decode(file_of({"w": tensor()}), "file").tensors["w"].shape == (4,)
+
+
+def test_a_large_empty_tensor_passes() -> None:
+    """The largest shape that is accepted is one that numpy makes, in every dtype."""
+    wide = tensor(shape=[0, 2**60 - 1], offsets=[0, 0])
+    for dtype in DTYPES:
+        array = decode(file_of({"w": wide | {"dtype": dtype}}, b""), "file").tensors["w"]
+        assert array.astype(np.float64).shape == (0, 2**60 - 1)
 
 
 HOSTILE: dict[str, bytes] = {
@@ -60,6 +68,13 @@ HOSTILE: dict[str, bytes] = {
     "a shape of other product": file_of({"w": tensor(shape=[5])}),
     "a shape of too many dimensions": file_of({"w": tensor(shape=[1] * 100 + [4])}),
     "an impossible empty shape": file_of({"w": tensor(shape=[0, 2**70], offsets=[0, 0])}, b""),
+    **{
+        f"an empty shape beyond the bytes that numpy counts, of {dtype}": file_of(
+            {"w": tensor(dtype=dtype, shape=[0, size], offsets=[0, 0])}, b""
+        )
+        for dtype in ("F64", "F32", "U8")
+        for size in (2**62, 2**60)
+    },
     "offsets reversed": file_of({"w": tensor(offsets=[16, 0])}),
     "offsets of three": file_of({"w": tensor(offsets=[0, 16, 16])}),
     "offsets negative": file_of({"w": tensor(offsets=[-16, 0])}),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,3 +57,44 @@ def test_a_folder_that_cannot_be_made_is_refused(
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="cannot be written: Not a directory"):
         export(find(result, shared), tmp_path / "file" / "in")
+
+
+def _of(changes: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
+    return lambda stated: json.dumps({**stated, **changes}).encode()
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "no JSON": lambda _: b"not json",
+    "no object": lambda _: b"[]",
+    "nothing": lambda _: b"{}",
+    "depth without end": lambda _: b'{"a":' * 100_000,
+    "digits without end": lambda _: b'{"mean": ' + b"9" * 100_000 + b"}",
+    "no sample_shape": _of({"sample_shape": []}),
+    "another sample_shape": _of({"sample_shape": [1, 4, 16]}),
+    "sizes beyond numpy": _of({"sample_shape": [2**70]}),
+    "a negative count": _of({"train_samples": -1}),
+    "a count of others": _of({"test_samples": 7}),
+    "a count in words": _of({"train_samples": "400"}),
+    "a mean that is no number": _of({"mean": [float("nan")]}),
+    "a mean of another length": _of({"mean": [0.0, 0.0]}),
+    "a std of zero": _of({"std": [0.0]}),
+    "no targets": _of({"targets_per_sample": 0}),
+    "other arrays": _of({"arrays": {}}),
+    "a remark of numbers": _of({"remarks": [1]}),
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_facts_that_cannot_be_are_refused(
+    command: Downpour, result: downpour.Result, shared: Path, tmp_path: Path, fault: str
+) -> None:
+    """An exported folder may come from anybody; a refused one is neither loaded nor passed on."""
+    model = tmp_path / "out"
+    export(find(result, shared), model)
+    facts = model / "facts.json"
+    facts.write_bytes(HOSTILE[fault](json.loads(facts.read_bytes())))
+    outcome = command("export", model, "--to", tmp_path / "again", "--shared", tmp_path)
+    assert outcome.status == 2, outcome
+    assert outcome.err.count("\n") == 1
+    assert "facts.json" in outcome.err
+    assert not (tmp_path / "again").exists()

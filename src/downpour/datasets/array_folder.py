@@ -155,14 +155,25 @@ def read_facts(folder: Path) -> dict[str, Any]:
         text = file.read()
     if not folder.name.endswith(f"-{_facts_checksum(text)}"):
         raise FileCorrupt(name, "has changed since the dataset was prepared")
-    stated = json.loads(text)
+    return parsed_facts(text, name)
+
+
+def parsed_facts(text: bytes, name: str) -> dict[str, Any]:
+    """Return what the text of a `facts.json` says.
+
+    Raises:
+        FileCorrupt: it is not a JSON object; names `name`.
+    """
+    try:
+        stated = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileCorrupt(name, f"is no JSON ({error})") from None
     if not isinstance(stated, dict):
         raise FileCorrupt(name, "should hold an object")
     return stated
 
 
 def _facts_checksum(text: bytes) -> str:
-
     return xxhash.xxh3_64_hexdigest(text)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.datasets.array_folder import FACTS_FILE, open_array_folder
+from downpour.datasets.stated import Stated, checked
 from downpour.errors import FileCorrupt
 from downpour.values import DatasetFacts
 
@@ -87,7 +88,7 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         SharedDirectoryError: a file cannot be read.
     """
     opened = open_array_folder(datasets_root, key, ARRAYS)
-    return _dataset(opened.facts, opened.arrays, key)
+    return _dataset(checked(opened.facts, ARRAYS, key), opened.arrays)
 
 
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
@@ -96,38 +97,21 @@ def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
     Raises:
         FileCorrupt: it is not what was prepared; `name` is named.
     """
+    facts = checked(stated, ARRAYS, name)
     try:
-        arrays = {
-            part: np.empty((0, *map(int, one["shape"][1:])), np.dtype(one["dtype"]))
-            for part, one in stated["arrays"].items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _dataset(facts, {part: facts.empty(part) for part in ARRAYS})
+    except ValueError as error:  # larger than numpy can count
         raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None
-    return _dataset(stated, arrays, name)
 
 
-def _dataset(
-    stated: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str
-) -> PreparedDataset:
-    try:
-        facts = DatasetFacts(
-            train_samples=int(stated["train_samples"]),
-            test_samples=int(stated["test_samples"]),
-            sample_shape=tuple(int(length) for length in stated["sample_shape"]),
-            classes=int(stated["classes"]),
-            targets_per_sample=int(stated["targets_per_sample"]),
-        )
-        mean, std = np.asarray(stated["mean"], float), np.asarray(stated["std"], float)
-        images = arrays["train_x"].dtype == np.uint8
-        shape = (-1,) if images else facts.sample_shape
-        return PreparedDataset(
-            facts=facts,
-            train=Examples(x=arrays["train_x"], y=arrays["train_y"]),
-            test=Examples(x=arrays["test_x"], y=arrays["test_y"]),
-            mean=mean.reshape(shape),
-            std=std.reshape(shape),
-            normalized=bool(stated["normalized"]),
-            remarks=tuple(map(str, stated["remarks"])),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None
+def _dataset(facts: Stated, arrays: Mapping[str, NDArray[Any]]) -> PreparedDataset:
+    shape = (-1,) if facts.images else facts.sample_shape
+    return PreparedDataset(
+        facts=facts.known,
+        train=Examples(x=arrays["train_x"], y=arrays["train_y"]),
+        test=Examples(x=arrays["test_x"], y=arrays["test_y"]),
+        mean=np.asarray(facts.mean, float).reshape(shape),
+        std=np.asarray(facts.std, float).reshape(shape),
+        normalized=facts.normalized,
+        remarks=tuple(facts.remarks),
+    )

@@ -27,9 +27,10 @@ _LENGTH_BYTES = 8
 # The largest item: with the header padded to it, and tensors in order of falling item size, each
 # tensor begins at a multiple of its own item size.
 _ALIGNMENT_BYTES = 8
-# numpy 1 allows 32 dimensions; a product beyond 2**63 would overflow its sizes.
+# numpy 1 allows 32 dimensions. It counts bytes in 63 bits, also those of an array that is made of
+# this one with the largest items.
 _DIMENSIONS_MAX = 32
-_ELEMENTS_MAX = 2**62
+_ELEMENTS_MAX = (2**63 - 1) // _ALIGNMENT_BYTES
 _METADATA = "__metadata__"
 
 DTYPES: dict[str, np.dtype[Any]] = {

@@ -30,6 +30,8 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
         SpecError: the folder holds something, or cannot be written; or the network cannot be built.
     """
     model = load(trained)
+    # Before anything is written, so that a file that cannot be read leaves no part of a folder.
+    facts = None if trained.spec.task is not None else json.dumps(stated_facts(trained))
     empty_folder("to", folder)
     try:
         with (folder / FINAL_NAME).open("wb") as file:
@@ -37,8 +39,7 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
             ties = {tied: arrays[name] for tied, name in ties_of(model).items()}
             file.writelines(encode({**arrays, **ties}, {}))
         (folder / SPEC_NAME).write_text(trained.spec.to_toml(), encoding="utf-8")
-        if trained.spec.task is None:
-            facts = json.dumps(stated_facts(trained))
+        if facts is not None:
             (folder / FACTS_FILE).write_text(facts, encoding="utf-8")
         save = getattr(model, "save_pretrained", None)
         if callable(save):

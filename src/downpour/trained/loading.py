@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from torch import nn
 
 from downpour.api import shared_path
 from downpour.datasets import PreparedDataset
-from downpour.datasets.array_folder import FACTS_FILE, read_facts
+from downpour.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
 from downpour.datasets.prepared import without_examples
 from downpour.errors import OtherCode, SpecError, StoreError
 from downpour.factory_code import check_code
@@ -123,17 +122,13 @@ def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
     """Return what the `facts.json` says of the data that a model was trained on.
 
     Raises:
-        SpecError: the file is damaged, or gone and the data cannot be prepared again.
-        StoreError: it cannot be read.
+        SpecError: the file is gone and the data cannot be prepared again.
+        StoreError: it cannot be read, or is damaged.
     """
     beside = trained.file.parent / FACTS_FILE
     if not beside.is_file():
         return read_facts(trained.data_root / data_key(trained))
-    try:
-        stated = json.loads(read_regular(beside))
-    except ValueError as error:
-        raise SpecError(FIELD, trained.name, f"its {FACTS_FILE} is damaged: {error}") from None
-    return stated if isinstance(stated, dict) else {}
+    return parsed_facts(read_regular(beside), FACTS_FILE)
 
 
 def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
