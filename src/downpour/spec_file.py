@@ -12,6 +12,7 @@ from typing import Any
 
 from downpour.errors import SpecError
 from downpour.spec import Spec, toml_fields
+from downpour.user_file import read_user_file
 
 _LAUNCH = "launch"
 _GRID = ("experiment", "trials")
@@ -56,7 +57,7 @@ def read_launch(path: Path) -> dict[str, Any]:
 
 def _whole(path: Path) -> dict[str, Any]:
     try:
-        return toml_fields(path.read_text(encoding="utf-8"), str(path))
+        return toml_fields(read_user_file(path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SpecError("FILE", str(path), f"must be a readable TOML file ({reason})") from None

@@ -17,9 +17,9 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from downpour.errors import SpecError
+from downpour.user_file import read_user_file
 
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")
@@ -49,7 +49,7 @@ def read_hosts(path: str) -> tuple[Host, ...]:
         SpecError: the file cannot be read, has no host, or a line cannot be meant; names the line.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_user_file(path).decode()
     except OSError as error:
         accepted = f"must be a file with a host a line ({error.strerror})"
         raise SpecError("hosts", path, accepted) from None

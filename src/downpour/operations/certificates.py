@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from downpour.errors import SpecError
 from downpour.operations.names import Machine, Name, parse_machine
 from downpour.store.os_errors import explain
+from downpour.user_file import read_user_file
 
 DAYS_MAX = 3650
 
@@ -143,13 +144,13 @@ class _Authority:
     def read(cls, certificate: Path, key: Path) -> Self:
         """Read what `make` wrote, in an earlier call."""
         try:
-            loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+            loaded = x509.load_pem_x509_certificate(read_user_file(certificate))
         except ValueError:
             raise SpecError("out", str(certificate), "is not a certificate") from None
         if key.stat().st_mode & 0o077:
             raise SpecError("out", str(key), "others may read it; chmod 600 it, if none has")
         try:
-            private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+            private = serialization.load_pem_private_key(read_user_file(key), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
             private = None
         if not isinstance(private, ec.EllipticCurvePrivateKey):

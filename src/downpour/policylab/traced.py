@@ -22,6 +22,7 @@ from downpour.policylab.conditions import SAMPLES
 from downpour.policylab.curves import Curve
 from downpour.predictor.features import ELAPSED, STATE
 from downpour.predictor.fitting.traces import REQUIRED, TARGET, Traces, read_traces
+from downpour.user_file import read_user_file
 from downpour.values import SystemState
 
 _REPORTS = (10, 25, 50)
@@ -165,7 +166,7 @@ def _scenarios(path: Path) -> Mapping[int, str]:
     if not beside.is_file():
         return {}
     try:
-        entries = json.loads(beside.read_text(encoding="utf-8"))
+        entries = json.loads(read_user_file(beside))
         return {int(entry["job"]): str(entry["scenario"]) for entry in entries}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None

@@ -19,6 +19,7 @@ from downpour.predictor.base import Array
 from downpour.predictor.histories import INPUTS
 from downpour.predictor.lstm import shapes
 from downpour.store.codec import decode, encode
+from downpour.user_file import read_user_file
 
 FORMAT = "downpour-predictor"
 VERSION = "1"
@@ -31,6 +32,9 @@ _RIDGE = {
     "scale": (2, len(INPUTS)),
     "spread": (2, 4),
 }
+
+
+_BYTES_MAX = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +71,11 @@ def read_trained(path: Path | None = None) -> Trained:
     Raises:
         SpecError: the file cannot be read, is damaged, or is of another version.
     """
-    source = resources.files("downpour.predictor") / _SHIPPED if path is None else path
+    shipped = resources.files("downpour.predictor") / _SHIPPED
     name = str(path or _SHIPPED)
     try:
-        file = decode(source.read_bytes(), name)
+        content = read_user_file(path, _BYTES_MAX) if path else shipped.read_bytes()
+        file = decode(content, name)
     except OSError as error:
         raise SpecError("predictor", name, f"cannot be read ({error.strerror})") from None
     except FileCorrupt as error:

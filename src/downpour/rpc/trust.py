@@ -13,11 +13,11 @@ import shlex
 import ssl
 import stat
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO
 
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
+from downpour.user_file import open_user_file
 
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN_BYTES_MAX = 4096
@@ -71,7 +71,7 @@ def _token(credentials: Credentials) -> bytes | None:
 
 def _token_text(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
+        with open_user_file(path) as file:
             # Of the open file, so that what is checked is what is read.
             _check_private("token_file", path, file)
             return file.read(_TOKEN_BYTES_MAX).decode()
@@ -122,7 +122,7 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
 
 def _check_readable(name: str, path: str) -> None:
     try:
-        with Path(path).open("rb") as file:
+        with open_user_file(path) as file:
             if name == "tls_key":
                 _check_private(name, path, file)
     except OSError as error:

@@ -20,6 +20,7 @@ from downpour.datasets.folder import decoded_images
 from downpour.datasets.image_files import IMAGE_SUFFIXES
 from downpour.errors import SpecError
 from downpour.spec import Spec
+from downpour.user_file import check_user_file
 
 _TEST_PARTS = ("x_test", "test_images")
 _X = ("x", "x_test", "test_images")
@@ -65,6 +66,7 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
     given = Spec(image_size=spec.image_size)
     with _named(field, path):
         if path.suffix in {".npz", ".npy"}:
+            check_user_file(path)
             x = _array(path)
             names = tuple(map(str, range(len(x))))
         else:

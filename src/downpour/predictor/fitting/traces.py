@@ -18,6 +18,7 @@ import xxhash
 from downpour.errors import SpecError
 from downpour.predictor.base import Array
 from downpour.predictor.features import ELAPSED, STATE
+from downpour.user_file import open_user_file, read_user_file
 
 KEYS = ("job", "round", "worker")
 TARGET = "completion_s"
@@ -117,12 +118,14 @@ def read_traces(path: Path) -> Traces:
 
 def _columns(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as raw, np.load(raw) as file:
+        with open_user_file(path) as raw, np.load(raw) as file:
             return {name: _numbers(path, name, file[name]) for name in file.files}
     except SpecError:
         raise
     except FileNotFoundError:
         raise SpecError("traces", str(path), "there is no such file") from None
+    except OSError as error:
+        raise SpecError("traces", str(path), f"cannot be read ({error.strerror})") from None
     except Exception:  # noqa: BLE001 - the libraries have many words for a damaged archive
         raise SpecError("traces", str(path), "is not an .npz file, or a damaged one") from None
 
@@ -162,7 +165,7 @@ def _labels(beside: Path) -> dict[int, dict[str, str]]:
     if not beside.is_file():
         return {}
     try:
-        entries = json.loads(beside.read_text(encoding="utf-8"))
+        entries = json.loads(read_user_file(beside))
         return {
             int(entry["job"]): {
                 "scenario": str(entry["scenario"]),
@@ -171,7 +174,7 @@ def _labels(beside: Path) -> dict[int, dict[str, str]]:
             }
             for entry in entries
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
 
 
