@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downpour.errors import SpecError
-from downpour.resolve import resolve
+from downpour.resolve import oddities, resolve
 from downpour.spec import Option, ResolvedSpec, Spec
 
 
@@ -90,3 +90,21 @@ def test_both_are_written_alike() -> None:
     asked = Spec(shards=3, split="class", data_path=None)
     assert resolve(asked, 2).to_toml() == asked.to_toml()
     assert [*ResolvedSpec.model_fields] == [*Spec.model_fields]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (ResolvedSpec(shards=2, batch_size=100), []),
+        (
+            ResolvedSpec(shards=2, batch_size=100_000),
+            ["batch_size 100,000 exceeds the 719 examples of the largest shard"],
+        ),
+        (ResolvedSpec(shards=2, policy="replace"), ["policy replace has no standbys"]),
+        (ResolvedSpec(shards=2, policy="replace", standbys=1), []),
+        (ResolvedSpec(shards=2, policy="late"), []),
+    ],
+)
+def test_what_is_asked_for_in_vain_is_told(spec: ResolvedSpec, said: list[str]) -> None:
+    """It is no mistake, but it is rarely what the user meant."""
+    assert [line.partition(":")[0] for line in oddities(spec, [718, 719])] == said

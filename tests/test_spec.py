@@ -161,14 +161,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"keep_models": True}, "keep_models = True: must be a whole number of at least 1"),
     ({"shards": "ten"}, "shards = 'ten': must be a whole number of at least 1 and at most 100000"),
     ({"learning_rate": "fast"}, "learning_rate = 'fast': must be a number above 0"),
-    ({"learning_rate": float("nan")}, "learning_rate = nan: must be a number above 0"),
+    ({"learning_rate": float("nan")}, "learning_rate = nan: must be a finite number above 0"),
     ({"momentum": 1}, "momentum = 1: must be a number of at least 0 and below 1"),
     ({"flip": 1}, "flip = 1: must be true or false"),
     ({"data_path": 3}, "data_path = 3: must be text"),
     ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
     (
         {"mode": "async"},
-        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum",
+        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum; did you mean fedasync?",
     ),
     ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
     ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
@@ -190,7 +190,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
             "package.module:factory"
         ),
     ),
-    ({"dataset": "npz"}, "data_path = None: dataset 'npz' needs one"),
+    (
+        {"dataset": "npz"},
+        (
+            "data_path = None: dataset 'npz' needs one: --data-path FILE.npz, with the arrays "
+            "x_train, y_train, x_test and y_test"
+        ),
+    ),
     ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
     ({"betas": [0.9, 1.0]}, "betas = [0.9, 1.0]: must be two numbers, each at least 0 and below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov = True: needs a momentum above 0"),

@@ -28,6 +28,8 @@ FOLDERS = "DOWNPOUR_CODE"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders whose modules every process finds by itself."""
 
+_KINDS = {"task": "Class"}
+"""How the last part of a name is called, by field; all others are factories."""
 _OWN = __name__.partition(".")[0]
 _MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 _FACTORY = re.compile(r"^([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)$")
@@ -81,7 +83,7 @@ def check_factory(field: str, name: str) -> str:
     """
     match = _FACTORY.match(name)
     if match is None or match[1].endswith(".py"):
-        raise SpecError(field, name, "a factory is named package.module:factory, without .py")
+        raise SpecError(field, name, _form(field, name))
     if not _is_allowed(match[1]):
         raise _not_allowed(field, name)
     # At the end: a file of these folders must not stand in for a module that is installed.
@@ -141,9 +143,20 @@ def _lies_under(module_name: str, prefix: str) -> bool:
     return module_name == prefix or module_name.startswith(f"{prefix}.")
 
 
+def _form(field: str, name: str) -> str:
+    """Say how code is named, and what a file's name was probably meant to be."""
+    accepted = f"a {field} of yours is named package.module:{_KINDS.get(field, 'factory')}"
+    module, colon, member = name.partition(":")
+    meant = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{member}"
+    if colon and meant != name and _FACTORY.match(meant):
+        return f"{accepted}, without .py; did you mean {meant}?"
+    return f"{accepted}, without .py"
+
+
 def _not_allowed(field: str, name: str) -> SpecError:
     allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
-    accepted = f"of factories, {VARIABLE} allows {allowed} on this machine"
+    module = name.partition(":")[0]
+    accepted = f"{VARIABLE} allows {allowed} on this machine; `--allow {module}` allows it"
     if _lies_under(name.partition(":")[0], _OWN):
         accepted = f"a part of Downpour is no factory; its {field}s are given by name alone"
     return SpecError(field, name, accepted)

@@ -35,7 +35,8 @@ correct the cause by changing what was asked for, 75 if the same may succeed lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 
 
 class DownpourError(Exception):
@@ -57,6 +58,14 @@ class SpecError(DownpourError):
 
     def __str__(self) -> str:
         return f"{self.field} = {_shown(self.value)}: {self.accepted}"
+
+
+def did_you_mean(word: object, known: Iterable[str], before: str = "; ") -> str:
+    """Return a question that names the known word nearest to a mistyped one; "" if none is near."""
+    # A prefix may make the opposite of a word: who asks for async does not mean sync.
+    others = [one for one in known if not str(word).endswith(one)]
+    near = difflib.get_close_matches(str(word), others, n=1)
+    return f"{before}did you mean {near[0]}?" if near else ""
 
 
 class StoreError(DownpourError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from downpour.errors import SpecError
@@ -51,3 +51,18 @@ def resolve(
         every = ceil(shards / (mode.together or shards))
         return resolved.replace(outer={**resolved.outer.model_dump(), "every": every})
     return resolved
+
+
+def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
+    """Return what a spec asks for in vain, one line each; `examples` are those of each shard."""
+    lines, largest = [], max(examples, default=0)
+    if spec.batch_size > largest:
+        lines.append(
+            f"batch_size {spec.batch_size:,} exceeds the {largest:,} examples of the largest "
+            "shard: a step takes them all"
+        )
+    if spec.policy == "replace" and not spec.standbys:
+        lines.append(
+            "policy replace has no standbys: it replaces a straggler only while a worker is idle"
+        )
+    return tuple(lines)

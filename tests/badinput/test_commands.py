@@ -215,7 +215,8 @@ PLACES: list[tuple[str, ...]] = [
     ("results . --shared DIR --manager NOBODY", "ID = '.'", "downpour list"),
     ("results nobody-1 --shared DIR --manager NOBODY", "ID = 'nobody-1'", "not in", "refused"),
     ("run --dataset frob", "dataset = 'frob'", "known are digits"),
-    ("run --dataset npz", "data_path = None", "needs one"),
+    ("run --dataset npz", "data_path = None", "needs one: --data-path FILE.npz"),
+    ("run --dataset folder", "data_path = None", "needs one: --data-path FOLDER"),
     ("run --dataset npz --data-path no.npz", "data_path = 'no.npz'", "no such file"),
     ("run --dataset npz --data-path DIR", "data_path = ", "is not a .npz file"),
     ("run --dataset npz --data-path FILE", "data_path = ", "is not a .npz file"),
@@ -235,9 +236,17 @@ PLACES: list[tuple[str, ...]] = [
     ("run --init-from NOISE --shared DIR", "init_from = ", "must be a safetensors file"),
     ("run --allow lab.py", "allow = 'lab.py'", "a module's name", "without .py"),
     ("run --task lab.py:Mine --allow lab", "task = 'lab.py:Mine'", "without .py"),
-    ("run --task lab.Mine --allow lab", "task = 'lab.Mine'", "named package.module:factory"),
+    ("run --task lab.Mine --allow lab", "task = 'lab.Mine'", "named package.module:Class"),
+    ("run --task lab.py:Mine", "package.module:Class", "did you mean lab:Mine?"),
+    ("run --task ./lab.py:Mine", "did you mean lab:Mine?"),
+    ("run --model nets/lab.py:net", "package.module:factory", "did you mean nets.lab:net?"),
     ("run --task gone:Mine --allow gone", "task = 'gone:Mine'", "no module gone"),
-    ("run --task lab:Mine", "task = 'lab:Mine'", "DOWNPOUR_ALLOW allows none"),
+    (
+        "run --task lab:Mine",
+        "task = 'lab:Mine'",
+        "DOWNPOUR_ALLOW allows none",
+        "`--allow lab` allows it",
+    ),
     ("run --init-checksum ab", "init_checksum = 'ab'", "needs init_from"),
     ("run --resume x-1 --shared DIR", "resume = 'x-1'", "there is no such experiment in"),
     ("run --resume ../x --shared DIR", "resume = '../x'", "there is no such experiment in"),
@@ -280,6 +289,33 @@ PLACES: list[tuple[str, ...]] = [
     ("certs /etc --out DIR/c", "/etc"),
     ("certs , --out DIR/c", "','"),
     ("certs ../x --out DIR/c", "../x"),
+]
+MISTYPED: list[tuple[str, ...]] = [
+    (f"run --{field} {word}", f"= '{word}'", f"; did you mean {meant}?")
+    for field, word, meant in (
+        ("mode", "snyc", "sync"),
+        ("policy", "lat", "late"),
+        ("split", "clas", "class"),
+        ("split", "dirichlet", "dirichlet(0.5)"),
+        ("aggregate", "avrage", "average"),
+        ("compression", "top-k", "topk"),
+        ("dataset", "digitss", "digits"),
+        ("optimizer", "adm", "adam"),
+        ("schedule", "cosin", "cosine"),
+        ("loss", "crossentropy", "cross_entropy"),
+        ("on", "slrum", "slurm"),
+        ("device", "cud", "cuda"),
+    )
+]
+MISTYPED += [
+    ("init --template clasifier", "did you mean classifier?"),
+    ("worker --device cud --shared DIR", "did you mean cuda?"),
+    ("predictor score TRACES --only rige", "did you mean ridge?"),
+    ("compare-policies TRACES --policies rebalence", "did you mean rebalance?"),
+    ("run --mode frob", "mode = 'frob'", "or quorum\n"),
+    ("run --learning-rate inf", "learning_rate = inf", "must be a finite number above 0"),
+    ("run --weight-decay nan", "weight_decay = nan", "must be a finite number of at least 0"),
+    ("run --learning-rate 0", "must be a number above 0"),
 ]
 ADDRESSES: list[tuple[str, ...]] = [
     *((f"{command} --manager NOBODY", "127.0.0.1:1 cannot be reached") for command in
@@ -335,7 +371,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *PLACES, *ADDRESSES], ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", [*WORDS, *NUMBERS, *PLACES, *MISTYPED, *ADDRESSES], ids=lambda row: row[0]
+)
 def test_a_command_line_is_refused(
     bad: Refused, places: dict[str, str], row: tuple[str, ...]
 ) -> None:

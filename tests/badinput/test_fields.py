@@ -110,7 +110,13 @@ TABLES = {
 FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
 
 
-ROWS = [(field, value, accepted) for field, (accepted, *all_) in FIELDS.items() for value in all_]
+ROWS = [
+    (field, value, f"a finite{accepted[1:]}" if accepted[:8] == "a number" else accepted)
+    if value in {"nan", "inf"}
+    else (field, value, accepted)
+    for field, (accepted, *all_) in FIELDS.items()
+    for value in all_
+]
 
 
 def typed() -> Iterator[tuple[str, str, str]]:

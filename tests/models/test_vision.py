@@ -35,6 +35,15 @@ def test_a_detector_is_not_a_network_for_classes() -> None:
         check_model(Spec.make({"model": "fasterrcnn_resnet50_fpn"}))
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("restnet18", "resnet18"), ("digitscnn", "digits-cnn")]
+)
+def test_a_mistyped_network_is_guessed(name: str, meant: str) -> None:
+    """Among ours and those of torchvision."""
+    with pytest.raises(SpecError, match=rf"did you mean {meant}\?"):
+        check_model(Spec.make({"model": name}))
+
+
 def test_without_torchvision_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that may be torchvision's is not called unknown without the reason."""
     monkeypatch.setitem(sys.modules, "torchvision", None)

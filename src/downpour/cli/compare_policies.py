@@ -23,7 +23,7 @@ from downpour.cli.options import (
     whole_number,
 )
 from downpour.cli.printing import check_format, err, note, out, print_json
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.extras import require
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Conten
         name, colon, count = word.strip().partition(":")
         if name not in known or (colon and not count.isdecimal()):
             accepted = f"must be of {', '.join(known)}, each with :N for N standbys if wanted"
-            raise SpecError("policies", word, accepted)
+            raise SpecError("policies", word, accepted + did_you_mean(name, known))
         alone = name == BASELINE or name in CODES
         own = int(count) if colon else 0 if alone else standbys
         goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)

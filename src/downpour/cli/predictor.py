@@ -15,7 +15,7 @@ from downpour.cli.help import Command, Group
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.extras import require
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ def _names(only: str) -> list[str]:
     names = [name.strip() for name in only.split(",")] if only else list(NAMES)
     for name in names:
         if name not in NAMES:
-            raise SpecError("only", name, f"must be one of {', '.join(NAMES)}")
+            accepted = f"must be one of {', '.join(NAMES)}"
+            raise SpecError("only", name, accepted + did_you_mean(name, NAMES))
     return names
 
 

@@ -20,7 +20,7 @@ from downpour.datasets.npz import Npz
 from downpour.datasets.preparation import prepared_key
 from downpour.datasets.prepared import Examples, PreparedDataset, open_prepared
 from downpour.datasets.source import DataSource
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.spec import Spec
 
 SOURCES: dict[str, DataSource] = {
@@ -84,6 +84,6 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
 def _source(spec: Spec) -> DataSource:
     source = Factory() if ":" in spec.dataset else SOURCES.get(spec.dataset)
     if source is None:
-        known = ", ".join(SOURCES)
-        raise SpecError("dataset", spec.dataset, f"known are {known} and package.module:factory")
+        known = f"known are {', '.join(SOURCES)} and package.module:factory"
+        raise SpecError("dataset", spec.dataset, known + did_you_mean(spec.dataset, SOURCES))
     return source

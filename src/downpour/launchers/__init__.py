@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.launchers.base import Ended, Engine, Launcher, RunningCluster
 from downpour.launchers.compose import ComposeEngine, ComposeOptions, on_compose
 from downpour.launchers.inline import InlineCluster
@@ -75,7 +75,8 @@ def launcher_of(on: Launcher | str) -> Launcher:
         return on
     if on not in LAUNCHERS:
         *others, last = LAUNCHERS
-        raise SpecError("on", on, f"must be {', '.join(others)} or {last}")
+        accepted = f"must be {', '.join(others)} or {last}"
+        raise SpecError("on", on, accepted + did_you_mean(on, LAUNCHERS))
     return LAUNCHERS[on]
 
 

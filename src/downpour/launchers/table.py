@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.discovery.waiting import checked_seconds
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.launchers import Launcher, launcher_of, launcher_with
 from downpour.launchers.compose import ComposeOptions
 from downpour.launchers.ray import RayOptions
@@ -93,8 +92,7 @@ def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) 
     checked = {}
     for name, value in table.items():
         if name not in kinds:
-            meant = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}"
+            hint = did_you_mean(name, kinds, before="") or f"there are {', '.join(kinds)}"
             raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
         try:
             checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)

@@ -33,6 +33,7 @@ from downpour.aggregators import (
 from downpour.factory_code import check_code
 from downpour.manager.start_file import first_outer_state, start_of
 from downpour.manager.workspace import PreparedExperiment, Workspace
+from downpour.resolve import oddities
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
@@ -79,13 +80,13 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     # one retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
-    remarks: tuple[str, ...] = ()
+    remarks = oddities(spec, [len(shard) for shard in shards])
     drawn, step, model, frozen = None, None, command.model, command.frozen
     outer = command.outer
     if model is None:
         drawn = _global_model(spec, dataset)
         if spec.init_from is not None:
-            remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
+            remarks += drawn.begin_from(start_of(spec, space.shared).tensors)
         for remark in remarks:
             log.warning("%s: %s", space.experiment, remark)
         step = drawn.check_trains(shards)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import nn
 
 from downpour.allowlist import check_factory, load_factory
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.models.building import call_builder, check_fit, check_travels, outputs_needed
 from downpour.models.convlstm import conv_lstm, xray_cnn
 from downpour.models.networks import digits_cnn, mlp, mnist_cnn
@@ -52,9 +52,10 @@ def check_model(spec: Spec) -> None:
         vision = known_networks()
         if spec.model not in vision:
             own = ", ".join(NETWORKS)
+            meant = did_you_mean(spec.model, [*NETWORKS, *vision])
             others = "names in torchvision.models" if vision else "(torchvision does not import)"
             raise SpecError(
-                "model", spec.model, f"known are {own}, package.module:factory and {others}"
+                "model", spec.model, f"known are {own}, package.module:factory and {others}{meant}"
             )
 
 

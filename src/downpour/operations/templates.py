@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 
 TEMPLATES = {
     "classifier": "Tells two spirals apart.",
@@ -42,7 +42,8 @@ def write_template(name: str, folder: Path) -> str:
             cannot be written.
     """
     if name not in TEMPLATES:
-        raise SpecError("template", name, f"must be {', '.join(TEMPLATES)}")
+        accepted = f"must be {', '.join(TEMPLATES)}"
+        raise SpecError("template", name, accepted + did_you_mean(name, TEMPLATES))
     module = name.replace("-", "_")
     origin = files("downpour") / "templates" / name
     texts = {

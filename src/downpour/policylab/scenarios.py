@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
 from downpour.policylab.traced import Recording, TracedJob
 
@@ -62,8 +62,9 @@ def conditions_of(
         ]
     matching = [recording for recording in recordings if recording.scenario == scenario]
     if not matching:
-        accepted = ", ".join(scenarios_of(recordings))
-        raise SpecError("scenario", scenario, f"must be of {accepted}")
+        known = scenarios_of(recordings)
+        accepted = f"must be of {', '.join(known)}{did_you_mean(scenario, known)}"
+        raise SpecError("scenario", scenario, accepted)
     return [
         TracedJob(
             recording,

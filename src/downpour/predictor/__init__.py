@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.predictor.base import Model, Predictor
 from downpour.predictor.calibration import Recalibrated
 from downpour.predictor.ewma import Ewma
@@ -50,7 +50,8 @@ def make(name: str, trained: Trained) -> Predictor:
         SpecError: there is no predictor of this name.
     """
     if name not in MODELS:
-        raise SpecError("predictor", name, f"must be one of {', '.join(MODELS)}")
+        accepted = f"must be one of {', '.join(MODELS)}"
+        raise SpecError("predictor", name, accepted + did_you_mean(name, MODELS))
     return Online(MODELS[name](trained))
 
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from downpour.spec.spec import Spec
 
 _MEASURED = {LOSS, "accuracy"}
-_WITH_PATH = {"npz", "folder"}
+_WITH_PATH = {
+    "npz": "--data-path FILE.npz, with the arrays x_train, y_train, x_test and y_test",
+    "folder": "--data-path FOLDER, with a folder of images a class",
+}
 _OF_THE_BUILT_IN_TASK = (
     "dataset",
     "data_path",
@@ -65,8 +68,10 @@ def _data_fits(spec: Spec) -> None:
         if value != type(spec).model_fields[field].get_default(call_default_factory=True):
             raise refusal(field, value, "has no effect with a task, which brings its own")
     if (spec.data_path is not None) != (spec.dataset in _WITH_PATH) or spec.data_path == "":
-        needs = "needs one" if spec.dataset in _WITH_PATH else "has none; npz and folder do"
-        raise refusal("data_path", spec.data_path, f"dataset '{spec.dataset}' {needs}")
+        accepted = f"dataset '{spec.dataset}' has none; npz and folder do"
+        if spec.dataset in _WITH_PATH:
+            accepted = f"dataset '{spec.dataset}' needs one: {_WITH_PATH[spec.dataset]}"
+        raise refusal("data_path", spec.data_path, accepted)
 
 
 def _start_fits(spec: Spec) -> None:

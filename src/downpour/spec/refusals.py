@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
@@ -79,7 +79,9 @@ def as_spec_error(
     else:
         # The value as it was given, not as an earlier validator left it.
         value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
-        accepted = f"must be {_accepted(spec, field)}"
+        accepted = f"must be {_accepted(spec, field)}{_meant(spec, field, value)}"
+        if detail["type"] == "finite_number":
+            accepted = accepted.replace("a number", "a finite number", 1)
     if others:
         names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
         accepted += f" (and {len(others)} more: {names})"
@@ -95,9 +97,10 @@ def _field_of(detail: Mapping[str, Any]) -> str:
 def _nearest(spec: type[BaseModel], unknown: str) -> str:
     known = list(spec.model_fields)
     initials = {"".join(word[0] for word in name.split("_")): name for name in known}
-    close = difflib.get_close_matches(unknown, known, n=1)
-    if close or (len(unknown) > 1 and unknown in initials):
-        return f"did you mean {close[0] if close else initials[unknown]}?"
+    if question := did_you_mean(unknown, known, before=""):
+        return question
+    if len(unknown) > 1 and unknown in initials:
+        return f"did you mean {initials[unknown]}?"
     return f"the nearest are {_listed(difflib.get_close_matches(unknown, known, cutoff=0), 'and')}"
 
 
@@ -110,6 +113,13 @@ def _accepted(spec: type[BaseModel], field: str) -> str:
     schema = _schema(spec)["properties"][field]
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind["type"] != "null"]
     return _accepted_by(kinds[0])
+
+
+def _meant(spec: type[BaseModel], field: str, value: object) -> str:
+    """Ask whether a choice was meant that is nearly the value."""
+    schema = _schema(spec)["properties"].get(field, {})
+    choices = [choice for kind in schema.get("anyOf", [schema]) for choice in kind.get("enum", [])]
+    return did_you_mean(value, choices) if isinstance(value, str) else ""
 
 
 @cache

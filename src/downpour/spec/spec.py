@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
 from downpour.spec.combinations import check_together
 from downpour.spec.fields import Fields
@@ -477,11 +477,13 @@ def parse_split(text: str) -> tuple[str, float | None]:
     Raises:
         SpecError: there is no such split, or the concentration is not a positive number.
     """
-    if text in {"random", "class", "equal"}:
+    plain = ("random", "class", "equal")
+    if text in plain:
         return text, None
     number = re.fullmatch(r"dirichlet\(([0-9.eE+-]+)\)", text)
     if number is None:
-        raise SpecError("split", text, f"must be {ACCEPTED['split']}")
+        meant = did_you_mean(text, plain) or did_you_mean(text, ["dirichlet(0.5)"])
+        raise SpecError("split", text, f"must be {ACCEPTED['split']}{meant}")
     try:
         alpha = float(number[1])
     except ValueError:

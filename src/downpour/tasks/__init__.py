@@ -40,6 +40,8 @@ def check_named(spec: Spec, data_dir: Path | None = None) -> None:
     """
     if spec.task is None:
         datasets.check_source(spec, data_dir)
+        if ":" in spec.model:
+            check_factory("model", spec.model)
     elif source_file(check_factory("task", spec.task)) is None:
         module = spec.task.partition(":")[0]
         raise SpecError("task", spec.task, f"there is no module {module} on the import path")
