@@ -168,7 +168,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
     (
         {"mode": "async"},
-        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum; did you mean fedasync?",
+        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum; did you mean k-async?",
     ),
     ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
     ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
