@@ -166,6 +166,8 @@ struct Registration {
   10: optional AttemptId running
   /** What its user calls it by, as KEY=VALUE. */
   11: optional list<string> labels
+  /** Where it trains, with its number if it is one of several. */
+  12: optional string device
 }
 
 struct Registered {
@@ -260,6 +262,7 @@ struct WorkerStatus {
   9: optional string hostname
   10: optional i32 pid
   11: optional list<string> labels
+  12: optional string device
 }
 
 struct Status {

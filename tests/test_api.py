@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import downpour
+from downpour.accelerators import devices_here
 from downpour.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
@@ -208,6 +209,25 @@ def test_the_model_does_not_depend_on_who_trains_what(tmp_path: Path) -> None:
     spec = QUICK.replace(shards=10, optimizer="adam", learning_rate=0.002, momentum=0.0)
     digests = {digest(trained(spec, workers, tmp_path)) for workers in (1, 2, 3, 10)}
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(devices_here().accelerators), reason="auto is no CPU here")
+@pytest.mark.parametrize("on", ["local", "inline"])
+def test_auto_on_a_machine_without_accelerators_is_the_cpu(tmp_path: Path, on: str) -> None:
+    """With the bytes of the CPU; and the processes of each numeric class are told."""
+    runs = [
+        downpour.run(
+            QUICK.replace(epochs=1, device=device),
+            workers=1,
+            shared=tmp_path,
+            on=on,
+            progress=False,
+        )
+        for device in ("cpu", "auto")
+    ]
+    assert digest(runs[0]) == digest(runs[1])
+    assert runs[0].numeric_classes == runs[1].numeric_classes
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "repeatable": ("true or false", "1", "'no'"),
     "threads": (f"{WHOLE} of at least 1 and at most 1024", "0", "1025", "2.0", "'all'"),
     "precision": ("float32 or bfloat16", "'float16'", "32"),
-    "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
+    "device": ("cpu, cuda, mps, xpu or auto; of several", "'gpu'", "'cuda:'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
 TABLES = {

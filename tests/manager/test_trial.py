@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,23 @@ def test_a_device_that_no_worker_has_is_refused_at_once(cluster: Any) -> None:
     waiting = cluster.submit(device="cuda")
     cluster.client.cancel(waiting)
     cluster.join("one")
-    with pytest.raises(SpecError, match="device = 'cuda': no worker here has one"):
+    with pytest.raises(SpecError, match="device = 'cuda': no worker here has one, only cpu; "):
         cluster.submit(device="cuda")
     assert [one.experiment for one in cluster.client.list_experiments()] == [waiting]
+
+
+def test_a_card_that_no_worker_has_is_refused_and_the_best_is_always_there(cluster: Any) -> None:
+    """A worker tells of its card by its number, and `auto` is what each worker has."""
+    cluster.join("one")
+    two = cluster.join("two")
+    cluster.client.register_worker(replace(two.registration, device="cuda:1"))
+    with pytest.raises(SpecError, match="one with --device cuda:0") as refused:
+        cluster.submit(device="cuda:0")
+    assert "no worker here has one, only cpu, cuda:1" in str(refused.value)
+    status = cluster.client.status("", 0, 0.0)
+    assert {one.worker: one.device for one in status.workers} == {"one": "cpu", "two": "cuda:1"}
+    for device in ("cuda:1", "cuda", "auto"):
+        cluster.client.cancel(cluster.submit(device=device))
 
 
 def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluster: Any) -> None:

@@ -98,10 +98,13 @@ def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path) -> Non
     assert told.value.exit_status == 2
 
 
-def test_a_worker_on_cuda_needs_an_accelerator_of_ray(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "xpu"])
+def test_a_worker_on_a_card_needs_an_accelerator_of_ray(tmp_path: Path, device: str) -> None:
     """Ray hides the accelerators that were not asked for."""
-    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), port=0), 1, device="cuda")
-    with pytest.raises(LaunchError, match=r"gpus_per_worker = 0\.0: must be more"):
+    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), port=0), 1, device=device)
+    with pytest.raises(
+        LaunchError, match=rf"gpus_per_worker = 0\.0: must be more with device = {device}$"
+    ):
         on_ray()(plan).__enter__()
 
 

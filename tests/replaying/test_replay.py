@@ -6,16 +6,19 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import downpour
-from downpour.errors import DownpourError
+from downpour.errors import DownpourError, SpecError
 from downpour.modes import MODES
 from downpour.replaying.outcome import Replay
-from downpour.replaying.replaying import replay
+from downpour.replaying.past import past_of
+from downpour.replaying.replaying import device_for, replay
+from downpour.spec import Devices
 from tests.cli.conftest import Downpour
 from tests.replaying.conftest import Trained
 
@@ -185,6 +188,31 @@ def test_another_numeric_class_is_said(
     assert replay(trained(mode="downpour"), shared=shared).same
     [said] = [one.getMessage() for one in caplog.records if "numeric class" in one.getMessage()]
     assert "so its bytes may differ: torch 2 on cpu (x86_64); here it is torch " in said
+
+
+@pytest.mark.parametrize(
+    ("device", "here", "there"),
+    [
+        ("cpu", Devices({"cuda": 1}), "cpu"),
+        ("cuda", Devices({"cuda": 1}), "cuda"),
+        ("auto", Devices(), "cpu"),
+    ],
+)
+def test_a_replay_trains_where_the_experiment_did(
+    trained: Trained, shared: Path, device: str, here: Devices, there: str
+) -> None:
+    """If each worker took its best device, the record tells which it was."""
+    past = past_of(trained(mode="downpour"), shared)
+    asked = replace(past, spec=past.spec.replace(device=device))
+    assert device_for(asked, here) == there
+
+
+def test_a_device_that_is_not_here_cannot_be_replayed(trained: Trained, shared: Path) -> None:
+    """The line names what there is."""
+    past = past_of(trained(mode="downpour"), shared)
+    asked = replace(past, spec=past.spec.replace(device="cuda:1"))
+    with pytest.raises(SpecError, match=r"was trained on cuda:1, .* only cpu, cuda$"):
+        device_for(asked, Devices({"cuda": 1}))
 
 
 def without(name: str) -> Callable[[Path], object]:

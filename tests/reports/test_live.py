@@ -111,6 +111,17 @@ def test_a_status_looks_as_agreed() -> None:
     assert rendered(status_view(STATUS)) == (RECORDED / "status.txt").read_text(encoding="utf-8")
 
 
+def test_where_each_worker_trains_is_shown_longer_than_its_process() -> None:
+    """A card by its number; a manager of an earlier version tells of none."""
+    workers = (worker("first", 1, device="cuda:1"), worker("second", device="cpu"))
+    said = rendered(status_view(dataclasses.replace(STATUS, workers=workers)))
+    rows = [line.split() for line in said.splitlines()]
+    head = next(row for row in rows if "device" in row)
+    assert head[:2] == ["worker", "device"]
+    assert [row[1] for row in rows if row and row[0] in {"first", "second"}] == ["cuda:1", "cpu"]
+    assert "device" not in rendered(status_view(STATUS))
+
+
 def test_stragglers_look_as_agreed() -> None:
     """Who is slow, now or else of late, what is predicted, and what was done, in 80 columns."""
     shown = rendered(status_view(STRAGGLING))

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from downpour.errors import SpecError
 from downpour.rpc import parse_address
-from downpour.worker.process import advertised, check_device, listening_host
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    """The CPU always is; one that torch does not find is named."""
-    check_device("cpu")
-    if torch.cuda.is_available():
-        check_device("cuda")
-    else:
-        with pytest.raises(SpecError, match="device = 'cuda': torch finds no such device"):
-            check_device("cuda")
+from downpour.worker.process import advertised, listening_host
 
 
 @pytest.mark.parametrize(

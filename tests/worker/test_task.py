@@ -256,13 +256,31 @@ def test_an_altered_model_is_noticed(shared: SharedDirectory, task: TaskMessage)
         TaskRunner(shared, "cpu").run(replace(task, model=altered), TaskControl(task.id))
 
 
-def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: TaskMessage) -> None:
+@pytest.mark.parametrize(
+    ("asked", "own"), [("cuda", "cpu"), ("cuda:1", "cuda:0"), ("cuda:1", "cuda"), ("mps", "xpu")]
+)
+def test_a_worker_with_another_device_says_so(
+    shared: SharedDirectory, task: TaskMessage, asked: str, own: str
+) -> None:
     """A task for CUDA is not for a worker on the CPU; the manager gives it nothing more of that."""
-    store = shared.create_experiment("accelerated")
-    spec = store.put_new("spec.toml", [Spec(device="cuda").to_toml().encode()])
-    other = replace(task, id=replace(task.id, experiment="accelerated"), spec=spec)
-    with pytest.raises(UnfitWorker, match="--device cuda"):
-        TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
+    name = f"{asked}-{own}".replace(":", "")
+    store = shared.create_experiment(name)
+    spec = store.put_new("spec.toml", [Spec(device=asked).to_toml().encode()])
+    other = replace(task, id=replace(task.id, experiment=name), spec=spec)
+    with pytest.raises(UnfitWorker, match=f"trains on the {own}; start it with --device {asked}"):
+        TaskRunner(shared, own).run(other, TaskControl(other.id))
+
+
+@pytest.mark.parametrize("own", ["cpu", "cuda:1"])
+def test_a_task_for_the_cpu_is_for_every_worker(
+    shared: SharedDirectory, task: TaskMessage, own: str
+) -> None:
+    """A worker's accelerator does not have to be there for it."""
+    file = TaskRunner(shared, own).run(task, TaskControl(task.id)).file
+    again = replace(task, id=replace(task.id, attempt=task.id.attempt + 1))
+    assert (
+        TaskRunner(shared, "cpu").run(again, TaskControl(again.id)).file.checksum == file.checksum
+    )
 
 
 def test_other_code_than_was_submitted_is_refused_and_named(

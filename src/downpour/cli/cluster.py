@@ -32,11 +32,11 @@ from downpour.labels import checked_labels
 from downpour.manager.options import ManagerOptions, checked_patience
 from downpour.paths import is_object_store
 from downpour.signals import on_leaving, waiting_for_leave
+from downpour.spec.devices import NAMES, check_device
 from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions
 
-DEVICES = ("cpu", "cuda")
 _COUNT_MAX = 1000
 _PROCESSES_MAX = 256
 _SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
@@ -82,7 +82,12 @@ Advertise = Annotated[
         show_default="the address that reaches the manager",
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Where this worker trains.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar=NAMES, help="Where this worker trains; auto: on the best device that it has."
+    ),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(
@@ -272,17 +277,6 @@ def worker(
         _run_one(options)
     else:
         _run_several(options, count, log)
-
-
-def check_device(device: str) -> None:
-    """Refuse what no worker trains on.
-
-    Raises:
-        SpecError: there is no such device.
-    """
-    if device not in DEVICES:
-        accepted = f"must be {' or '.join(DEVICES)}"
-        raise SpecError("device", device, accepted + did_you_mean(device, DEVICES))
 
 
 def _run_one(options: WorkerOptions) -> None:

@@ -19,6 +19,7 @@ from downpour.cli.options import SHARED, path_option
 from downpour.errors import SpecError
 from downpour.paths import path_of
 from downpour.spec import TABLES, Spec
+from downpour.spec.devices import NAMES
 from downpour.spec_file import read_spec
 
 # A group begins with the field named here and ends where the next begins.
@@ -45,6 +46,7 @@ _METAVARS = {
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
+    "device": NAMES,
 }
 
 _TABLES = {

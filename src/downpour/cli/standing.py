@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.cluster import Device, Port, check_device
+from downpour.cli.cluster import Device, Port
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -33,6 +33,7 @@ from downpour.launchers.hosts import read_hosts
 from downpour.launchers.ssh_script import SshOptions
 from downpour.launchers.standing import StandingCluster, StandingFolder
 from downpour.manager.options import ManagerOptions, checked_patience
+from downpour.spec.devices import check_device
 from downpour.values import DEFAULT_PORT
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from typing import TextIO
 import numpy as np
 import torch
 
+from downpour.accelerators import devices_here
 from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, SpecError
 from downpour.inside.choice import Candidate, Measured, closed
@@ -49,11 +50,11 @@ class Subject:
 
     def check(self, spec: Spec) -> None:
         """Refuse an arrangement in which the network cannot be trained, as submission would."""
-        check_trains(load(spec, self.data), [self._indices])
+        check_trains(load(_placed(spec), self.data), [self._indices])
 
     def timed(self, spec: Spec, ending: ExitStack) -> TimedTraining:
         """Start a training, and its helpers."""
-        loaded = load(spec, self.data)
+        loaded = load(_placed(spec), self.data)
         network = loaded.network()
         team = None
         if spec.inside.processes > 1:
@@ -64,6 +65,10 @@ class Subject:
         return TimedTraining(
             lambda: ShardTraining(loaded, network, task, helpers=team), spec.threads, team
         )
+
+
+def _placed(spec: Spec) -> Spec:
+    return spec.replace(device=devices_here().chosen(spec.device))
 
 
 class TimedTraining:

@@ -1,10 +1,11 @@
 """A process that imports torch once and forks managers and workers from itself.
 
 Importing torch costs seconds and hundreds of megabytes; forked children share both. Hence this
-process runs no tensor operation and never touches CUDA, because neither survives a fork. Workers on
-CUDA are started as new processes instead. JSON lines on its standard input say what to start; JSON
-lines on its standard output report what happened to it. When the input ends, because the launcher
-closed it or died, the fork server stops all that it has started, workers first, and ends.
+process runs no tensor operation and never touches an accelerator, because neither survives a fork.
+Workers on accelerators are started as new processes instead. JSON lines on its standard input say
+what to start; JSON lines on its standard output report what happened to it. When the input ends,
+because the launcher closed it or died, the fork server stops all that it has started, workers
+first, and ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -31,6 +33,7 @@ from downpour.launchers.sessions import end_session
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
 from downpour.signals import end_with_parent
+from downpour.spec.devices import CPU
 from downpour.text import set_up_log
 from downpour.worker.options import WorkerOptions
 
@@ -170,11 +173,12 @@ def _run_manager(options: dict[str, Any], ready: Callable[[Address], None]) -> N
 
 
 def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
-    from downpour.worker.process import check_device, run_worker
+    from downpour.accelerators import devices_here
+    from downpour.worker.process import run_worker
 
     worker = TypeAdapter(WorkerOptions).validate_python(options)
-    if worker.device == "cuda":
-        check_device(worker.device)
+    worker = replace(worker, device=devices_here().chosen(worker.device))
+    if worker.device != CPU:
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
         environment = without_credentials(os.environ) | worker.credentials.to_environment()
         os.execve(sys.executable, words, environment)  # noqa: S606

@@ -24,9 +24,12 @@ from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
 from downpour.launchers.ray_nodes import NodeWatch
 from downpour.launchers.ray_reach import reach
+from downpour.spec import Device
 from downpour.worker.options import WorkerOptions
 
 _LOCAL = "local"
+_OF_RAY = {"cuda", "xpu"}
+"""The devices that Ray reserves as GPUs."""
 _LOOK_SECONDS = 0.05
 _LEAVING_SECONDS = 10.0
 """A worker that leaves saves what it trains, and says goodbye."""
@@ -95,9 +98,10 @@ class RayEngine:
 
     def check(self, plan: LaunchPlan) -> None:
         """Connect to Ray, and reserve what the workers need."""
-        if plan.device == "cuda" and not self._options.gpus_per_worker:
+        if Device.of(plan.device).kind in _OF_RAY and not self._options.gpus_per_worker:
             raise LaunchError(
-                "gpus_per_worker = 0.0: must be more with device = cuda", asked_wrongly=True
+                f"gpus_per_worker = 0.0: must be more with device = {plan.device}",
+                asked_wrongly=True,
             )
         self._connect()
         try:

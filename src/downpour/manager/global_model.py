@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from downpour.accelerators import devices_here
 from downpour.spec import Spec
+from downpour.spec.devices import AUTO, CPU
 from downpour.store import WHOLE, model_metadata
 from downpour.tasks import Data
 from downpour.tasks.loaded import load
@@ -84,7 +86,7 @@ class GlobalModel:
         tried = _on_this_machine(self._spec)
         if tried.meet != 1:
             tried = tried.replace(meet=1, local_steps=None)
-        if tried.device != self._spec.device:
+        if tried.device == CPU and self._spec.device not in {CPU, AUTO}:
             # Fewer examples, because a batch that takes an accelerator a second may take a
             # processor a minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
@@ -148,6 +150,4 @@ class GlobalModel:
 
 def _on_this_machine(spec: Spec) -> Spec:
     """Return the spec with a device of this machine: the spec's own, or else the CPU."""
-    if spec.device == "cuda" and not torch.cuda.is_available():
-        return spec.replace(device="cpu")
-    return spec
+    return spec.replace(device=devices_here().nearest(spec.device))

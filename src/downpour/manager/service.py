@@ -52,6 +52,7 @@ from downpour.rpc.messages import (
 )
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
+from downpour.spec.devices import trained_on
 from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Leader
 from downpour.store.presence import Presence
@@ -287,9 +288,12 @@ class ManagerHandler:
     def _check_device(self, asked: Spec) -> None:
         """Refuse a device that none of the registered workers has; any is good without workers."""
         here = [entry for name in self._roster.names() if (entry := self._roster.get(name))]
-        devices = {entry.registration.numeric_class.device for entry in here}
-        if asked.device == "cuda" and devices and asked.device not in devices:
-            accepted = "no worker here has one; start one with --device cuda, or name cpu"
+        devices = sorted({entry.registration.trains_on for entry in here})
+        if devices and not any(trained_on(asked.device, own) for own in devices):
+            accepted = (
+                f"no worker here has one, only {', '.join(devices)}; start one with "
+                f"--device {asked.device}, or name cpu"
+            )
             raise SpecError("device", asked.device, accepted)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:

@@ -91,6 +91,7 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
         hostname=entry.registration.hostname if entry else "",
         pid=entry.registration.pid if entry else 0,
         labels=entry.registration.labels if entry else (),
+        device=entry.registration.trains_on if entry else "",
     )
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
+from downpour.accelerators import seed_all
+
 ALONE = RLock()
 """Held while code draws from global generators, because a manager prepares in several threads."""
 
@@ -47,8 +49,7 @@ def seeded(number: int) -> Iterator[None]:
         # Not `torch.manual_seed`: for each kind of device that was never used it keeps the stack
         # of the call, to seed it later, which takes a hundred times as long and is never freed.
         torch.default_generator.manual_seed(number)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(number)
+        seed_all(number)
         seed(number)
         yield
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import torch
-
+from downpour.accelerators import devices_here
 from downpour.api import shared_path
 from downpour.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
 from downpour.paths import empty_folder, path_of
@@ -26,6 +25,8 @@ from downpour.replaying.outcome import Difference, Replay
 from downpour.replaying.past import FIELD, Past, past_of
 from downpour.replaying.workbench import Workbench
 from downpour.reports import Result
+from downpour.spec import Devices
+from downpour.spec.devices import AUTO, CPU
 from downpour.store import SPEC_NAME
 from downpour.training.numeric_class import numeric_class
 from downpour.values import PublishedFile, Update
@@ -71,13 +72,14 @@ def replay(
     past = past_of(experiment, shared_path(shared))
     versions = past.history.versions[: _last(past, until)]
     kept = empty_folder("to", path_of("to", to)) if to is not None else None
-    _warn(past)
+    device = device_for(past, devices_here())
+    _warn(past, device)
     with (
         _told(past),
         tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
-        closing(Workbench(past.shared, experiment, past.spec, Path(folder))) as bench,
+        closing(Workbench(past.shared, experiment, past.spec, Path(folder), device)) as bench,
     ):
-        again = _Again(past, bench, on_progress, stops=kept is None)
+        again = _Again(past, bench, device, on_progress, stops=kept is None)
         made = again.make(versions, source)
         return Replay(
             experiment=experiment,
@@ -97,7 +99,13 @@ class _Again:
     """
 
     def __init__(
-        self, past: Past, bench: Workbench, on_progress: OnProgress | None, *, stops: bool
+        self,
+        past: Past,
+        bench: Workbench,
+        device: str,
+        on_progress: OnProgress | None,
+        *,
+        stops: bool,
     ) -> None:
         self.version = 0
         self.name = ""
@@ -105,6 +113,7 @@ class _Again:
         self.difference: Difference | None = None
         self._past = past
         self._bench = bench
+        self._device = device
         self._on_progress = on_progress or (lambda _done, _tasks: None)
         self._stops = stops
         self._trained = self._tasks = 0
@@ -166,7 +175,7 @@ class _Again:
             then=then,
             now=now.checksum,
             numeric_class_then=known,
-            numeric_class_now=str(numeric_class(self._past.spec.device if task else "cpu")),
+            numeric_class_now=str(numeric_class(self._device if task else CPU)),
         )
 
 
@@ -181,17 +190,28 @@ def _last(past: Past, until: int | None) -> int:
     return until
 
 
-def _warn(past: Past) -> None:
-    """Say what is other than it was, where it may make other bytes; refuse where it must.
+def device_for(past: Past, here: Devices) -> str:
+    """Return where this machine trains an experiment once more.
+
+    If each worker took its best device, it is the one of which the record tells.
 
     Raises:
-        SpecError: this machine lacks the device.
+        SpecError: this machine lacks it.
     """
-    history, device = past.history, past.spec.device
-    if device == "cuda" and not torch.cuda.is_available():
-        accepted = "was trained on cuda, and torch finds no such device here"
-        raise SpecError(FIELD, history.experiment, accepted)
-    here = {str(numeric_class("cpu")), str(numeric_class(device))}
+    asked, known = past.spec.device, past.history.numeric_classes
+    if asked == AUTO:
+        own = (one for one in (*here.accelerators, CPU) if str(numeric_class(one)) in known)
+        return next(own, here.best)
+    if not here.has(asked):
+        accepted = f"was trained on {asked}, and torch finds no such device here, only {here}"
+        raise SpecError(FIELD, past.history.experiment, accepted)
+    return asked
+
+
+def _warn(past: Past, device: str) -> None:
+    """Say what is other than it was, where it may make other bytes."""
+    history = past.history
+    here = {str(numeric_class(CPU)), str(numeric_class(device))}
     if other := sorted(history.numeric_classes - here):
         text = (
             "%s was computed in another numeric class, so its bytes may differ: %s; here it is %s"

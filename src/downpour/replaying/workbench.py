@@ -47,13 +47,19 @@ class Workbench:
         experiment: its identifier.
         spec: its spec, as it was submitted.
         folder: an empty folder.
+        device: what tasks are trained on.
 
     Raises:
         StoreError: the folder cannot be written.
     """
 
     def __init__(
-        self, shared: SharedDirectory, experiment: str, spec: ResolvedSpec, folder: Path
+        self,
+        shared: SharedDirectory,
+        experiment: str,
+        spec: ResolvedSpec,
+        folder: Path,
+        device: str,
     ) -> None:
         bench = replace(SharedDirectory.open(folder, create=True), datasets_at=shared.datasets)
         store = bench.create_experiment(experiment)
@@ -69,7 +75,7 @@ class Workbench:
             spec_file=store.put_new(SPEC_NAME, [spec.to_toml().encode()]),
             journal=None,
         )
-        self._worker = TaskRunner(bench, spec.device)
+        self._worker = TaskRunner(bench, device)
         self._models: dict[int, PublishedFile] = {}
         self._outer: PublishedFile | None = None
         self._states: dict[int, PublishedFile] = {}

@@ -199,6 +199,7 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
     "labels": ("left", lambda row: one_line(" ".join(row.worker.labels))),
     "process": ("left", _process),
+    "device": ("left", lambda row: one_line(row.worker.device)),
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": ("left", _doing),
     "": ("left", _bar),
@@ -208,7 +209,7 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
-_FORESEEN = {"labels", "process", "predicted\n(10–90 %) s", "pace\n× usual"}
+_FORESEEN = {"labels", "process", "device", "predicted\n(10–90 %) s", "pace\n× usual"}
 _DISPENSABLE = (
     "at",
     "labels",
@@ -217,5 +218,6 @@ _DISPENSABLE = (
     "",
     "predicted\n(10–90 %) s",
     "process",
+    "device",
 )
 """What a narrow terminal does without, in this order."""

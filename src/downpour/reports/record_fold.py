@@ -35,6 +35,7 @@ from downpour.reports.result_parts import (
     TestResult,
 )
 from downpour.spec import Meetings
+from downpour.spec.devices import AUTO, CPU
 from downpour.store.layout import BEST_NAME
 from downpour.values import LOSS, ExperimentState, Goal
 
@@ -122,7 +123,10 @@ class RecordFold:
 
     def numeric_classes(self) -> dict[str, tuple[str, ...]]:
         """Return the processes that computed in each numeric class, as far as the record shows."""
-        on_processor = self.submitted is not None and self.submitted.spec.get("device") == "cpu"
+        asked = self.submitted.spec.get("device") if self.submitted is not None else None
+        on_processor = asked == CPU or (
+            asked == AUTO and any(f" on {CPU} (" in name for name in self.used)
+        )
         drawn = [self.drawn_with] if on_processor and self.used else []
         who_by_class: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
         for name, workers in self.used.items():

@@ -89,7 +89,7 @@ class ManagerInfo:
 class Registration:
     """A worker that registers; its own service listens at `host` and `port`.
 
-    `labels` are what its user calls it by, each as KEY=VALUE.
+    `labels` are what its user calls it by, each as KEY=VALUE, and it trains on `device`.
     """
 
     name: str
@@ -103,6 +103,12 @@ class Registration:
     pid: int
     running: AttemptId | None = None
     labels: tuple[str, ...] = ()
+    device: str = ""
+
+    @property
+    def trains_on(self) -> str:
+        """Its device; of a worker of an earlier version, the kind of it."""
+        return self.device or self.numeric_class.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +247,7 @@ class WorkerStatus:
     hostname: str = ""
     pid: int = 0
     labels: tuple[str, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

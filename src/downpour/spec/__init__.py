@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from downpour.spec.devices import Device, Devices
 from downpour.spec.inside import Inside
 from downpour.spec.meetings import Meetings
 from downpour.spec.outer import Outer
@@ -9,6 +10,8 @@ from downpour.spec.spec import TABLES, Option, ResolvedSpec, Spec, parse_split, 
 
 __all__ = [
     "TABLES",
+    "Device",
+    "Devices",
     "Inside",
     "Meetings",
     "Option",

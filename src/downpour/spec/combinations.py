@@ -51,7 +51,7 @@ def _optimizer_fits(spec: Spec) -> None:
 
 
 def _inside_fits(spec: Spec) -> None:
-    if spec.inside.processes > 1 and spec.device == "cuda":
+    if spec.inside.processes > 1 and spec.device != "cpu":
         raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
     if spec.inside.how == "hybrid" and spec.precision != "float32":
         raise refusal("inside.how", spec.inside.how, "needs precision = 'float32'")

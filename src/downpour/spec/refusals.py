@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from downpour.errors import SpecError, did_you_mean
+from downpour.spec import devices
 
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
@@ -21,6 +22,7 @@ ACCEPTED = {
     "betas": "two numbers, each at least 0 and below 1",
     "outer": "a table: optimizer, learning_rate, momentum, every, betas, epsilon",
     "inside": "a table (processes, how, cut), or auto",
+    "device": devices.ACCEPTED,
     "cut": "a list of modules' names",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }

@@ -19,6 +19,7 @@ import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from downpour.errors import SpecError, did_you_mean
+from downpour.spec import devices
 from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
 from downpour.spec.combinations import check_together
 from downpour.spec.fields import Fields
@@ -300,7 +301,11 @@ class Spec(Fields):
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="bfloat16: automatic mixed precision"
     )
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where workers train")
+    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
+        default="cpu",
+        description="Where workers train: cpu, cuda, mps or xpu, one of several by its number as "
+        "cuda:1, or auto, which is the best that each worker has",
+    )
     channels_last: bool | None = Field(
         default=None,
         description="Memory layout of images in training; absent: on for Downpour's own networks "

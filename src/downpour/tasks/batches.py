@@ -40,6 +40,9 @@ def _moves_itself(leaf: Any) -> bool:
 def _moved(leaf: Any, device: str) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf.to(device) if _moves_itself(leaf) else leaf
-    if leaf.device.type == device:
+    there = torch.device(device)
+    if leaf.device.type == there.type and there.index in {None, leaf.device.index}:
         return leaf
-    return leaf.pin_memory().to(device, non_blocking=True)
+    if leaf.device.type == "cpu" and there.type == "cuda":
+        leaf = leaf.pin_memory()
+    return leaf.to(there, non_blocking=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from downpour.accelerators import devices_here
 from downpour.api import shared_path
 from downpour.datasets import PreparedDataset
 from downpour.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
@@ -89,9 +89,7 @@ def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
     Raises:
         SpecError: it cannot be made.
     """
-    spec = trained.spec
-    if spec.device == "cuda" and not torch.cuda.is_available():
-        spec = spec.replace(device="cpu")
+    spec = trained.spec.replace(device=devices_here().nearest(trained.spec.device))
     if data is None:
         data = known_data(trained) if spec.task is None else NO_DATA
     return load_task(spec, data)

@@ -111,7 +111,7 @@ class ShardTraining:
             beyond_torch=spec.trains_own_code,
         )
         # On the device, because to read each loss would wait for every step to be computed.
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=spec.device)
+        self._loss_sum = torch.zeros((), dtype=numerics.sum_type(spec.device), device=spec.device)
         self._steps_done = 0
 
     @property

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 import xxhash
 
+from downpour.accelerators import card_of
+from downpour.spec import Device
 from downpour.values import NumericClass
 
 _WIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -27,20 +29,24 @@ _DECISIVE = (
     "MKL_ENABLE_INSTRUCTIONS",
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "PYTORCH_MPS_FAST_MATH",
+    "PYTORCH_MPS_PREFER_METAL",
+    "PYTORCH_ENABLE_MPS_FALLBACK",
 )
 
 
 def numeric_class(device: str) -> NumericClass:
-    """Return the class of this process, for training on "cpu" or "cuda"."""
+    """Return the class of this process, for training on a device.
+
+    Which of several equal cards it is decides no bit, so the class has the kind and the card.
+    """
     uses = torch.backends.cpu.get_cpu_capability()
     parts = [platform.machine(), *_processor(), f"torch uses {uses}"]
-    if device == "cuda":
-        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        parts += [torch.cuda.get_device_name(), f"cuDNN {cudnn}"]
+    parts += card_of(device)
     parts += [f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ]
     return NumericClass(
         torch=f"{torch.__version__} build {_build()}",
-        device=device,
+        device=Device.of(device).kind,
         instruction_set=", ".join(parts),
     )
 

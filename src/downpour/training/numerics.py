@@ -11,11 +11,13 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from downpour.accelerators import in_use, module_of
 from downpour.errors import OutOfMemory
 from downpour.models import generators
-from downpour.spec import Spec
+from downpour.spec import Device, Spec
+from downpour.spec.devices import CPU
 from downpour.tasks.own import is_lack_of_memory
 
 _STRIDE = 0x9E3779B97F4A7C15
@@ -39,7 +41,7 @@ def settings(spec: Spec) -> Iterator[None]:
     try:
         # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
         flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
-        with generators.ALONE, _threads(spec.threads), flags:
+        with generators.ALONE, _threads(spec.threads), flags, in_use(spec.device):
             yield
     except MemoryError as error:
         raise OutOfMemory(_first_line(error)) from error
@@ -64,7 +66,10 @@ def _threads(number: int) -> Iterator[None]:
 def precision(spec: Spec) -> torch.autocast:
     """Return the context of a forward pass; a new one each step, as it keeps cast weights."""
     return torch.autocast(
-        spec.device, dtype=torch.bfloat16, enabled=spec.precision == "bfloat16", cache_enabled=False
+        Device.of(spec.device).kind,
+        dtype=torch.bfloat16,
+        enabled=spec.precision == "bfloat16",
+        cache_enabled=False,
     )
 
 
@@ -75,6 +80,11 @@ def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
         for value in model.parameters():
             if value.dim() == 4:
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
+
+
+def sum_type(device: str) -> torch.dtype:
+    """Return the widest type in which a device adds up: Apple's has no float64."""
+    return torch.float32 if device == "mps" else torch.float64
 
 
 class Randomness:
@@ -93,18 +103,21 @@ class Randomness:
     def __init__(self, seed: int, device: str, *, beyond_torch: bool = False) -> None:
         self._seed = seed
         self._beyond_torch = beyond_torch
-        self._kinds = ("cpu",) if device == "cpu" else ("cpu", device)
+        self._device = device
+        # Where torch keeps them: the CPU's, and those of an accelerator.
+        self._homes = (torch,) if device == CPU else (torch, module_of(device))
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Return a context in which the global generators are this task's."""
-        with generators.ALONE, generators.lent() if self._beyond_torch else nullcontext():
-            before = {kind: _state(kind) for kind in self._kinds}
+        others = generators.lent() if self._beyond_torch else nullcontext()
+        with generators.ALONE, in_use(self._device), others:
+            before = [home.get_rng_state() for home in self._homes]
             try:
                 yield
             finally:
-                for kind, state in before.items():
-                    _set_state(kind, state)
+                for home, state in zip(self._homes, before, strict=True):
+                    home.set_rng_state(state)
 
     def begin(self, step: int, part: int = 0) -> None:
         """Seed all generators for a part of a step's batch, both counted from 0; only while active.
@@ -114,8 +127,8 @@ class Randomness:
         seed = (_seed_of(step, self._seed) + part * _PART_STRIDE) & _SEED_MAX
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.
         torch.default_generator.manual_seed(seed)
-        if len(self._kinds) > 1:
-            torch.cuda.manual_seed(seed)
+        for home in self._homes[1:]:
+            home.manual_seed(seed)
         if self._beyond_torch:
             generators.seed(seed)
 
@@ -136,17 +149,6 @@ def step_seed(seed: int, round_: int, shard: int, step: int) -> int:
 
 def _seed_of(step: int, seed: int) -> int:
     return (seed + step * _STRIDE) & _SEED_MAX
-
-
-def _state(kind: str) -> Tensor:
-    return torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state()
-
-
-def _set_state(kind: str, state: Tensor) -> None:
-    if kind == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.cuda.set_rng_state(state)
 
 
 def _first_line(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
+from downpour.spec.devices import CPU
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import overrides
 from downpour.training.batches import batches_in, samples_in
@@ -94,8 +95,8 @@ def _check_own_step(loaded: LoadedTask) -> None:
 def _report(spec: Spec, what: str) -> None:
     """Refuse a training whose bytes differ, unless the spec or the device excuses it."""
     field, name = spec.trained_code
-    # Several of CUDA's kernels add in any order, and the user cannot choose others.
-    if spec.device != "cuda" and spec.repeatable:
+    # Several kernels of accelerators add in any order, and the user cannot choose others.
+    if spec.device == CPU and spec.repeatable:
         raise SpecError(field, name, f"{what} (repeatable = false accepts that)")
     log.warning("%s %s %s", field, name, what)
 

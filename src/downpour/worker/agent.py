@@ -69,12 +69,20 @@ class _AcceptedTask(TaskControl):
     task: TaskMessage = field(kw_only=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownWorker:
+    """What the manager shows of a worker: its user's labels for it, and where it trains."""
+
+    labels: tuple[str, ...] = ()
+    device: str = ""
+
+
 class WorkerAgent:
     """Speaks with one manager at a time, and handles the calls of the Worker service.
 
     If that manager cannot be reached, `find_manager` returns a client of another that may lead by
-    now. `node_class` is what decides; tests plant defects in it. `labels`
-    are what its user calls it by.
+    now. `node_class` is what decides; tests plant defects in it. `shown` is what the manager shows
+    of the worker.
     """
 
     def __init__(
@@ -86,12 +94,12 @@ class WorkerAgent:
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
         node_class: type[WorkerNode[_AcceptedTask]] = WorkerNode,
-        labels: tuple[str, ...] = (),
+        shown: ShownWorker | None = None,
     ) -> None:
         self._manager = manager
         self._shared = shared
         self._numeric_class = numeric_class
-        self._labels = labels
+        self._shown = shown or ShownWorker()
         self._run_task = run_task
         self._find_manager = find_manager
         self._node = node_class(name)
@@ -223,7 +231,8 @@ class WorkerAgent:
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
                 running=running,
-                labels=self._labels,
+                labels=self._shown.labels,
+                device=self._shown.device,
             )
         )
         self._node.name = registered.worker

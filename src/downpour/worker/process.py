@@ -14,13 +14,13 @@ from pathlib import Path
 
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import awaiting, files_may_come
-from downpour.errors import OtherDirectory, SpecError, Untrusted
+from downpour.errors import OtherDirectory, Untrusted
 from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
 from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.store.location import open_location
-from downpour.worker.agent import WorkerAgent
+from downpour.worker.agent import ShownWorker, WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.metrics import WorkerMetrics
 from downpour.worker.options import WorkerOptions
@@ -90,18 +90,6 @@ def run_worker(
         agent.run(alone_seconds=options.alone_seconds or math.inf)
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine lacks; the device is not initialized.
-
-    Raises:
-        SpecError: torch finds no such device.
-    """
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device", device, "torch finds no such device here; cpu works everywhere")
-
-
 def listening_host(manager: Address) -> str:
     """Return where to listen: on loopback if the manager is there, else on all interfaces."""
     if manager.is_loopback:
@@ -140,14 +128,15 @@ def _make_agent(
     shared: SharedDirectory,
     ending: ExitStack,
 ) -> tuple[WorkerAgent, WorkerMetrics]:
-    # Here, because both import torch, and that reads the settings made before.
+    # Here, because all import torch, and that reads the settings made before.
+    from downpour.accelerators import devices_here
     from downpour.training.numeric_class import numeric_class
     from downpour.worker.task import TaskRunner
 
-    check_device(options.device)
+    device = devices_here().chosen(options.device)
     name = options.name or default_name(os.environ)
-    numerics = numeric_class(options.device)
-    runner = TaskRunner(shared, options.device, processes=options.processes)
+    numerics = numeric_class(device)
+    runner = TaskRunner(shared, device, processes=options.processes)
     ending.callback(runner.close)
     metrics = WorkerMetrics(runner.run)
     agent = WorkerAgent(
@@ -157,7 +146,7 @@ def _make_agent(
         numerics,
         metrics.run,
         managers.another,
-        labels=options.labels,
+        shown=ShownWorker(labels=options.labels, device=device),
     )
     return agent, metrics
 

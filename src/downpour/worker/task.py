@@ -26,6 +26,7 @@ from downpour.node.step_loop import NextStep, StepLoop
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
+from downpour.spec.devices import trained_on
 from downpour.store import (
     WHOLE,
     SharedDirectory,
@@ -145,8 +146,11 @@ class TaskRunner:
         )
         store = shared.store(task.id.experiment)
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
-        if spec.device == "cuda" and self._device != "cuda":
-            raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
+        device = trained_on(spec.device, self._device)
+        if device is None:
+            asked = f"start it with --device {spec.device}"
+            raise UnfitWorker(f"this worker trains on the {self._device}; {asked}")
+        spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
         data = shared.retry_policy.call(partial(_opened, spec, shared, task.dataset))
         loaded_task, model = _built(spec, data)

@@ -1546,6 +1546,7 @@ class Registration(object):
      - pid
      - running: What the worker is training already, where it comes back to a manager that was away.
      - labels: What its user calls it by, as KEY=VALUE.
+     - device: Where it trains, with its number if it is one of several.
 
     """
     thrift_spec: typing.Any = None
@@ -1562,10 +1563,11 @@ class Registration(object):
         'pid',
         'running',
         'labels',
+        'device',
     )
 
 
-    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None,):
+    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None,):
         self.name: str = name
         self.host: str = host
         self.port: int = port
@@ -1577,6 +1579,7 @@ class Registration(object):
         self.pid: int = pid
         self.running: typing.Optional[AttemptId] = running
         self.labels: typing.Optional[list[str]] = labels
+        self.device: typing.Optional[str] = device
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1651,6 +1654,11 @@ class Registration(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 12:
+                    if ftype == TType.STRING:
+                        self.device = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1712,6 +1720,10 @@ class Registration(object):
                 for iter6 in self.labels:
                     oprot.writeString(iter6.encode('utf-8') if sys.version_info[0] == 2 else iter6)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.device is not None:
+                oprot.writeFieldBegin('device', TType.STRING, 12)
+                oprot.writeString(self.device.encode('utf-8') if sys.version_info[0] == 2 else self.device)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2727,6 +2739,7 @@ class WorkerStatus(object):
      - hostname: Where its process runs.
      - pid
      - labels
+     - device
 
     """
     thrift_spec: typing.Any = None
@@ -2743,10 +2756,11 @@ class WorkerStatus(object):
         'hostname',
         'pid',
         'labels',
+        'device',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -2758,6 +2772,7 @@ class WorkerStatus(object):
         self.hostname: typing.Optional[str] = hostname
         self.pid: typing.Optional[int] = pid
         self.labels: typing.Optional[list[str]] = labels
+        self.device: typing.Optional[str] = device
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2833,6 +2848,11 @@ class WorkerStatus(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 12:
+                    if ftype == TType.STRING:
+                        self.device = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2894,6 +2914,10 @@ class WorkerStatus(object):
                 for iter34 in self.labels:
                     oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.device is not None:
+                oprot.writeFieldBegin('device', TType.STRING, 12)
+                oprot.writeString(self.device.encode('utf-8') if sys.version_info[0] == 2 else self.device)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3622,6 +3646,7 @@ Registration.thrift_spec = (
     (9, TType.I32, 'pid', None, None, ),  # 9
     (10, TType.STRUCT, 'running', [AttemptId, None], None, ),  # 10
     (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
+    (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
 )
 all_structs.append(Registered)
 Registered.thrift_spec = (
@@ -3700,6 +3725,7 @@ WorkerStatus.thrift_spec = (
     (9, TType.STRING, 'hostname', 'UTF8', None, ),  # 9
     (10, TType.I32, 'pid', None, None, ),  # 10
     (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
+    (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
 )
 all_structs.append(Status)
 Status.thrift_spec = (

@@ -1,0 +1,105 @@
+"""What a device is called, and which device of a machine or a worker serves what a spec asks for.
+
+A spec asks for a kind (`cuda`), for one of several (`cuda:1`), or for the best that there is
+(`auto`); a worker has one device. Which devices a machine has is told from outside
+(`downpour/accelerators.py` asks torch), so this decides and looks at nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from downpour.errors import SpecError
+
+CPU = "cpu"
+AUTO = "auto"
+NAMES = "cpu|cuda|cuda:N|mps|xpu|xpu:N|auto"
+"""How the help shows them."""
+PATTERN = r"^(?:auto|cpu|mps|(?:cuda|xpu)(?::(?:0|[1-9][0-9]?))?)$"
+ACCEPTED = "cpu, cuda, mps, xpu or auto; of several, one by its number, as cuda:1 or xpu:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of one machine: its kind and, if it is one of several, its number."""
+
+    kind: str
+    number: int | None = None
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Read the name of a device, which is not `auto`."""
+        kind, _, number = name.partition(":")
+        return cls(kind, int(number) if number else None)
+
+    def __str__(self) -> str:
+        return self.kind if self.number is None else f"{self.kind}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The accelerators of a machine: how many there are of each kind, the best kind first."""
+
+    accelerators: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str:
+        """The device that `auto` stands for."""
+        return next(iter(self.accelerators), CPU)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a device of this name."""
+        device = Device.of(name)
+        return name == CPU or (device.number or 0) < self.accelerators.get(device.kind, 0)
+
+    def chosen(self, asked: str) -> str:
+        """Return the device that is asked for.
+
+        Raises:
+            SpecError: this machine lacks it.
+        """
+        if asked == AUTO:
+            return self.best
+        if not self.has(asked):
+            raise SpecError("device", asked, f"torch finds no such device here, only {self}")
+        return asked
+
+    def nearest(self, asked: str) -> str:
+        """Return the device that is asked for, or else another one of its kind, or the CPU."""
+        if asked == AUTO or self.has(asked):
+            return self.chosen(asked)
+        kind = Device.of(asked).kind
+        return kind if self.has(kind) else CPU
+
+    def __str__(self) -> str:
+        names = [CPU]
+        for kind, count in self.accelerators.items():
+            names += [kind] if count == 1 else [f"{kind}:{number}" for number in range(count)]
+        return ", ".join(names)
+
+
+def check_device(name: str) -> None:
+    """Refuse what is no name of a device.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not re.fullmatch(PATTERN, name):
+        raise SpecError("device", name, f"must be {ACCEPTED}")
+
+
+def trained_on(asked: str, own: str) -> str | None:
+    """Return where a worker trains what a spec asks for; None if its device is another one.
+
+    Every worker has a CPU. `own` is its device: with `cuda` it is the first one.
+    """
+    if asked == CPU:
+        return CPU
+    if asked in {AUTO, own}:
+        return own
+    wanted, has = Device.of(asked), Device.of(own)
+    fits = wanted.kind == has.kind and wanted.number in {None, has.number or 0}
+    return own if fits else None
