@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from downpour.arguments import checked_call
 from downpour.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.inside.choice import settled
 from downpour.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
@@ -36,9 +37,12 @@ from downpour.values import DEFAULT_SHARED
 
 log = logging.getLogger(__name__)
 
+_DIGITS = Spec()
 
+
+@checked_call(Spec.model_fields)
 def run(  # noqa: PLR0913 - by keyword, and few at a time
-    spec: Asked | None = None,
+    spec: Asked = _DIGITS,
     *,
     workers: int | None = None,
     shared: str | os.PathLike[str] | None = None,
@@ -52,8 +56,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     """Train with a manager and workers that end with the call, on this machine by default.
 
     Args:
-        spec: What to train: a spec, its fields by name, or the path of a TOML file; the defaults
-            train a small network on scikit-learn's digits.
+        spec: What to train: a spec, its fields by name, or the path of a TOML file; without one, a
+            small network on scikit-learn's digits.
         workers: The number of worker processes; by default as many as shards, fewer on few cores.
         shared: The shared directory, made if it is missing; the results stay there. By default
             DOWNPOUR_SHARED, or else ./shared_dir.

@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from downpour.arguments import checked_calls
+
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 """The file in a shared directory that holds the token, unless another is named."""
@@ -21,6 +23,7 @@ FILES = {
 }
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """A token or the file that holds it (the file wins if both are given), and PEM files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -10,11 +11,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Self, TypeVar
 
+from downpour.arguments import checked_calls
 from downpour.credentials import Credentials
 from downpour.discovery.managers import managers_for
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.errors import ExperimentFailed, SpecError, Unreachable
 from downpour.paths import path_of
+from downpour.records.record import parse_lines
+from downpour.records.record_lines import PreparedLine
 from downpour.reports import Result
 from downpour.rpc import ManagerClient, Trust
 from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
@@ -24,17 +28,21 @@ from downpour.store import SharedDirectory
 from downpour.store.location import seen_location
 from downpour.values import ExperimentState
 
+log = logging.getLogger(__name__)
+
 OnStatus = Callable[[Status], None]
 Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]
 """A spec, its fields by name, or the path of a TOML file with them."""
 _Answer = TypeVar("_Answer")
 
 _POLL_SECONDS = 1.0
+_BEGUN = {ExperimentState.RUNNING, ExperimentState.FINISHED}
 _AWAY_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 """Between two looks: changes come by the hundred, and a person sees ten a second at most."""
 
 
+@checked_calls
 class Client:
     """A client of a manager.
 
@@ -136,18 +144,29 @@ class Client:
     ) -> Result:
         """Wait for an experiment's end and return its result.
 
+        When it begins to train, this logs a warning for each field of its spec without an effect.
+
         Raises:
             ExperimentFailed: it failed, or a user cancelled it.
         """
         end: ExperimentSummary | None = None
+        warned = False
         for status in self.watch(experiment, check):
             end = status.experiment
+            if not warned and end is not None and end.state in _BEGUN:
+                warned = True
+                for warning in self._warnings(experiment):
+                    log.warning("%s", warning)
             if on_status is not None:
                 on_status(status)
         if end is not None and end.state is not ExperimentState.FINISHED:
             reason = end.reason or f"it was {end.state}"
             raise ExperimentFailed(experiment, reason, asked_wrongly=end.asked_wrongly)
         return self.results(experiment)
+
+    def _warnings(self, experiment: str) -> tuple[str, ...]:
+        known = (line for _, line in parse_lines(self.record(experiment)))
+        return next((one.warnings for one in known if isinstance(one, PreparedLine)), ())
 
     def results(self, experiment: str) -> Result:
         """Return the result of an experiment so far."""
@@ -232,15 +251,13 @@ def _nothing() -> None:
     """Check nothing between two tries."""
 
 
-def spec_of(asked: Asked | None) -> Spec:
+def spec_of(asked: Asked) -> Spec:
     """Return the spec that was given as one, as its fields, or as the path of a file.
 
     Raises:
         SpecError: it has another type, or a field is invalid.
     """
     match asked:
-        case None:
-            return Spec()
         case Spec():
             return asked
         case Mapping():

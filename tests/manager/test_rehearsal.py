@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from downpour.allowlist import VARIABLE
+from downpour.errors import SpecError
+from downpour.manager.rehearsal import rehearse
+from downpour.spec import ResolvedSpec
 from downpour.values import ExperimentState
 
 TASK = """
@@ -67,3 +71,19 @@ def test_code_that_ends_its_process_is_refused_by_a_manager_that_lives(
     assert end.asked_wrongly
     assert end.reason.startswith(f"task = '{name}:Ends': {said}{name}.py:")
     assert cluster.submit(name="next").startswith("next-")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["collate", "labels", "groups", "optimizer", "rate", "step"])
+def test_every_other_method_may_end_its_process_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """With status 0, as a script ends that has done its work; the line is the user's."""
+    tasks = Path(__file__).parents[1] / "tasks"
+    monkeypatch.syspath_prepend(str(tasks))
+    monkeypatch.setenv(VARIABLE, "hostile_tasks")
+    task = "hostile_tasks:HostileStep" if method == "step" else "hostile_tasks:Hostile"
+    options: Any = {"hostile": method, "what": "ends"}
+    spec = ResolvedSpec(task=task, task_options=options, shards=1, batch_size=4)
+    with pytest.raises(SpecError, match=r"ends its process with os._exit\(0\) \(hostile_tasks.py:"):
+        rehearse(spec, tmp_path, None)

@@ -11,8 +11,10 @@ import pytest
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
+from downpour.tasks.task import Task
 from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.optimizers import without_effect
 from downpour.training.parameters import frozen_of, parameters_of
 from downpour.training.trial import check_trains
 
@@ -216,6 +218,9 @@ def test_what_is_set_apart_of_a_task_is_read_from_its_training_examples(tmp_path
         ({"task_options": {"depth": 3}}, "task_options"),
         ({"task": "own_tasks:Grouped", "schedule": "cosine"}, "schedule"),
         ({"task": "own_tasks:Grouped", "warmup": 0.1}, "warmup"),
+        ({"task": "own_tasks:Grouped", "final_rate": 0.1}, "final_rate"),
+        ({"task": "own_tasks:Grouped", "decay": 0.5}, "decay"),
+        ({"task": "own_tasks:Grouped", "decay_every": 2}, "decay_every"),
         ({"task": "own_tasks:Duel", "clip_norm": 1.0}, "clip_norm"),
         ({"task": "own_tasks:Duel", "inside": {"processes": 2}}, "inside"),
         ({"task": "own_tasks:Duel", "accumulate": 2}, "accumulate"),
@@ -235,6 +240,43 @@ def test_fields_that_a_task_decides_are_refused_beside_it(
     with pytest.raises(SpecError) as refusal:
         tried(tmp_path, "Plane", **fields)
     assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("Grouped", {"learning_rate": 0.5}, "learning_rate = 0.5 has no effect"),
+        ("Duel", {"optimizer": "adam"}, "optimizer = 'adam' has no effect"),
+        (
+            "Grouped",
+            {"momentum": 0.0, "weight_decay": 0.1},
+            "momentum = 0.0 and weight_decay = 0.1 have no effect",
+        ),
+        ("Grouped", {}, None),
+        ("Plane", {"learning_rate": 0.5}, None),
+    ],
+)
+def test_fields_that_an_own_optimizer_decides_are_told(
+    tmp_path: Path, name: str, fields: dict[str, Any], said: str | None
+) -> None:
+    """In one line, and not refused: an optimizer() may leave the choice to the spec."""
+    task = loaded(tmp_path, name, **fields)
+    told = without_effect(task, task.network())
+    assert told == (
+        () if said is None else (f"{said}: own_tasks:{name} has an optimizer() of its own",)
+    )
+
+
+@pytest.mark.parametrize("method", ["model", "examples", "loss", "step"])
+def test_a_method_that_is_not_there_says_which_has_to_be_written(method: str) -> None:
+    """Also where a user calls it of `super()`, or of a task by hand."""
+
+    class Bare(Task):
+        """A task without anything."""
+
+    arguments = {"model": 0, "examples": 1, "loss": 2, "step": 3}[method]
+    with pytest.raises(NotImplementedError, match=rf"test_own:.*Bare must define {method}\(\)"):
+        getattr(Bare(), method)(*range(arguments))
 
 
 def test_a_class_of_an_importable_module_is_named_by_it() -> None:

@@ -16,7 +16,8 @@ from PIL import Image
 import downpour
 from downpour.errors import SpecError
 from downpour.trained.finding import TrainedModel, find
-from downpour.trained.predicting import predict
+from downpour.trained.loading import task_of
+from downpour.trained.predicting import _columns, predict
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 
@@ -111,3 +112,18 @@ def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Pa
     assert [row["output"] for row in rows] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     with pytest.raises(SpecError, match=r'examples\("no"\) fails: .*regression.py:\d+ in examples'):
         predict(trained, "no")
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    "said",
+    [None, float("nan"), "text", [], [1], torch.tensor(1.0), {"a": torch.zeros(2)}],
+    ids=repr,
+)
+def test_a_prediction_without_a_row_for_each_example_is_refused(
+    own: downpour.Result, shared: Path, said: object
+) -> None:
+    """The line names the task and the method."""
+    task = task_of(find(own, shared))
+    with pytest.raises(SpecError, match=r"^task = .*: predict\(\) must return a row for each of 3"):
+        _columns(said, 3, task)

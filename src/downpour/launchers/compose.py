@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from downpour.arguments import checked_calls
 from downpour.credentials import FILES
 from downpour.errors import LaunchError
 from downpour.launchers.base import Launcher
@@ -39,6 +40,7 @@ _ANSWER_SECONDS = 60.0
 _COMPOSE = ("docker", "compose"), ("docker-compose",)
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposeOptions:
     """Which compose file has the service `worker`, and which image its containers are of.

@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from downpour.arguments import checked_calls
 from downpour.errors import LaunchError, SpecError
 from downpour.extras import require
 from downpour.launchers.base import Ended, Launcher
@@ -35,6 +36,7 @@ _LEAVING_SECONDS = 10.0
 """A worker that leaves saves what it trains, and says goodbye."""
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
     """Which Ray cluster, and what it reserves for a worker.

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from downpour.arguments import checked_calls
 from downpour.discovery.waiting import checked_seconds
 from downpour.errors import SpecError
 from downpour.worker.options import WorkerOptions
@@ -45,6 +46,7 @@ _TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
 _VARIABLES = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX", "requeue": "SBATCH_REQUEUE"}
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     """What to ask Slurm for, in sbatch's own terms; empty: what the cluster gives by default.

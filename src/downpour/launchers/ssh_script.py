@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from downpour.arguments import checked_calls
 from downpour.credentials import FILES, TOKEN
 from downpour.errors import SpecError
 from downpour.launchers.hosts import Host
@@ -67,6 +68,7 @@ print("\\ndownpour-seen: " + json.dumps(seen))
 """
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshOptions:
     """What to start workers by ssh with.

@@ -21,6 +21,7 @@ from downpour.tasks import Data
 from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.numeric_class import numeric_class
+from downpour.training.optimizers import without_effect
 from downpour.training.parameters import (
     Arrays,
     buffers_of,
@@ -93,6 +94,10 @@ class GlobalModel:
             tried = tried.replace(batch_size=few, batches="shuffled")
         # In networks built anew: steps in this one would change the parameters of version 0.
         return check_trains(load(tried, self._dataset, self._begun), shards)
+
+    def without_effect(self) -> tuple[str, ...]:
+        """Say which of the spec's fields have no effect, see `training.optimizers`."""
+        return without_effect(self._loaded, self._network)
 
     def parameters(self) -> Arrays:
         """Return parameters and buffers as views of the network's memory, which change with it."""

@@ -155,6 +155,7 @@ class Recorder:
             dataset=made.dataset_key,
             understood=made.dataset.understood,
             remarks=made.remarks,
+            warnings=made.warnings,
             numeric_class=str(made.drawn.numeric_class),
             step_seconds=made.step.seconds if made.step else None,
             step_bytes=made.step.memory_bytes if made.step else None,

@@ -80,16 +80,18 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     # one retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
-    remarks = oddities(spec, [len(shard) for shard in shards])
+    warnings = oddities(spec, [len(shard) for shard in shards])
+    remarks: tuple[str, ...] = ()
     drawn, step, model, frozen = None, None, command.model, command.frozen
     outer = command.outer
     if model is None:
         drawn = _global_model(spec, dataset)
         if spec.init_from is not None:
-            remarks += drawn.begin_from(start_of(spec, space.shared).tensors)
-        for remark in remarks:
-            log.warning("%s: %s", space.experiment, remark)
+            remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
         step = drawn.check_trains(shards)
+        warnings += drawn.without_effect()
+        for remark in (*remarks, *warnings):
+            log.warning("%s: %s", space.experiment, remark)
         if step is not None:
             log.info("%s: %s", space.experiment, step)
         model, frozen, outer = _first_model(space, drawn)
@@ -106,6 +108,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
         remarks=dataset.remarks + remarks,
+        warnings=warnings,
     )
 
 

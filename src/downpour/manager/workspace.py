@@ -44,7 +44,8 @@ class PreparedExperiment:
     """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
 
     `frozen` holds the parameters that are never trained, None if all are. `step` is what a training
-    step costs on this machine, None if it was not tried. `remarks` say what is unusual.
+    step costs on this machine, None if it was not tried. `remarks` say what is unusual, and
+    `warnings` what its user should know before it is trained.
     """
 
     dataset_key: str
@@ -59,6 +60,7 @@ class PreparedExperiment:
     prepare_seconds: float
     split_seconds: float
     remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

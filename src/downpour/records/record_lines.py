@@ -57,9 +57,10 @@ class PreparedLine:
 
     `numeric_class` is that of the manager, which made the initial model; empty in old records.
     `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
-    `remarks` are its oddities. A training step took `step_seconds` and `step_bytes` of memory when
-    it was tried; `frozen_bytes` is the size of the file with what is never trained. `checksum` is
-    the initial model's; empty in old records.
+    `remarks` are its oddities, and `warnings` name fields of the spec without an effect. A training
+    step took `step_seconds` and `step_bytes` of memory when it was tried; `frozen_bytes` is the
+    size of the file with what is never trained. `checksum` is the initial model's; empty in old
+    records.
     """
 
     train_samples: int
@@ -78,6 +79,7 @@ class PreparedLine:
     step_bytes: int | None = None
     frozen_bytes: int = 0
     checksum: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from downpour.accelerators import devices_here
 from downpour.api import shared_path
+from downpour.arguments import checked_call
 from downpour.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
 from downpour.paths import empty_folder, path_of
 from downpour.replaying.history import MadeVersion, TrainedTask
@@ -38,6 +39,7 @@ OnProgress = Callable[[float, int], object]
 """Takes how many tasks are trained, with the share of the one at hand, and how many there are."""
 
 
+@checked_call()
 def replay(
     experiment: str | Result,
     *,

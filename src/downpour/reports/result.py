@@ -350,6 +350,7 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
     if prepared.understood:
         yield prepared.understood
     yield from prepared.remarks
+    yield from prepared.warnings
     if prepared.step_seconds is not None and prepared.step_bytes is not None:
         megabytes = prepared.step_bytes / 1e6
         yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"

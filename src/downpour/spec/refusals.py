@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 
+from downpour.arguments import nearest
 from downpour.errors import SpecError, did_you_mean
 from downpour.spec import devices
 
@@ -77,7 +77,7 @@ def as_spec_error(
     if isinstance(cause, InvalidField):
         field, value, accepted = cause.error.args
     elif detail["type"] == "extra_forbidden":
-        value, accepted = detail["input"], f"no such field; {_nearest(spec, field)}"
+        value, accepted = detail["input"], f"no such field; {nearest(field, spec.model_fields)}"
     else:
         # The value as it was given, not as an earlier validator left it.
         value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
@@ -94,16 +94,6 @@ def _field_of(detail: Mapping[str, Any]) -> str:
     """Name the field that is invalid; within a table of options, its key as well."""
     top, *inner = detail["loc"] or ("spec",)
     return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
-
-
-def _nearest(spec: type[BaseModel], unknown: str) -> str:
-    known = list(spec.model_fields)
-    initials = {"".join(word[0] for word in name.split("_")): name for name in known}
-    if question := did_you_mean(unknown, known, before=""):
-        return question
-    if len(unknown) > 1 and unknown in initials:
-        return f"did you mean {initials[unknown]}?"
-    return f"the nearest are {_listed(difflib.get_close_matches(unknown, known, cutoff=0), 'and')}"
 
 
 def _accepted(spec: type[BaseModel], field: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from downpour.datasets import Examples, PreparedDataset
 from downpour.spec import Spec
+from downpour.tasks.batches import moved
 
 
 class Feed:
@@ -68,6 +69,5 @@ class Feed:
         return x if self._channels_last else x.clone(memory_format=torch.contiguous_format)
 
     def _moved(self, values: Tensor) -> Tensor:
-        if self._device == "cpu":
-            return values
-        return values.pin_memory().to(self._device, non_blocking=True)
+        there: Tensor = moved(values, self._device)
+        return there

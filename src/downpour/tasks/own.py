@@ -7,7 +7,8 @@ line of the user's file.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +21,7 @@ from downpour.tasks.task import ExampleList, Task
 
 NEEDED = ("model", "examples", "loss")
 
-_ARGUMENTS = {
+ARGUMENTS = {
     "model": 0,
     "examples": 1,
     "loss": 2,
@@ -33,6 +34,7 @@ _ARGUMENTS = {
     "rate": 1,
     "step": 3,
 }
+"""The methods of a task, and how many arguments each takes."""
 
 
 def own_task(spec: Spec) -> Task:
@@ -51,7 +53,7 @@ def own_task(spec: Spec) -> Task:
     if missing:
         lacks = f"lacks {' and '.join(f'{method}()' for method in missing)}"
         raise SpecError("task", name, with_place(lacks, made))
-    for method, count in _ARGUMENTS.items():
+    for method, count in ARGUMENTS.items():
         _check_arguments(made, method, count, name)
     try:
         inspect.signature(made).bind(**spec.task_options)
@@ -100,7 +102,29 @@ def theirs(spec: Spec, what: str, called: Any = None) -> Iterator[None]:
     except users_errors() as error:
         if is_lack_of_memory(error):
             raise
-        raise SpecError(*spec.trained_code, f"{what}: {describe_error(error, called)}") from error
+        raise SpecError(*spec.trained_code, f"{what}: {told(error, called)}") from error
+
+
+def told(error: BaseException, called: Any = None) -> str:
+    """Return an error of a user's code in one line that names the method of the task.
+
+    The line that raised it may be in another function, which the method has called.
+    """
+    line = describe_error(error, called)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = (one.f_code.co_name for one in frames if isinstance(one.f_locals.get("self"), Task))
+    method = next((name for name in names if name in ARGUMENTS), None)
+    if method is None or f" in {method})" in line or isinstance(error, DownpourError):
+        return line
+    return f"{method}(): {line}"
+
+
+def shown(value: object) -> str:
+    """Return what a method of the user's has returned, for a line; it may fail to show itself."""
+    try:
+        return f"{value!r:.80}"
+    except users_errors():
+        return f"a {type(value).__name__}"
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
@@ -125,15 +149,23 @@ def _check_arguments(made: type[Task], method: str, count: int, name: str) -> No
         raise SpecError("task", name, with_place(accepted, getattr(made, method))) from None
 
 
+def not_default(spec: Spec, fields: Iterable[str]) -> dict[str, Any]:
+    """Return those of a spec's fields, with their values, that were given another value."""
+    known = Spec.model_fields
+    return {
+        field: getattr(spec, field)
+        for field in fields
+        if getattr(spec, field) != known[field].get_default(call_default_factory=True)
+    }
+
+
 def _refuse_twice_said(task: Task, spec: Spec) -> None:
     """Refuse fields that would have no effect, because the task decides what they say."""
     decided = {
-        "rate": ("schedule", "warmup"),
+        "rate": ("schedule", "warmup", "final_rate", "decay", "decay_every"),
         "step": ("clip_norm", "accumulate", "inside"),
     }
     for method, fields in decided.items():
-        for field in fields:
-            value = getattr(spec, field)
-            default = Spec.model_fields[field].get_default(call_default_factory=True)
-            if overrides(task, method) and value != default:
+        for field, value in not_default(spec, fields).items():
+            if overrides(task, method):
                 raise SpecError(field, value, f"{spec.task} has a {method}() of its own")

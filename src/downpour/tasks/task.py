@@ -42,7 +42,7 @@ class Task:
 
         What does not require a gradient is frozen: it is sent once and never again.
         """
-        raise NotImplementedError
+        raise NotImplementedError(_unwritten(self, "model"))
 
     def examples(self, part: str) -> ExampleList:
         """Return the examples of a part, "train" or "test": anything with `len()` and `[i]`.
@@ -51,11 +51,11 @@ class Task:
         Python, numpy and torch: an augmentation repeats with the step. If the object has
         `__getitems__(indices)`, as torch's datasets may, a whole batch is asked for at once.
         """
-        raise NotImplementedError
+        raise NotImplementedError(_unwritten(self, "examples"))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss of a batch, a scalar that depends on the parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(_unwritten(self, "loss"))
 
     def collate(self, examples: list[Any]) -> Batch:
         """Return a batch of some examples; by default with torch's `default_collate`."""
@@ -114,4 +114,9 @@ class Task:
         An override does everything by itself: gradients to zero, backward, the optimizers' steps.
         A single optimizer is called "optimizer".
         """
-        raise NotImplementedError
+        raise NotImplementedError(_unwritten(self, "step"))
+
+
+def _unwritten(task: Task, method: str) -> str:
+    kind = type(task)
+    return f"{kind.__module__}:{kind.__qualname__} must define {method}()"

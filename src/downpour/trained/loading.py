@@ -12,6 +12,7 @@ from torch import nn
 
 from downpour.accelerators import devices_here
 from downpour.api import shared_path
+from downpour.arguments import checked_call
 from downpour.datasets import PreparedDataset
 from downpour.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
 from downpour.datasets.prepared import without_examples
@@ -40,6 +41,7 @@ NO_DATA = TaskData(
 """What is known of a task's examples before any was looked at."""
 
 
+@checked_call()
 def load_model(
     source: Source, *, shared: str | os.PathLike[str] | None = None, spec: Asked | None = None
 ) -> nn.Module:

@@ -100,7 +100,8 @@ def _columns(said: object, count: int, task: LoadedTask) -> dict[str, list[Any]]
     columns = {}
     for name, value in named.items():
         kind = f"{list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        if not isinstance(value, Tensor | list) or len(value) != count:
+        lone_number = isinstance(value, Tensor) and value.dim() == 0
+        if not isinstance(value, Tensor | list) or lone_number or len(value) != count:
             accepted = f"predict() must return a row for each of {count} examples, not {kind}"
             raise SpecError(*task.spec.trained_code, accepted)
         if isinstance(value, Tensor):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.api import shared_path
+from downpour.arguments import checked_call
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store import ModelName, SharedDirectory, parse_name
@@ -34,6 +35,7 @@ _DATA_FIELDS = {
 """What a user changes who wants other examples."""
 
 
+@checked_call()
 def resumed(
     experiment: str, *, shared: str | os.PathLike[str] | None = None, **changes: Any
 ) -> Spec:

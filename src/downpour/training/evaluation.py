@@ -18,7 +18,7 @@ from downpour.errors import NonFinite
 from downpour.models import generators
 from downpour.tasks.batches import Indices
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import theirs
+from downpour.tasks.own import shown, theirs
 from downpour.training import numerics
 from downpour.values import Evaluation, Part
 
@@ -120,7 +120,7 @@ class Sums:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             with suppress(OverflowError):  # a whole number that no float64 holds
                 return torch.tensor(float(value), dtype=torch.float64)
-        kind = f"{list(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
+        kind = f"{list(value.shape)}" if isinstance(value, Tensor) else shown(value)
         accepted = f"metrics() must return numbers, and returned {kind} for {name!r}"
         raise self._loaded.mistake("metrics", accepted)
 
@@ -138,7 +138,7 @@ def _measured(
         batch = loaded.batch(part, indices)
         measured = task.metrics(model, batch)
         if not (isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)):
-            accepted = f"metrics() must return numbers by name, and returned {measured!r:.80}"
+            accepted = f"metrics() must return numbers by name, and returned {shown(measured)}"
             raise loaded.mistake("metrics", accepted)
         if len(measured) > _METRICS_MAX:
             accepted = f"metrics() must return {_METRICS_MAX} numbers at most, not {len(measured)}"

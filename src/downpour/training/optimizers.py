@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from downpour.errors import FileCorrupt
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import overrides, theirs
+from downpour.tasks.own import not_default, overrides, theirs
 from downpour.training.parameters import Arrays, array_of, copy_into
 from downpour.training.plain import unwrapped
 
@@ -28,6 +28,15 @@ SGD = unwrapped(torch.optim.SGD)
 Adam = unwrapped(torch.optim.Adam)
 AdamW = unwrapped(torch.optim.AdamW)
 
+_OF_THE_OPTIMIZER = (
+    "optimizer",
+    "learning_rate",
+    "momentum",
+    "nesterov",
+    "weight_decay",
+    "betas",
+    "epsilon",
+)
 _OF_ITS_SHAPE = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq"})
 
 
@@ -164,6 +173,27 @@ class Optimizers:
             "can go on elsewhere"
         )
         raise self._loaded.mistake("optimizer", accepted)
+
+
+def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
+    """Say which fields were given although the task's own optimizer decides: a line, or none.
+
+    They are not refused: an optimizer() may leave the choice to the spec, and one spec may be of
+    several tasks.
+
+    Raises:
+        SpecError: the task fails.
+    """
+    given = not_default(loaded.spec, _OF_THE_OPTIMIZER)
+    if not given or not overrides(loaded.task, "optimizer"):
+        return ()
+    groups = _groups(loaded, model, _trainable(model))
+    with theirs(loaded.spec, "optimizer() fails"):
+        if loaded.task.optimizer(groups) is None:
+            return ()
+    fields = " and ".join(f"{field} = {value!r}" for field, value in given.items())
+    have = "have" if len(given) > 1 else "has"
+    return (f"{fields} {have} no effect: {loaded.spec.task} has an optimizer() of its own",)
 
 
 def _restored(

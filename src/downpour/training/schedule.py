@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import theirs
+from downpour.tasks.own import shown, theirs
 
 _USUAL_WARMUP = 5 / 90
 
@@ -50,7 +50,9 @@ def rate_factor(loaded: LoadedTask, position: Position) -> float:
     if own is None:
         return _by_spec(spec, position)
     if not isinstance(own, int | float) or not 0 <= own < math.inf:
-        accepted = f"rate({position.done:g}) must return a number from 0 on, and returned {own!r}"
+        accepted = (
+            f"rate({position.done:g}) must return a number from 0 on, and returned {shown(own)}"
+        )
         raise loaded.mistake("rate", accepted)
     return float(own) * _scale(spec)
 

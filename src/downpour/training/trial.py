@@ -22,12 +22,12 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.blame import describe_error, users_errors
+from downpour.blame import users_errors
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
 from downpour.spec.devices import CPU
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import overrides
+from downpour.tasks.own import overrides, told
 from downpour.training.batches import batches_in, samples_in
 from downpour.training.cut import check_cut
 from downpour.training.evaluation import evaluate_on
@@ -288,7 +288,7 @@ class _Trial:
         except (DownpourError, MemoryError):
             raise
         except users_errors() as error:
-            accepted = f"cannot be trained {where}: {describe_error(error)}"
+            accepted = f"cannot be trained {where}: {told(error)}"
             raise SpecError(*self._spec.trained_code, accepted) from error
 
 

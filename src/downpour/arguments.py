@@ -1,0 +1,94 @@
+"""A call from Python with arguments that a function does not take → a line that says which.
+
+Python itself raises a TypeError, which names neither the value nor what was probably meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from downpour.errors import SpecError, did_you_mean
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Class = TypeVar("_Class", bound=type)
+
+
+def checked_call(fields: Iterable[str] = ()) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Let a function refuse arguments that it does not take with an error of ours.
+
+    Args:
+        fields: names that belong into the function's `spec`, where users may expect them beside it.
+    """
+    of_spec = frozenset(fields)
+
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        signature = inspect.signature(function)
+        name = getattr(function, "__qualname__", "").removesuffix(".__init__")
+
+        @wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise _refusal(name, signature, args, kwargs, of_spec) or error from None
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorated
+
+
+def checked_calls(made: _Class) -> _Class:
+    """Let a class do so when it is made, and in each of its public methods."""
+    for name, function in list(vars(made).items()):
+        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
+            setattr(made, name, checked_call()(function))
+    return made
+
+
+def nearest(unknown: str, known: Iterable[str]) -> str:
+    """Say which of the known names was probably meant: by its letters, its initials, or some."""
+    names = list(known)
+    if question := did_you_mean(unknown, names, before=""):
+        return question
+    initials = {"".join(word[0] for word in name.split("_")): name for name in names}
+    if len(unknown) > 1 and unknown in initials:
+        return f"did you mean {initials[unknown]}?"
+    *others, last = difflib.get_close_matches(unknown, names, cutoff=0) or ["none"]
+    return f"the nearest are {', '.join(others)} and {last}" if others else f"there is {last}"
+
+
+def _refusal(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    of_spec: frozenset[str],
+) -> SpecError | None:
+    """Return what is wrong with a call: an unknown name first, then a missing or a spare value."""
+    known = [one.name for one in signature.parameters.values() if one.kind in _NAMED]
+    known = [one for one in known if one != "self"]
+    kinds = {one.kind for one in signature.parameters.values()}
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    for given, value in kwargs.items():
+        if given in known or takes_any:
+            continue
+        accepted = f"no such argument of {name}(); {nearest(given, known)}"
+        if given in of_spec:
+            accepted = f"is a field of the spec, not an argument of {name}()"
+        return SpecError(given, value, accepted)
+    try:
+        signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        value = args[-1] if args else None
+        return SpecError(name, value, f"{error}; name each after the first, as {known[-1]}=...")
+    needed = [one for one in known if signature.parameters[one].default is inspect.Parameter.empty]
+    given_by_place = len(args) - ("self" in signature.parameters)
+    missing = [one for one in needed if one not in kwargs and known.index(one) >= given_by_place]
+    return SpecError(missing[0], None, f"is needed by {name}()") if missing else None
