@@ -102,21 +102,26 @@ def theirs(spec: Spec, what: str, called: Any = None) -> Iterator[None]:
     except users_errors() as error:
         if is_lack_of_memory(error):
             raise
-        raise SpecError(*spec.trained_code, f"{what}: {told(error, called)}") from error
+        raise SpecError(*spec.trained_code, told(error, what, called)) from error
 
 
-def told(error: BaseException, called: Any = None) -> str:
-    """Return an error of a user's code in one line that names the method of the task.
+def told(error: BaseException, what: str, called: Any = None) -> str:
+    """Say `what` failed, and how, in one line that names the method of the task.
 
     The line that raised it may be in another function, which the method has called.
     """
-    line = describe_error(error, called)
+    line = f"{what}: {describe_error(error, called)}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = (one.f_code.co_name for one in frames if isinstance(one.f_locals.get("self"), Task))
+    names = (one.f_code.co_name for one in frames if _is_users(one.f_locals.get("self")))
     method = next((name for name in names if name in ARGUMENTS), None)
-    if method is None or f" in {method})" in line or isinstance(error, DownpourError):
+    if method is None or f"{method}(" in what or f" in {method})" in line:
         return line
-    return f"{method}(): {line}"
+    return f"{what}: {method}(): {describe_error(error, called)}"
+
+
+def _is_users(value: object) -> bool:
+    """Whether it is a task that is not Downpour's own."""
+    return isinstance(value, Task) and not type(value).__module__.startswith("downpour.")
 
 
 def shown(value: object) -> str:

@@ -288,7 +288,7 @@ class _Trial:
         except (DownpourError, MemoryError):
             raise
         except users_errors() as error:
-            accepted = f"cannot be trained {where}: {told(error)}"
+            accepted = told(error, f"cannot be trained {where}")
             raise SpecError(*self._spec.trained_code, accepted) from error
 
 
