@@ -10,6 +10,7 @@ import inspect
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from downpour.allowlist import load_factory
@@ -112,16 +113,17 @@ def told(error: BaseException, what: str, called: Any = None) -> str:
     """
     line = f"{what}: {describe_error(error, called)}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = (one.f_code.co_name for one in frames if _is_users(one.f_locals.get("self")))
+    names = (one.f_code.co_name for one in frames if _is_users(one))
     method = next((name for name in names if name in ARGUMENTS), None)
     if method is None or f"{method}(" in what or f" in {method})" in line:
         return line
     return f"{what}: {method}(): {describe_error(error, called)}"
 
 
-def _is_users(value: object) -> bool:
-    """Whether it is a task that is not Downpour's own."""
-    return isinstance(value, Task) and not type(value).__module__.startswith("downpour.")
+def _is_users(frame: FrameType) -> bool:
+    """Whether it is of a task's method that a user has written."""
+    is_ours = str(frame.f_globals.get("__name__", "")).startswith("downpour.")
+    return isinstance(frame.f_locals.get("self"), Task) and not is_ours
 
 
 def shown(value: object) -> str:
