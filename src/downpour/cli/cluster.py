@@ -26,7 +26,7 @@ from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import TOKEN_NAME, Credentials
 from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
-from downpour.errors import ComeAgain, DownpourError, SpecError, did_you_mean
+from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
 from downpour.labels import checked_labels
 from downpour.manager.options import ManagerOptions, checked_patience
