@@ -94,7 +94,9 @@ def test_a_notebook_is_not_obeyed_either() -> None:
     assert repr(result(HOSTILE)).isprintable()
 
 
-@pytest.mark.parametrize("part", [HOSTILE, Text(HOSTILE), Panel(Text(HOSTILE))], ids=repr)
+@pytest.mark.parametrize(
+    "part", [HOSTILE, Text(HOSTILE), Panel(Text(HOSTILE))], ids=["str", "Text", "Panel"]
+)
 def test_the_console_obeys_no_text(part: RenderableType) -> None:
     """Also where a table forgot to look at its cells; lines stay lines."""
     console = SafeConsole(file=io.StringIO(), width=300, color_system=None)
