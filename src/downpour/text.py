@@ -7,6 +7,7 @@ that shows one to a person passes it through `one_line`; output for programs is 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -41,6 +42,9 @@ class LogFormatter(logging.Formatter):
 
 def set_up_log(level: int, line: str, file: Path | None = None) -> None:
     """Set up this process's log, on standard error or in a file, with lines of the given format."""
+    if file is not None:
+        # A FIFO that has no reader would be waited for; opened like this, it is an error.
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
     handler = logging.FileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,11 +1,12 @@
 """Command lines that cannot be meant: words, numbers, addresses and files of every command.
 
-`FILE` is a spec that fits, `DIR` an empty folder, `TRACES` a trace that is shipped; nobody listens
-at port 1.
+`FILE` is a spec that fits, `DIR` an empty folder, `FIFO` a FIFO that no process has open, `TRACES`
+a trace that is shipped; no process listens at port 1.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -321,6 +322,31 @@ MISTYPED += [
     ("run --weight-decay nan", "weight_decay = nan", "must be a finite number of at least 0"),
     ("run --learning-rate 0", "must be a number above 0"),
 ]
+# A FIFO that has neither a reader nor a writer.
+FIFOS: list[tuple[str, ...]] = [
+    ("run FIFO", "FILE = ", "Not a regular file"),
+    ("submit FIFO", "FILE = ", "Not a regular file"),
+    ("grid FIFO", "FILE = ", "Not a regular file"),
+    ("tune FIFO", "FILE = ", "Not a regular file"),
+    ("run --on ssh --hosts FIFO", "hosts = ", "Not a regular file"),
+    ("doctor --hosts FIFO", "hosts = ", "Not a regular file"),
+    ("run --init-from FIFO --shared DIR", "init_from = ", "no such file"),
+    ("evaluate FIFO", "model = ", "no such file"),
+    ("compare-policies FIFO", "traces = ", "Not a regular file"),
+    ("compare-policies TRACES --spec FIFO", "FILE = ", "Not a regular file"),
+    ("compare-policies TRACES --figure FIFO", "figure = "),
+    ("predictor score FIFO", "traces = ", "Not a regular file"),
+    ("predictor score TRACES --predictor FIFO", "predictor = ", "Not a regular file"),
+    ("predictor train TRACES --out FIFO", "out = ", "must be a file"),
+    ("list --manager NOBODY --token-file FIFO", "token_file = ", "Not a regular file"),
+    (
+        "list --manager NOBODY --tls-cert FIFO --tls-key FIFO --tls-ca FIFO",
+        "tls_cert = ",
+        "Not a regular file",
+    ),
+    ("manager --port 0 --shared DIR --log FIFO", "log = ", "cannot be written"),
+    ("manager --port 0 --shared FIFO", "shared directory", "not a folder"),
+]
 ADDRESSES: list[tuple[str, ...]] = [
     *((f"{command} --manager NOBODY", "127.0.0.1:1 cannot be reached") for command in
       ("submit --seed 1 --connect-seconds 0", "status", "watch --connect-seconds 0", "list",
@@ -361,6 +387,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     noise.write_bytes(b"\xff\xfe\x00name")
     empty, full = tmp_path / "empty", tmp_path / "full"
     empty.mkdir()
+    fifo = tmp_path / "fifo.png"
+    os.mkfifo(fifo)
     full.mkdir()
     (full / "of.txt").write_text("something else")
     return {
@@ -370,13 +398,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "NOISE": str(noise),
         "DIR": str(empty),
         "LONG": "x" * 300,
+        "FIFO": str(fifo),
         "TRACES": str(TRACES / "traces.npz"),
         "NOBODY": NOBODY,
     }
 
 
 @pytest.mark.parametrize(
-    "row", [*WORDS, *NUMBERS, *PLACES, *MISTYPED, *ADDRESSES], ids=lambda row: row[0]
+    "row", [*WORDS, *NUMBERS, *PLACES, *MISTYPED, *FIFOS, *ADDRESSES], ids=lambda row: row[0]
 )
 def test_a_command_line_is_refused(
     bad: Refused, places: dict[str, str], row: tuple[str, ...]

@@ -248,6 +248,20 @@ def test_a_machine_without_slurm_is_told_so(
         started(tmp_path)
 
 
+def test_a_machine_outside_the_cluster_is_told_so(cluster: Cluster, tmp_path: Path) -> None:
+    """Slurm's commands alone say several lines about DNS; the user gets one of ours."""
+    said = (
+        "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "sbatch: error: fetch_config: DNS SRV lookup failed\n"
+        "sbatch: error: _establish_config_source: failed to fetch config\n"
+        "sbatch: fatal: Could not establish a configuration source\n"
+    )
+    cluster.answers("sbatch", said, status=1)
+    with pytest.raises(SpecError, match=r"on = 'slurm': sbatch finds no cluster") as told:
+        started(tmp_path)
+    assert "nsearch" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     ("state", "code", "reason", "status"),
     [

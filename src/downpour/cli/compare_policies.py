@@ -327,7 +327,10 @@ def _draw(trials: list[Trial], path: Path) -> None:
 
 
 def _check_figure(path: Path | None) -> None:
-    if path is not None and (path.suffix not in _FIGURES or not path.parent.is_dir()):
+    if path is None:
+        return
+    other = path.exists() and not path.is_file()
+    if path.suffix not in _FIGURES or not path.parent.is_dir() or other:
         accepted = f"must end with {' or '.join(_FIGURES)}, in a folder that exists"
         raise SpecError("figure", str(path), accepted)
 

@@ -161,7 +161,7 @@ def train(
     from downpour.predictor.model_file import write_trained
 
     settings = _settings(nets, epochs, seed)
-    if not file.parent.is_dir():
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
         raise SpecError("out", str(file), "must be a file in a folder that exists")
     trace = read_traces(traces)
     jobs = [job.number for job in trace.jobs]

@@ -37,6 +37,8 @@ _ENDED = {
     "REVOKED",
     "TIMEOUT",
 }
+_NO_CLUSTER = "could not establish a configuration source"
+"""Slurm's last words on a machine that has its commands alone, after several about DNS."""
 _PASSING = ("contact slurm controller", "timed out", "temporarily", "try again")
 """In what Slurm says when its controller does not answer, as opposed to a refusal."""
 
@@ -171,6 +173,9 @@ def _ask(words: list[str], script: str = "", environment: Mapping[str, str] | No
         raise LaunchError(f"{program}: no answer within {ASK_SECONDS:g} s") from None
     if done.returncode:
         reason = _in_one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
+        if _NO_CLUSTER in reason.lower():
+            accepted = f"{program} finds no cluster: no slurm.conf here, and no controller by DNS"
+            raise SpecError("on", "slurm", accepted)
         passing = any(word in reason.lower() for word in _PASSING)
         raise LaunchError(f"{program}: {reason}", asked_wrongly=not passing)
     return done.stdout

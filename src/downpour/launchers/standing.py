@@ -85,7 +85,8 @@ class StandingFolder:
     def clear(self) -> None:
         """Remove what is left of a cluster that has ended."""
         for name in (DESCRIPTION, STOP):
-            (self.root / name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError, NotADirectoryError):  # the latter: root is a file
+                (self.root / name).unlink()
 
     def inside(self, path: str) -> str:
         """Return a path relative to the directory, which other machines may have elsewhere."""
