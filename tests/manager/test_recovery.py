@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ from downpour.manager import command_runner
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.records.journal import read_journal, segments
+from downpour.records.record import parse_lines
+from downpour.reports import Result
+from downpour.reports.timeline import attempt_spans
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import Heartbeat, TaskMessage
 from downpour.store import SharedDirectory, Work, layout, publish_work
@@ -199,6 +203,65 @@ def test_another_manager_finishes_what_the_first_one_began(
     left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
     gone(second)
+
+
+def before_the_first_model(journal: bytes) -> bytes:
+    """Cut a journal before the line of its first model version, whose updates are removed by then.
+
+    So the next manager must ask for them again.
+    """
+    return journal[: journal.rindex(b"\n", 0, journal.index(b'"aggregated"')) + 1]
+
+
+def without_bytes(journal: bytes, count: int) -> bytes:
+    """Cut so many bytes off."""
+    return journal[:-count]
+
+
+def without_lines(journal: bytes, count: int) -> bytes:
+    """Cut so many lines off."""
+    return b"".join(journal.splitlines(keepends=True)[:-count])
+
+
+CUTS: dict[str, Callable[[bytes], bytes]] = {
+    **{f"{n} bytes": partial(without_bytes, count=n) for n in (1, 2, 100, 900, 2000)},
+    **{f"{n} lines": partial(without_lines, count=n) for n in (1, 2, 3)},
+    "a model": before_the_first_model,
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_each_task_counts_once_though_a_journal_lost_its_end(
+    tmp_path: Path, undisturbed: bytes, cut: str
+) -> None:
+    """The model is the same; results have each task once, and mark those that were retrained.
+
+    The record then has an update, that it was lost, and another update.
+    """
+    enough = Event()
+    first = manager_of(tmp_path)
+    first.join("one", diligent_until(TASKS - 1, enough))
+    experiment = first.submit()
+    assert enough.wait(PATIENCE_SECONDS)
+    gone(first)
+    [segment] = segments(first.shared.experiment_path(experiment))
+    segment.write_bytes(CUTS[cut](segment.read_bytes()))
+
+    second = manager_of(tmp_path)
+    second.join("one")
+    assert final_model(second, experiment) == undisturbed
+    record = parse_lines(second.record(experiment))
+    gone(second)
+    result = Result.from_record(record)
+    assert [(task.epoch, task.shard) for task in result.tasks] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    again = {(task.epoch, task.shard) for task in result.tasks if task.retrained}
+    assert again == {(one.epoch, one.shard) for one in result.failures if one.update_lost}
+    assert again == {(1, 0), (1, 1)} or cut != "a model"
+    trained = [span for span in attempt_spans(record) if span.outcome == "trained"]
+    assert len(trained) == TASKS, "the timeline shows each task's update once"
+    # A task that was trained twice took at most about twice its time.
+    known = [epoch.stragglers for epoch in result.epochs if epoch.stragglers is not None]
+    assert all(0 <= (cost.extra_work or 0) < 10 for cost in known)
 
 
 def test_a_long_story_is_kept_short(tmp_path: Path) -> None:

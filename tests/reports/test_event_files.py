@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from downpour.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
 from downpour.records.record import parse_lines, read_record
-from downpour.records.record_lines import AggregatedLine, ResourcesUsedLine, Sample, SubmittedLine
+from downpour.records.record_lines import (
+    AggregatedLine,
+    ResourcesUsedLine,
+    Sample,
+    SubmittedLine,
+    UpdatedLine,
+)
 from downpour.reports import Result
 from downpour.reports.event_files import EndedRuns, EventFiles, Follower, write_events
 from downpour.store.layout import RECORD_NAME
@@ -256,3 +263,15 @@ def test_half_a_record_makes_half_a_run(tmp_path: Path) -> None:
     assert points(tmp_path / Result.from_record(HANDOFF).experiment) == {}
     write_events(parse_lines([]), tmp_path / "none")
     assert list((tmp_path / "none").iterdir()) == []
+
+
+def test_a_task_that_was_trained_again_is_drawn_once(tmp_path: Path) -> None:
+    """A worker's seconds are those of the update that counts, while an experiment runs, too."""
+    place = next(n for n, (_, fact) in enumerate(GESTURES) if isinstance(fact, UpdatedLine))
+    at, first = GESTURES[place]
+    assert isinstance(first, UpdatedLine)
+    lost = replace(first, completion_seconds=90.0)
+    with EventFiles(tmp_path) as files:
+        files.take([*GESTURES[:place], (at, lost), *GESTURES[place:]])
+    again = points(tmp_path / Result.from_record(GESTURES).experiment)
+    assert again[f"completion_seconds/{first.worker}"][1] == first.completion_seconds

@@ -167,6 +167,43 @@ def test_what_is_recorded_twice_counts_once() -> None:
     assert again == Result.read(FOLDER)
 
 
+def lost_and_again(lines: list[str], worker: str) -> list[str]:
+    """Have the second update of the second round lost, and the shard trained by a worker again."""
+    place = next(
+        n
+        for n, line in enumerate(lines)
+        if '"round": 1, "shard": 0, "attempt": 1' in line and '"updated"' in line
+    )
+    update = json.loads(lines[place])
+    named = {name: update[name] for name in ("round", "shard", "worker")}
+    failed = {"at": 5.61, "kind": "attempt-failed", **named, "attempt": 1}
+    failed |= {"failure": "store", "reason": "update: no such file"}
+    assigned = {"at": 5.61, "kind": "assigned", **named, "attempt": 2, "worker": worker}
+    again = {**update, "attempt": 2, "worker": worker}
+    added = [failed, {**assigned, "reason": "again"}, again]
+    return [*lines[: place + 1], *map(json.dumps, added), *lines[place + 1 :]]
+
+
+def test_a_task_whose_update_was_lost_counts_once_and_is_marked(result: Result) -> None:
+    """As after a crash that took the end of a journal: the task has its last update alone."""
+    told = Result.from_lines(lost_and_again(LINES, worker="worker-2"))
+    assert len(told.tasks) == len(result.tasks)
+    [task] = [task for task in told.tasks if task.retrained]
+    assert (task.epoch, task.shard, task.attempt, task.worker) == (2, 0, 2, "worker-2")
+    assert [fault.update_lost for fault in told.failures] == [False, True]
+    assert told.stragglers is not None
+    assert told.stragglers.extra_work is not None
+    assert 0 < told.stragglers.extra_work < 1, "one update of six was trained twice"
+
+
+def test_until_it_is_trained_again_a_lost_update_is_no_task_of_a_result() -> None:
+    """A result that is read meanwhile does not show what counts no longer."""
+    lines = lost_and_again(LINES, worker="worker-2")
+    place = next(n for n, line in enumerate(lines) if "no such file" in line)
+    meanwhile = Result.from_lines(lines[: place + 1])
+    assert (2, 0) not in {(task.epoch, task.shard) for task in meanwhile.tasks}
+
+
 def test_a_record_without_a_submission_is_no_experiment() -> None:
     """Half a record is refused, not guessed at."""
     with pytest.raises(FileCorrupt, match="no submission"):

@@ -140,3 +140,16 @@ def test_durations_of_a_column_share_their_decimals(
 ) -> None:
     """So that they can be compared at a glance."""
     assert seconds(values) == shown
+
+
+def test_updates_that_were_lost_are_no_failures_of_their_workers() -> None:
+    """They have a column of their own, and a line says how many tasks were trained again."""
+    result = Result.from_lines(LINES)
+    lost = dataclasses.replace(result.failures[0], update_lost=True)
+    task = dataclasses.replace(result.tasks[0], retrained=True)
+    told = dataclasses.replace(result, failures=(lost,), tasks=(task, *result.tasks[1:]))
+    workers = rendered(workers_table(told))
+    assert "lost" in workers
+    assert "lost" not in rendered(workers_table(result))
+    assert "1 task was trained again" in rendered(result_table(told))
+    assert "trained again" not in rendered(result_table(result))

@@ -135,3 +135,19 @@ def test_samples_of_resources_come_in_the_order_of_time() -> None:
     assert [(s.worker, s.at_seconds) for s in found] == [("b", 1.0), ("a", 1.5), ("b", 2.0)]
     assert (found[0].cpu_share, found[0].memory_bytes) == (0.5, 10)
     assert (found[0].threads, found[0].io_wait) == (3, 0.1)
+
+
+def test_an_update_that_was_lost_ends_its_attempt_when_it_was_published() -> None:
+    """A manager that crashed noticed it later; the task is then open, and trained once more."""
+    record: list[tuple[float, RecordLine]] = [
+        (1.0, assigned(0)),
+        (3.0, updated(0)),
+        (60.0, failed(0, 0, "store")),
+        (61.0, assigned(0, attempt=1)),
+        (62.0, assigned(1, worker="b")),
+    ]
+    lost, again, _ = attempt_spans(record)
+    assert (lost.end_seconds, lost.outcome) == (2.0, "failed")
+    assert (again.end_seconds, again.outcome) == (61.0, "open")
+    spans = attempt_spans([*record, (64.0, updated(0, attempt=1))])
+    assert [span.outcome for span in spans] == ["failed", "trained", "open"]

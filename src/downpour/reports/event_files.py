@@ -73,7 +73,7 @@ class EventFiles:
         self._name = name
         self._file: _EventFile | None = None
         self._record: list[tuple[float, RecordLine]] = []
-        self._updates: defaultdict[int, list[UpdatedLine]] = defaultdict(list)
+        self._updates: defaultdict[int, dict[int, UpdatedLine]] = defaultdict(dict)
         self._used: defaultdict[int, list[ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,11 +115,12 @@ class EventFiles:
             case PreparedLine():
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
             case UpdatedLine():
-                self._updates[fact.round].append(fact)
+                # By shard, because an update that is lost is followed by another one.
+                self._updates[fact.round][fact.shard] = fact
             case ResourcesUsedLine():
                 self._used[fact.round].append(fact)
             case AggregatedLine():
-                scalars = _of_round(fact, self._updates.pop(fact.round, []))
+                scalars = _of_round(fact, self._updates.pop(fact.round, {}).values())
                 used = _of_resources(self._used.pop(fact.round, []))
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
             case EvaluatedLine():
@@ -274,7 +275,7 @@ class _EventFile:
         self._records.write(event.SerializeToString())
 
 
-def _of_round(fact: AggregatedLine, updates: Sequence[UpdatedLine]) -> Scalars:
+def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
     """Give an epoch's numbers; a worker that trained several shards took their mean."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:

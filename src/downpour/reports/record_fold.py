@@ -42,7 +42,11 @@ from downpour.values import LOSS, ExperimentState, Goal
 
 @dataclass(slots=True)
 class RecordFold:
-    """The lines of a record so far, by kind; of repeated lines the latest."""
+    """The lines of a record so far, by kind; of repeated lines the latest.
+
+    Each of `failed` says as well whether its update had been accepted before: it was lost with the
+    end of a journal, or damaged. `retrained` are the tasks, by round and shard, of such updates.
+    """
 
     submitted: SubmittedLine | None = None
     prepared: PreparedLine | None = None
@@ -54,7 +58,8 @@ class RecordFold:
     evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
     tested: EvaluatedLine | None = None
     improved: ImprovedLine | None = None
-    failed: list[AttemptFailedLine] = field(default_factory=list)
+    failed: list[tuple[AttemptFailedLine, bool]] = field(default_factory=list)
+    retrained: set[tuple[int, int]] = field(default_factory=set)
     drawn_with: str = ""
     joined_with: dict[str, str] = field(default_factory=dict)
     used: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -70,10 +75,9 @@ class RecordFold:
                 self.prepared = fact
                 self.drawn_with = self.drawn_with or fact.numeric_class
             case UpdatedLine():
-                self.updated.setdefault(fact.round, {})[fact.shard] = fact
-                self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
+                self._take_update(fact)
             case AttemptFailedLine():
-                self.failed.append(fact)
+                self._take_failure(fact)
             case AggregatedLine():
                 self._take_version(fact)
             case EvaluatedLine():
@@ -82,6 +86,25 @@ class RecordFold:
                 self.improved = fact
             case FinishedLine() | FailedLine() | CancelledLine():
                 self.end = fact
+
+    def _take_update(self, fact: UpdatedLine) -> None:
+        """Note a task's update, in place of one that an interrupted manager had recorded."""
+        of_round = self.updated.setdefault(fact.round, {})
+        before = of_round.get(fact.shard)
+        # One of the same attempt is the same update, told twice.
+        if before is not None and before.attempt != fact.attempt:
+            self.retrained.add((fact.round, fact.shard))
+        of_round[fact.shard] = fact
+        self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
+
+    def _take_failure(self, fact: AttemptFailedLine) -> None:
+        """Note an attempt that failed; an update of it that was accepted counts no longer."""
+        accepted = self.updated.get(fact.round, {}).get(fact.shard)
+        was_lost = accepted is not None and accepted.attempt == fact.attempt
+        if was_lost:
+            del self.updated[fact.round][fact.shard]
+            self.retrained.add((fact.round, fact.shard))
+        self.failed.append((fact, was_lost))
 
     def _take_version(self, fact: AggregatedLine) -> None:
         """Note a version: a round's, or one of several between the ends of two rounds."""
@@ -182,11 +205,13 @@ class RecordFold:
         fields = {**dataclasses.asdict(fact), "loss": _measured(fact.loss)}
         # A result is for people and tables; the record has it for `downpour replay`.
         del fields["checksum"]
-        return TaskResult(epoch=self._epoch_of(fact), **_from_one(fields))
+        again = (fact.round, fact.shard) in self.retrained
+        return TaskResult(epoch=self._epoch_of(fact), retrained=again, **_from_one(fields))
 
-    def failure_of(self, fact: AttemptFailedLine) -> FailureResult:
+    def failure_of(self, fact: AttemptFailedLine, *, update_lost: bool) -> FailureResult:
         """Return the attempt that failed."""
-        return FailureResult(epoch=self._epoch_of(fact), **_from_one(dataclasses.asdict(fact)))
+        fields = _from_one(dataclasses.asdict(fact))
+        return FailureResult(epoch=self._epoch_of(fact), update_lost=update_lost, **fields)
 
     def _epoch_of(self, fact: UpdatedLine | AttemptFailedLine) -> int:
         return self.meetings.epoch_of(fact.round) + 1

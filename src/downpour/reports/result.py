@@ -331,7 +331,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         rounds=fold.rounds(costs),
         epochs=fold.epochs(costs),
         tasks=tuple(map(fold.task_of, fold.updates())),
-        failures=tuple(fold.failure_of(fact) for fact in fold.failed),
+        failures=tuple(fold.failure_of(fact, update_lost=lost) for fact, lost in fold.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],

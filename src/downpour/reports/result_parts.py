@@ -67,7 +67,8 @@ class TaskResult:
     """A shard trained in a round: by whom and how fast.
 
     `completion_seconds` run from the assignment to the report, on the manager's clock; the other
-    seconds are the worker's own.
+    seconds are the worker's own. A task that was `retrained` had another update before, which was
+    lost when a manager crashed, or found damaged.
     """
 
     epoch: int
@@ -83,11 +84,15 @@ class TaskResult:
     publish_seconds: float
     completion_seconds: float
     bytes: int
+    retrained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResult:
-    """An attempt without an update; `blameless` if a decision ended it, such as a move."""
+    """An attempt without an update; `blameless` if a decision ended it, such as a move.
+
+    With `update_lost` it had one, which was lost when a manager crashed, or found damaged.
+    """
 
     epoch: int
     round: int
@@ -96,6 +101,7 @@ class FailureResult:
     worker: str
     failure: str
     reason: str
+    update_lost: bool = False
 
     @property
     def blameless(self) -> bool:

@@ -67,6 +67,9 @@ def result_table(result: Result) -> RenderableType:
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
+    if again := sum(task.retrained for task in result.tasks):
+        what = "1 task was" if again == 1 else f"{again} tasks were"
+        parts.append(Text(f"{what} trained again: the first update was lost or damaged"))
     lines, more = result.worker_changes[:_CHANGES_MAX], len(result.worker_changes) - _CHANGES_MAX
     parts += [Text(one_line(line), overflow="fold") for line in lines]
     if more > 0:
@@ -81,8 +84,10 @@ def workers_table(result: Result) -> RenderableType:
     times: defaultdict[str, list[float]] = defaultdict(list)
     for task in result.tasks:
         times[task.worker].append(task.completion_seconds)
-    failures = Counter(lost.worker for lost in result.failures if not lost.blameless)
-    names = sorted({*times, *failures}, key=study.natural)
+    faults = [lost for lost in result.failures if not lost.blameless]
+    failures = Counter(fault.worker for fault in faults if not fault.update_lost)
+    lost = Counter(fault.worker for fault in faults if fault.update_lost)
+    names = sorted({*times, *failures, *lost}, key=study.natural)
     return _table(
         [
             ("worker", names),
@@ -90,6 +95,11 @@ def workers_table(result: Result) -> RenderableType:
             ("median\ns", seconds([median(times[n]) if times[n] else None for n in names])),
             ("slowest\ns", seconds([max(times[n], default=None) for n in names])),
             ("failures", [str(failures[n]) if failures[n] else None for n in names]),
+            *(
+                [("updates\nlost", [str(lost[n]) if lost[n] else None for n in names])]
+                if lost
+                else []
+            ),
         ]
     )
 

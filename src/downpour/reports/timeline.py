@@ -66,7 +66,12 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
                 ended[fact.round, fact.shard, fact.attempt] = at, "trained"
                 settled[fact.round, fact.shard] = at
             case AttemptFailedLine():
-                ended[fact.round, fact.shard, fact.attempt] = at, _outcome(fact.failure)
+                key = fact.round, fact.shard, fact.attempt
+                # Its work ended with its update, where that was lost or refused later.
+                done, _ = ended.get(key, (at, ""))
+                if key in ended:
+                    settled.pop(key[:2], None)
+                ended[key] = done, _outcome(fact.failure)
             case AggregatedLine():
                 closed[fact.round] = at
     if not begun:
