@@ -194,3 +194,16 @@ def test_a_predictor_that_fails_is_set_aside_with_one_warning(
     story.beat(14.0)
     assert story.forecaster.forecasts(15.0) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_what_a_worker_takes_to_start_is_not_learned(story: Story) -> None:
+    """It happens once: the next task must not be expected to take that long."""
+    begins = Progress(attempt=attempt("ada"), steps_done=0, steps_total=0, elapsed_seconds=0.0)
+    for at in (11.0, 17.0):
+        story.happen(
+            on.HeartbeatReceived(at_seconds=at, worker="ada", running=(begins,), system=STATE)
+        )
+    story.beat(18.0, steps=50)
+    story.publish(19.0, "ada")
+    [(worker, features, seconds)] = story.oracle.observed
+    assert (worker, features["p50_elapsed_s"], seconds) == ("ada", 1.0, 2.0)

@@ -28,6 +28,7 @@ from downpour.stragglers import (
     WorkerHistory,
     WorkerRequest,
 )
+from downpour.stragglers.outlook import Outlook
 from downpour.values import Forecast
 
 NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
@@ -69,6 +70,7 @@ def running(draw: st.DrawFn, shard: int, samples: int, holders: list[str]) -> li
             still_seconds=draw(SECONDS),
             meant_for=draw(st.none() | st.sampled_from([n for n in NAMES if n != worker])),
             leaving_seconds=draw(SECONDS),
+            is_starting=draw(st.booleans()),
         )
         for worker in holders
     ]
@@ -177,6 +179,25 @@ def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView
     for move in moves:
         busy = move.meant_for not in view.idle
         assert not busy or (move.meant_for, move.worker) in exchanged
+
+
+@at_any_moment
+def test_what_is_done_sooner_than_moved_stays_where_it_is(policy: Policy, view: RoundView) -> None:
+    """No shard is moved or copied that ends before it could go on elsewhere, or that is starting.
+
+    A worker that makes no step may not end what it has, whatever is expected of it.
+    """
+    outlook = Outlook(view)
+    movable: dict[int, bool] = {}
+    for task in view.running:
+        left = outlook.left_seconds(task)
+        silent = max(task.still_seconds, task.leaving_seconds) > 0 and not task.is_starting
+        pays = left is not None and left > outlook.move_seconds
+        stalls = policy is POLICIES["handoff"] and silent
+        movable[task.shard] = movable.get(task.shard, False) or pays or stalls
+    for action in policy.decide(view):
+        if isinstance(action, Handoff | Assignment):
+            assert movable.get(action.shard, True), action
 
 
 @at_any_moment

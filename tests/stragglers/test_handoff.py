@@ -66,6 +66,20 @@ def test_what_an_attempt_takes_beside_training_is_what_a_move_costs() -> None:
         assert len(actions_of(HANDOFF, replace(view, overhead_seconds=overhead))) == moves
 
 
+def test_a_task_of_milliseconds_stays_although_no_move_was_measured() -> None:
+    """What is known of a worker is a tenth of a second old, about as long as all that is left."""
+    tasks = [replace(task, elapsed_seconds=task.elapsed_seconds / 50) for task in LATE]
+    paces = {name: seconds / 50 for name, seconds in FAST.items()}
+    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=paces)) == []
+
+
+def test_a_worker_that_starts_is_no_straggler() -> None:
+    """It imports: nobody knows how fast it is, and it has nothing to hand over."""
+    starts = running("dot", 3, 0.0, 0.0, is_starting=True, still_seconds=60.0)
+    view = round_of([*LATE[:3], starts], idle="eve", paces={**FAST, "dot": 60.0})
+    assert actions_of(HANDOFF, view) == []
+
+
 def test_nothing_goes_to_a_slower_worker() -> None:
     """Late as it is, it would be later there."""
     paces = {"dot": 25.0, "fay": 60.0}

@@ -31,13 +31,17 @@ _OBSERVED_SHARE_MIN = 0.1
 
 @dataclass(slots=True)
 class _Task:
-    """A worker's current task: the samples that it has to train, and its reports."""
+    """A worker's current task: the samples that it has to train, and its reports.
+
+    If it `is_first` in the experiment, the time until all is loaded is left out: it comes once.
+    """
 
     attempt: AttemptId
     samples: float
     began_at_share: float
     assigned_at: float
     state: Features
+    is_first: bool = False
     reports: list[tuple[int, float, Features]] = field(default_factory=list)
 
     @property
@@ -47,6 +51,9 @@ class _Task:
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
         """Take in the progress of the task, as a share of what its worker has to do."""
+        if self.is_first and not progress.steps_total:
+            self.assigned_at = at_seconds
+            return
         done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
         # At most 99, because features have no name for 100 %, at which no rest is left to predict.
         # The small number is for shares such as 0.29, of which 100 times is a little below 29.
@@ -113,7 +120,8 @@ class Forecaster:
                 case facts.Assigned():
                     self._assign(core, fact)
                 case facts.Accepted():
-                    self.accepted(fact.worker, fact.attempt, fact.completion_seconds)
+                    working_seconds = fact.completion_seconds - fact.startup_seconds
+                    self.accepted(fact.worker, fact.attempt, working_seconds)
                 case facts.GivenUp():
                     self.ended(fact.worker, fact.attempt)
                 case facts.Dismissed():
@@ -132,6 +140,9 @@ class Forecaster:
         size = task.offer.samples
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
         self.assigned(assigned.worker, assigned.attempt, size, began_at, core.state.now_seconds)
+        worker, machine = core.state.workers.get(assigned.worker), self._machines[assigned.worker]
+        if machine.task is not None and worker is not None:
+            machine.task.is_first = worker.is_first_attempt
 
     def heard(
         self, worker: str, running: Sequence[Progress], system: SystemState, at_seconds: float
@@ -160,9 +171,9 @@ class Forecaster:
         self._news = True
 
     def accepted(self, worker: str, attempt: AttemptId, seconds: float) -> None:
-        """Learn how long an attempt took, from its assignment to its update."""
+        """Learn how long an attempt took, from its assignment or start-up to its update."""
         task = self._take(worker, attempt)
-        if task is not None:
+        if task is not None and seconds > 0:
             self._observe(worker, task.features(), seconds)
 
     def ended(self, worker: str, attempt: AttemptId) -> None:

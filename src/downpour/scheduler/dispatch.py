@@ -338,7 +338,7 @@ def learn(state: SchedulerState, current: Round) -> None:
     """Note how fast workers were in a round that is over, relative to each other."""
     # Only shards that one attempt trained from the beginning: the time of others is for a part.
     paces = {
-        task.worker: task.completion_seconds / task.offer.samples
+        task.worker: task.working_seconds / task.offer.samples
         for task in current.tasks
         if task.worker is not None and task.attempt is not None
         if task.offer.samples and not task.began_at[task.attempt.attempt]

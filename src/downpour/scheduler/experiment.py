@@ -16,6 +16,8 @@ from downpour.scheduler.timeouts import progress_timeout
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
 
+# To import torch and to make a network took 7 to 10 s where three workers shared two busy cores.
+_STARTUP_SECONDS = 10.0
 EVALUATIONS_AHEAD = 1
 """Rounds that may be trained while an earlier one is being evaluated. Were there no limit, model
 versions would pile up wherever an evaluation takes longer than a round."""
@@ -38,7 +40,8 @@ class Experiment:
     apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
     result is outstanding. It is not `ready` while a restarted manager prepares what it needs to go
     on. `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
-    attempt took beside training in the last round.
+    attempt took beside training in the last round. A worker that takes no longer than
+    `startup_limit_seconds` to start is none that stalls.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -74,6 +77,7 @@ class Experiment:
         self.asked_wrongly = False
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
+        self.startup_limit_seconds = _STARTUP_SECONDS
 
     @property
     def round(self) -> Round | None:
@@ -267,6 +271,11 @@ class Experiment:
         if following is not None:
             following.release(key.shard)
         return update.file, replaced
+
+    def learn_startup(self, seconds: float) -> None:
+        """Note how long a worker took to start."""
+        # Twice, because workers on one machine import at the same time.
+        self.startup_limit_seconds = max(self.startup_limit_seconds, 2 * seconds)
 
     def _close_round(self, model: PublishedFile) -> Round:
         """End the oldest round, after which the model is this one."""

@@ -76,10 +76,15 @@ class ForecastRecorded(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted(AttemptFact):
-    """An update counts; `completion_seconds` run from the assignment to the report."""
+    """An update counts; `completion_seconds` run from the assignment to the report.
+
+    Of these, the worker's process took `startup_seconds` for what it does once in an experiment: to
+    import, to make the network, and to open the dataset.
+    """
 
     update: Update
     completion_seconds: float
+    startup_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

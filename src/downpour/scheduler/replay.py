@@ -177,7 +177,8 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
         case facts.Accepted():
             current = _round_of(state, entry.attempt)
-            current.publish(entry.attempt, entry.worker, entry.update, at_seconds)
+            startup = entry.startup_seconds
+            current.publish(entry.attempt, entry.worker, entry.update, at_seconds, startup)
             state.experiments[entry.experiment].arrive(entry.attempt, at_seconds)
         case facts.Saved():
             _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)

@@ -64,6 +64,7 @@ class ShardTask:
         self.base: PublishedFile | None = None
         self.base_version = 0
         self.completion_seconds = 0.0
+        self.startup_seconds = 0.0
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
@@ -87,7 +88,15 @@ class ShardTask:
         """Its attempt's seconds beside training: loading, publishing, messages; None if unknown."""
         if self.update is None or self.update.train_seconds <= 0:
             return None
-        return max(0.0, self.completion_seconds - self.update.train_seconds)
+        return max(0.0, self.working_seconds - self.update.train_seconds)
+
+    @property
+    def working_seconds(self) -> float:
+        """Its attempt's seconds from the assignment to the update, without its worker's start-up.
+
+        A start-up happens once: it says nothing about the next attempt.
+        """
+        return max(0.0, self.completion_seconds - self.startup_seconds)
 
     @property
     def is_over(self) -> bool:
@@ -226,7 +235,14 @@ class Round:
             self.started_at_seconds = at_seconds
         return attempt
 
-    def publish(self, attempt: AttemptId, worker: str, update: Update, at_seconds: float) -> None:
+    def publish(
+        self,
+        attempt: AttemptId,
+        worker: str,
+        update: Update,
+        at_seconds: float,
+        startup_seconds: float = 0.0,
+    ) -> None:
         """Note the update of a task that has none yet; from then on no worker holds the task."""
         task = self.tasks[attempt.shard]
         # A late update of an attempt that was given up counts, so the task may be pending again.
@@ -239,6 +255,7 @@ class Round:
         task.attempt = attempt
         task.snapshot = None
         task.completion_seconds = at_seconds - task.assigned_at_seconds[attempt.attempt]
+        task.startup_seconds = startup_seconds
         task.held_by.clear()
         task.leaving.clear()
         self.published += 1

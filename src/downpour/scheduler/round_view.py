@@ -41,10 +41,11 @@ def view_of(
         return basic
     if between:
         leaving = (task for task in current.tasks if task.leaving)
-        return replace(basic, running=tuple(_running(state, leaving)))
+        running = _running(state, leaving, experiment.startup_limit_seconds)
+        return replace(basic, running=tuple(running))
     return replace(
         basic,
-        running=tuple(_running(state, current.tasks)),
+        running=tuple(_running(state, current.tasks, experiment.startup_limit_seconds)),
         published=tuple(_published(current)),
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds=_speeds(state),
@@ -62,26 +63,41 @@ def _speeds(state: SchedulerState) -> dict[str, Speed]:
     return {name: speed for name, speed in speeds if speed is not None}
 
 
-def _running(state: SchedulerState, tasks: Iterable[ShardTask]) -> Iterator[RunningTask]:
+def _running(
+    state: SchedulerState, tasks: Iterable[ShardTask], startup_limit_seconds: float
+) -> Iterator[RunningTask]:
     for task in tasks:
         for name, attempt in task.held_by.items():
             worker = state.workers.get(name)
             if worker is not None:
-                yield _as_running(state, task, worker, attempt)
+                startup = _startup_seconds(state, worker, startup_limit_seconds)
+                yield _as_running(state, task, worker, attempt, startup)
+
+
+def _startup_seconds(state: SchedulerState, worker: Worker, limit_seconds: float) -> float:
+    """Return how much of the time since its assignment a worker took to start, so far."""
+    if worker.is_starting:
+        return min(state.now_seconds - worker.assigned_at_seconds, limit_seconds)
+    return worker.startup_seconds
 
 
 def _as_running(
-    state: SchedulerState, task: ShardTask, worker: Worker, attempt: AttemptId
+    state: SchedulerState,
+    task: ShardTask,
+    worker: Worker,
+    attempt: AttemptId,
+    startup_seconds: float,
 ) -> RunningTask:
     # By attempt, because copies of a shard may have gone on from different snapshots.
     began = task.began_at[attempt.attempt]
     progress, now = worker.progress, state.now_seconds
+    started = worker.assigned_at_seconds + startup_seconds
     meant_for, since = task.leaving.get(worker.name, (None, now))
     return RunningTask(
         shard=task.shard,
         samples=task.offer.samples,
         worker=worker.name,
-        elapsed_seconds=now - task.assigned_at_seconds[attempt.attempt],
+        elapsed_seconds=now - task.assigned_at_seconds[attempt.attempt] - startup_seconds,
         began_at=began,
         done=max(began, progress.share) if progress is not None else began,  # 0 while it loads
         reported_seconds=now - worker.mentioned_at_seconds,
@@ -89,13 +105,14 @@ def _as_running(
         saved=task.offer.saved,
         copies=len(task.held_by),
         attempt=attempt.attempt,
-        still_seconds=now - worker.advanced_at_seconds,
+        still_seconds=now - max(worker.advanced_at_seconds, started),
         meant_for=meant_for,
         leaving_seconds=now - since,
+        is_starting=worker.is_starting and now <= started,
     )
 
 
 def _published(current: Round) -> Iterator[tuple[int, float]]:
     for task in current.tasks:
         if task.update is not None:
-            yield task.offer.samples, task.completion_seconds
+            yield task.offer.samples, task.working_seconds

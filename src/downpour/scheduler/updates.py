@@ -30,9 +30,12 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     """Count an update if it is the first usable one of its shard; otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
+    startup_seconds = 0.0
     # Before `let_go`, which forgets the attempt: publishing is its last pause.
     if reporter is not None and reporter.running == attempt:
         reporter.advance(state.now_seconds)
+        startup_seconds = _startup_seconds(reporter, update, state.now_seconds)
+        reporter.started_in = attempt.experiment
     # The worker is free even if its update does not count.
     state.workers.let_go(event.worker, attempt)
     context = state.find(attempt)
@@ -44,8 +47,9 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         state.cancel(holder, "another attempt at the shard was first")
     # Also before it: the task's snapshot is of no use once it has an update.
     spent = context.task.files()
-    context.round.publish(attempt, event.worker, update, state.now_seconds)
+    context.round.publish(attempt, event.worker, update, state.now_seconds, startup_seconds)
     context.experiment.arrive(attempt, state.now_seconds)
+    context.experiment.learn_startup(startup_seconds)
     # No worker is known where a manager that was restarted has adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
@@ -58,9 +62,20 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
             attempt=attempt,
             update=update,
             completion_seconds=state.now_seconds - began,
+            startup_seconds=startup_seconds,
         )
     )
     state.discard(context.experiment.name, spent)
+
+
+def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> float:
+    """Return what a worker took to start, of the time of its first update in an experiment."""
+    if not reporter.is_first_attempt:
+        return 0.0
+    # It may have imported for an earlier attempt, while this one waited.
+    loading = max(update.load_seconds, reporter.startup_seconds)
+    rest = now_seconds - reporter.assigned_at_seconds - update.train_seconds
+    return max(0.0, min(loading, rest))
 
 
 def _turn_down(

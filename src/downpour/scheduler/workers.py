@@ -34,7 +34,8 @@ class Worker:
     are its paces in the last rounds, over each round's median. A `lingering` attempt may be
     finished although it no longer counts; `needless` is its last snapshot. While it is `excluded`
     it gets no tasks, because it cannot train the active experiment. It was asked to leave
-    `interval_seconds` between two heartbeats.
+    `interval_seconds` between two heartbeats. `started_in` is the experiment that its process has
+    loaded, as far as is known; its first attempt at one takes `startup_seconds` more for that.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -61,6 +62,9 @@ class Worker:
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
         self.excluded = False
+        self.started_in = ""
+        self.is_first_attempt = False
+        self.startup_seconds = 0.0
         self.speedometer = Speedometer()
 
     @property
@@ -93,8 +97,18 @@ class Worker:
             self.heartbeat_timeout.learn(gap_seconds)
         self.beat_at_seconds = self.seen_at_seconds = at_seconds
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it still imports, or makes the network, as far as is known."""
+        return self.running is not None and self.running.experiment != self.started_in
+
     def mention(self, progress: Progress, at_seconds: float) -> None:
         """Note how far its attempt has come."""
+        # A worker knows the number of steps once all is loaded.
+        if progress.steps_total:
+            self.started_in = progress.attempt.experiment
+        elif self.is_starting:
+            self.startup_seconds = at_seconds - self.assigned_at_seconds
         self.mentioned_at_seconds = at_seconds
         self.speedometer.report(progress, at_seconds)
         if self.progress is None or progress.steps_done > self.progress.steps_done:
@@ -200,6 +214,8 @@ class Workers:
         worker.life.step("assign")
         worker.speedometer.begin(samples)
         worker.running = attempt
+        worker.is_first_attempt = worker.is_starting
+        worker.startup_seconds = 0.0
         worker.assigned_at_seconds = at_seconds
         worker.mentioned_at_seconds = at_seconds
         worker.advanced_at_seconds = at_seconds

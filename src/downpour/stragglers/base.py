@@ -47,10 +47,12 @@ class RunningTask:
 
     `done` is the share of the whole shard, in 0..1, that was trained by the worker's last report,
     `reported_seconds` ago. An attempt that goes on from a snapshot began at the share `began_at`.
-    `elapsed_seconds` run from the assignment. `remaining` is the forecast of the seconds from the
+    `elapsed_seconds` run from the assignment, or from when the worker's process had imported and
+    loaded what it needs once in an experiment. `remaining` is the forecast of the seconds from the
     last report to the update. `attempt` numbers the attempts at the shard, from 0. `still_seconds`
     is how long ago its last known step was. `meant_for` is set while the shard is being handed
-    over, which was asked for `leaving_seconds` ago.
+    over, which was asked for `leaving_seconds` ago. A worker that `is_starting` still imports, or
+    makes the network, and takes no longer for that than it may: how fast it will be is unknown.
     """
 
     shard: int
@@ -67,6 +69,7 @@ class RunningTask:
     still_seconds: float = 0.0
     meant_for: str | None = None
     leaving_seconds: float = 0.0
+    is_starting: bool = False
 
     @property
     def rate(self) -> float:
@@ -118,12 +121,13 @@ class RoundView:
 
     A policy that does not watch sees none of the following. `running` and `published` are this
     round's attempts and updates; of an update, its samples and the seconds from assignment to
-    report. `paces` forecasts a worker's seconds a sample if it began a shard now. `speeds` are
-    samples a second over the last few heartbeats, of workers that have trained in this round.
-    `history` is about earlier rounds. `overhead_seconds` is what an attempt takes beside training
-    (loading, publishing, messages), measured in the round before; 0 if unknown. `elapsed_seconds`
-    run from the round's first assignment. `requested` is how many requested workers have not joined
-    yet. An option that `options` leaves out has the policy's default.
+    report, without its worker's start-up. `paces` forecasts a worker's seconds a sample if it began
+    a shard now. `speeds` are samples a second over the last few heartbeats, of workers that have
+    trained in this round. `history` is about earlier rounds. `overhead_seconds` is what an attempt
+    takes beside training (loading, publishing, messages), measured in the round before; 0 if
+    unknown. `elapsed_seconds` run from the round's first assignment. `requested` is how many
+    requested workers have not joined yet. An option that `options` leaves out has the policy's
+    default.
     """
 
     round: int

@@ -49,7 +49,7 @@ def _soonest(view: RoundView, outlook: Outlook) -> dict[int, tuple[float, Runnin
             continue
         if task.shard not in soonest or left < soonest[task.shard][0]:
             soonest[task.shard] = (left, task)
-    return soonest
+    return {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
 
 
 def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:

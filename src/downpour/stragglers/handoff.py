@@ -8,9 +8,10 @@ first update counts.
 
 A shard that is being moved is left alone, and one that was moved stays until something was done of
 it. A move costs another loading and another publishing. So its cost is what an attempt was measured
-to take beside training, where that is more than the share of a task in the options. A move has to
-gain more than chance could show: where the times of single steps differ much, a few slow ones are
-no sign of a slow worker.
+to take beside training, and at least a tenth of a second, where that is more than the share of a
+task in the options. A worker that imports and loads for the first time is no straggler. A move has
+to gain more than chance could show: where the times of single steps differ much, a few slow ones
+are no sign of a slow worker.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Moves:
         self.view = view
         self.outlook = Outlook(view)
         self.typical = self.outlook.typical_seconds or 0.0
-        self.cost = max(self.share("cost"), view.overhead_seconds)
+        self.cost = max(self.share("cost"), self.outlook.move_seconds)
         # In proportion, because where a move costs more, so does one that a wrong forecast led to.
         # Short rounds see few moves by that.
         dearer = self.cost / self.share("cost") if self.share("cost") > 0 else 1.0
@@ -84,7 +85,8 @@ class _Moves:
     def movable(self) -> list[tuple[float, RunningTask]]:
         """Return the attempts that may be moved and the seconds each has left, last to end first.
 
-        A shard that two workers train is left alone: the first update counts anyway.
+        A shard that two workers train is left alone: the first update counts anyway. So is one that
+        will be done by the time that it could go on elsewhere.
         """
         settle = self.option("settle")
         movable = []
@@ -92,7 +94,9 @@ class _Moves:
             left = self.outlook.left_seconds(task)
             settled = task.began_at == 0 or task.done - task.began_at >= settle
             alone = task.meant_for is None and task.copies == 1
-            if left is not None and alone and settled and task.worker not in self.taken:
+            if left is None or not self.outlook.may_pay(left):
+                continue
+            if alone and settled and task.worker not in self.taken:
                 movable.append((left, task))
         return sorted(movable, key=lambda entry: (-entry[0], entry[1].shard))
 
@@ -109,7 +113,8 @@ class _Moves:
 
     def stalled(self, task: RunningTask) -> bool:
         """Whether a worker makes no step, or does not hand over although it was asked to."""
-        return max(task.still_seconds, task.leaving_seconds) > self.patience
+        silent = max(task.still_seconds, task.leaving_seconds)
+        return not task.is_starting and silent > self.patience
 
 
 def _handoff(view: RoundView) -> list[Action]:

@@ -56,7 +56,9 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     for task in view.running:
         left = outlook.left_seconds(task)
         alone = task.copies == 1 and task.meant_for is None
-        if alone and left is not None and task.elapsed_seconds >= old and task.rate < limit:
+        if not alone or left is None or not outlook.may_pay(left):
+            continue
+        if task.elapsed_seconds >= old and task.rate < limit:
             slow.append((left, task))
     return slow
 

@@ -52,6 +52,8 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
         new = outlook.seconds_for((1 - task.saved) * task.samples, spare[0])
         # Because a shard that is slow on every worker would be restarted for ever.
         few = task.attempt + 1 < number(view, OPTIONS, "copies")
+        if not outlook.may_pay(left):
+            return None  # those after it have less left
         if task.copies == 1 and few and left > (1 + margin) * new:
             reason = f"restarted: {in_words(left)} on {task.worker}, {new:.1f} s anew on {spare[0]}"
             return (
@@ -65,6 +67,7 @@ def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Ass
     soonest: dict[int, tuple[float, RunningTask]] = {}
     for left, task in _slowest(view, outlook):
         soonest[task.shard] = (left, task)  # of a shard's attempts the last is the first to end
+    soonest = {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
     duplicates = []
     for worker in outlook.fastest_first(spare):
         for left, task in soonest.values():

@@ -38,6 +38,11 @@ STALE_ERROR = 0.5
 HALF_FORGOTTEN_TASKS = 4.0
 
 
+# The least that a move or a copy takes, while nothing was measured or where less was: what a policy
+# knows of a worker is up to a tenth of a second old, because heartbeats come no more often.
+LEAST_MOVE_SECONDS = 0.1
+
+
 class Outlook:
     """What to expect of a round, computed from one view; speeds are samples a second."""
 
@@ -150,8 +155,20 @@ class Outlook:
         """
         return sorted(workers, key=lambda name: -(self.speed(name) or 0.0) * (1 - self.error(name)))
 
+    @property
+    def move_seconds(self) -> float:
+        """What it takes to have a shard go on elsewhere: loading, publishing and messages."""
+        return max(self._view.overhead_seconds, LEAST_MOVE_SECONDS)
+
+    def may_pay(self, left_seconds: float) -> bool:
+        """Whether to move or to copy a shard with so much time left can gain anything."""
+        return left_seconds > self.move_seconds
+
     def left_seconds(self, task: RunningTask) -> float | None:
         """Return the seconds from now until a running shard has its update; None if unknown."""
+        # It has nothing to hand over yet, and nothing says that another worker would be sooner.
+        if task.is_starting:
+            return None
         speed = self.speeds.get(task.worker)
         if speed is None:
             return None

@@ -92,7 +92,9 @@ def _late(
         left = outlook.left_seconds(task)
         again = task.attempt + 1 < number(view, OPTIONS, "tries")
         alone = task.copies == 1 and task.meant_for is None and again
-        if alone and left is not None and task.elapsed_seconds + left > limit:
+        if not alone or left is None or not outlook.may_pay(left):
+            continue
+        if task.elapsed_seconds + left > limit:
             late.append((left, task))
     return sorted(late, key=lambda entry: (-entry[0], entry[1].shard))
 
