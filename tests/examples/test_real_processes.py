@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-from downpour import Client, Spec
+from downpour import Client, Spec, run
 from downpour.api import embed
 from downpour.launchers import LocalCluster
 from downpour.reports import Result
 from downpour.rpc.messages import Status
 from tests.chaos.stage import Process
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
-from tests.examples.conftest import examples_here
+from tests.examples.conftest import Example, examples_here
 
 FEW = {"shards": 7, "epochs": 1, "local_steps": 2}
 MIDDLE: dict[str, Any] = {"shards": 2, "batch_size": 4, "local_steps": 40, "policy": "wait"}
@@ -76,6 +76,20 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
                 moves[name] = moved.stragglers.moves if moved.stragglers else 0
                 assert model_of(moved) == waited[name], name
     assert any(moves.values())  # of the shortest, a shard may be done before it pays to move it
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_tasks_of_milliseconds_stay_where_they_are(
+    small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers import for seconds, and none is a straggler because another one is first."""
+    examples_here(monkeypatch, small_mnist)
+    spec = Example("diabetes").whole.replace(epochs=5)
+    result = run(spec, workers=3, shared=tmp_path)
+    assert result.stragglers is not None
+    assert result.stragglers.extra_work is not None
+    assert result.stragglers.extra_work < 0.5, [lost.reason for lost in result.failures]
 
 
 def run_with_a_death(client: Client, spec: Spec) -> Result:
