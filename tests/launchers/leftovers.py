@@ -13,8 +13,9 @@ import pytest
 
 if __name__ == "__main__":
     os.environ["DOWNPOUR_TESTS_TABLE"] = "1"
-    head = "| `--on` | ended by | processes | jobs | containers | networks | volumes | files |\n"
-    sys.stdout.write(f"{head}{'|---' * 8}|\n")
+    kinds = ("processes", "jobs", "containers", "networks", "volumes", "files", "sockets")
+    head = f"| `--on` | ended by | {' | '.join(kinds)} |\n"
+    sys.stdout.write(f"{head}{'|---' * 9}|\n")
     words = ["-q", "-s", "-n0", "-rs", "-p", "no:cacheprovider"]
     sys.exit(
         pytest.main([str(Path(__file__).with_name("test_leftovers.py")), *words, *sys.argv[1:]])

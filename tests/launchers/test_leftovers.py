@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import psutil
@@ -30,12 +30,31 @@ LEASE_SECONDS = 75.0
 """A minute, and what an engine takes to notice."""
 START_SECONDS = 240.0
 _LOOK_SECONDS = 0.2
-ENDINGS = ("success", "killed worker", "Ctrl-C", "SIGTERM", "SIGHUP", "SIGKILL")
+ROUNDS = 300
+"""Updates after which a run has gone on; more than can be under way while an engine restarts."""
+ENDINGS = (
+    "success",
+    "killed worker",
+    "restarted engine",
+    "Ctrl-C",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGKILL",
+)
 _SIGNALS = {
     "Ctrl-C": signal.SIGINT,
     "SIGTERM": signal.SIGTERM,
     "SIGHUP": signal.SIGHUP,
     "SIGKILL": signal.SIGKILL,
+}
+_STATUSES = {
+    "success": 0,
+    "killed worker": 130,
+    "restarted engine": 130,
+    "Ctrl-C": 130,
+    "SIGTERM": 143,
+    "SIGHUP": 129,
+    "SIGKILL": -signal.SIGKILL,
 }
 
 
@@ -49,21 +68,25 @@ class Left:
     networks: frozenset[str]
     volumes: frozenset[str]
     files: frozenset[str]
+    sockets: frozenset[str]
 
     def without(self, before: Left) -> dict[str, list[object]]:
         """Return what is there now and was not before, by kind."""
-        kinds = ("processes", "jobs", "containers", "networks", "volumes", "files")
-        new = {kind: getattr(self, kind) - getattr(before, kind) for kind in kinds}
-        return {kind: sorted(found) for kind, found in new.items()}
+        kinds = [kind.name for kind in fields(self)]
+        return {kind: sorted(getattr(self, kind) - getattr(before, kind)) for kind in kinds}
 
 
 @dataclass
 class Place:
-    """Where the command runs: its words, and the folders that are looked into."""
+    """Where the command runs: its words, and the folders that are looked into.
+
+    `restart` kills the engine and starts it again.
+    """
 
     words: Sequence[str]
     folder: Path
     engines: Sequence[str] = ()
+    restart: Callable[[], None] | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -97,7 +120,17 @@ class Place:
             networks=frozenset(_lines("docker", "network", "ls", "--quiet") if by_docker else ()),
             volumes=frozenset(_lines("docker", "volume", "ls", "--quiet") if by_docker else ()),
             files=frozenset(p.name for p in (self.folder / "here").glob("*")),
+            sockets=frozenset(self._sockets()),
         )
+
+    def _sockets(self) -> Iterator[str]:
+        """Find the ports that the command's processes listen on, and sockets among the files."""
+        for pid in self._processes():
+            with suppress(psutil.Error):
+                found = psutil.Process(pid).net_connections()
+                yield from (str(one.laddr) for one in found if one.status == psutil.CONN_LISTEN)
+        for folder, _, names in os.walk(self.folder):
+            yield from (name for name in names if Path(folder, name).is_socket())
 
     def _processes(self) -> Iterator[int]:
         """Find the processes that the command has started, by their words or working directory.
@@ -140,17 +173,30 @@ def leftovers(place: Place, ending: str) -> dict[str, list[object]]:
     """Run the command, end it, and return what stays longer than the lease, by kind."""
     before = place.seen()
     process = place.run(epochs=1 if ending == "success" else 100_000)
+    expected = _STATUSES[ending]
+    if ending != "success":
+        _until(lambda: _trains(place.shared), process)
     if ending == "killed worker":
-        _until(lambda: _trains(place.shared), process)
         _kill_worker(place)
-        process.send_signal(signal.SIGINT)
-    elif ending != "success":
-        _until(lambda: _trains(place.shared), process)
-        process.send_signal(_SIGNALS[ending])
+    if ending == "restarted engine" and not _goes_on(place, process):
+        expected = 1
+    if ending != "success":
+        process.send_signal(_SIGNALS.get(ending, signal.SIGINT))
     _, said = process.communicate(timeout=START_SECONDS)
-    expected = {"success": 0, "killed worker": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
-    assert process.returncode == expected.get(ending, -signal.SIGKILL), said
-    return _what_stays(place, before, LEASE_SECONDS if ending == "SIGKILL" else 5.0)
+    assert process.returncode == expected, said
+    assert not any(word in said for word in ("Traceback", "StackTrace", "internal error")), said
+    return _what_stays(place, before, LEASE_SECONDS if expected in {1, -9} else 5.0)
+
+
+def _goes_on(place: Place, process: subprocess.Popen[str]) -> bool:
+    """Restart the engine; return whether the run goes on, instead of ending by itself."""
+    assert place.restart is not None
+    place.restart()
+    done, deadline = _count(place.shared, "updated"), time.monotonic() + START_SECONDS
+    while process.poll() is None and _count(place.shared, "updated") < done + ROUNDS:
+        assert time.monotonic() < deadline, "it neither went on nor ended"
+        time.sleep(_LOOK_SECONDS)
+    return process.poll() is None
 
 
 def _what_stays(place: Place, before: Left, seconds: float) -> dict[str, list[object]]:
@@ -179,12 +225,17 @@ def _trains(shared: Path) -> bool:
 
 
 def _recorded(shared: Path, kind: str) -> bool:
+    return _count(shared, kind) > 0
+
+
+def _count(shared: Path, kind: str) -> int:
+    """Count the lines of a kind in the records of all experiments."""
+    found = 0
     for record in shared.glob("experiments/*/record.jsonl"):
         with suppress(OSError, ValueError):
             lines = record.read_text().splitlines()
-            if any(json.loads(line).get("kind") == kind for line in lines):
-                return True
-    return False
+            found += sum(json.loads(line).get("kind") == kind for line in lines)
+    return found
 
 
 def _kill_worker(place: Place) -> None:
@@ -202,6 +253,10 @@ def _lines(*words: str) -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
+_NO_ENGINE = {
+    "inline": "inline has no engine: its workers are threads of the command",
+    "compose": "the engine of containers runs those of others, too; a killed worker is a container",
+}
 _LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = [
     pytest.param(name, marks=_LONG)
@@ -213,7 +268,7 @@ NAMES = [
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each launcher's words."""
     words: dict[str, Callable[[], Place]] = {
-        "local": lambda: Place((), tmp_path),
+        "local": lambda: _by_fork_server(tmp_path),
         "inline": lambda: Place(("--on", "inline"), tmp_path),
         "ssh": lambda: _by_ssh(request, tmp_path),
         "compose": lambda: _by_compose(request, tmp_path),
@@ -234,10 +289,23 @@ def _close(made: Place) -> None:
     shutil.rmtree(made.shared, ignore_errors=True)
 
 
+def _by_fork_server(folder: Path) -> Place:
+    made = Place((), folder)
+    made.restart = lambda: _kill_fork_server(made.started[-1].pid)
+    return made
+
+
+def _kill_fork_server(command: int) -> None:
+    """Kill what local starts everything by; the run itself starts another one."""
+    children = psutil.Process(command).children()
+    [server] = [one for one in children if "fork server" in one.cmdline()[0]]
+    server.kill()
+
+
 def _by_ssh(request: pytest.FixtureRequest, folder: Path) -> Place:
     lab = request.getfixturevalue("ssh")
     words = "--on", "ssh", "--hosts", str(lab.hosts(*HOSTS)), "--ssh-config", str(lab.config)
-    return Place(words, folder)
+    return Place(words, folder, restart=lab.restart)
 
 
 def _by_compose(request: pytest.FixtureRequest, folder: Path) -> Place:
@@ -248,20 +316,28 @@ def _by_compose(request: pytest.FixtureRequest, folder: Path) -> Place:
 
 
 def _by_slurm(request: pytest.FixtureRequest, folder: Path) -> Place:
-    request.getfixturevalue("slurm")
-    return Place(("--on", "slurm", "--partition", "all", "--time", "5"), folder, ("slurm",))
+    lab = request.getfixturevalue("slurm")
+    words = "--on", "slurm", "--partition", "all", "--time", "5"
+    return Place(words, folder, ("slurm",), restart=lab.restart_controller)
 
 
 def _by_ray(request: pytest.FixtureRequest, folder: Path) -> Place:
-    address = request.getfixturevalue("nodes").address
-    return Place(("--on", "ray", "--ray-address", address), folder)
+    nodes = request.getfixturevalue("nodes")  # noqa: F811 - the fixture's value
+    words = "--on", "ray", "--ray-address", nodes.address
+    return Place(words, folder, restart=nodes.restart_head)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nothing_stays_behind(place: Place, ending: str) -> None:
-    """No process, job, container, network, volume or file, a minute after a `kill -9`."""
-    left = leftovers(place, ending)
+    """No process, job, container, network, volume, file or socket, a minute after a `kill -9`.
+
+    An engine that is killed and started again takes nothing from the run, or the run ends in one
+    line.
+    """
     name = place.words[1] if place.words else "local"
+    if ending == "restarted engine" and place.restart is None:
+        pytest.skip(_NO_ENGINE[name])
+    left = leftovers(place, ending)
     if os.environ.get("DOWNPOUR_TESTS_TABLE"):
         counts = " | ".join(str(len(found)) for found in left.values())
         sys.stdout.write(f"\n| `{name}` | {ending} | {counts} |\n")

@@ -28,6 +28,12 @@ class Nodes:
         """Where drivers connect."""
         return str(self.cluster.address)
 
+    def restart_head(self) -> None:
+        """Kill the head with all that runs on it, and start one at its address."""
+        port = int(self.address.rpartition(":")[2])
+        self.cluster.remove_node(self.cluster.head_node, allow_graceful=False)
+        self.cluster.add_node(num_cpus=2, object_store_memory=_MEMORY_BYTES, gcs_server_port=port)
+
     def kill_second(self) -> None:
         """Kill the second node with all that runs on it."""
         self.cluster.remove_node(self.second, allow_graceful=False)

@@ -133,6 +133,12 @@ class Lab:
                 process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def restart_controller(self) -> None:
+        """Kill the controller, and start one that goes on with its jobs."""
+        self._kill("slurmctld")
+        self._daemon("slurmctld", "-D")
+        until(lambda: self.run("scontrol", "ping", status=None).endswith("UP"))
+
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""
         self._daemon("slurmd", "-D", "-N", node, name=node)

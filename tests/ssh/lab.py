@@ -142,6 +142,18 @@ class Lab:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
+    def restart(self) -> None:
+        """Kill all hosts' daemons and those of their sessions, not what they run; start again."""
+        for host, daemon in list(self._daemons.items()):
+            sessions = psutil.Process(daemon.pid).children(recursive=True)
+            daemon.kill()
+            daemon.wait()
+            for process in sessions:
+                with suppress(psutil.NoSuchProcess):
+                    if process.name().startswith("sshd"):
+                        process.kill()
+            self.start(host)
+
     def lose_worker(self, host: str) -> None:
         """Kill the workers of a host, and nothing else."""
         for process in psutil.Process(self._daemons[host].pid).children(recursive=True):

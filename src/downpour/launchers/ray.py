@@ -9,7 +9,7 @@ directory, as everywhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -24,7 +24,7 @@ from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
 from downpour.launchers.ray_nodes import NodeWatch
-from downpour.launchers.ray_reach import reach
+from downpour.launchers.ray_reach import reach, refuse_forgotten
 from downpour.spec import Device
 from downpour.worker.options import WorkerOptions
 
@@ -135,7 +135,11 @@ class RayEngine:
         place.running = place.handle.run.remote(words, given)
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return the workers whose process, actor or node has ended."""
+        """Return the workers whose process, actor or node has ended.
+
+        Raises:
+            LaunchError: Ray's head has restarted, and knows nothing of this run.
+        """
         import ray
 
         self._give_up_lost()
@@ -143,6 +147,7 @@ class RayEngine:
         if not running:
             return {}
         over, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
+        self._refuse_forgotten(when=over)
         found = {}
         for reference in over:
             name = running[reference]
@@ -188,10 +193,12 @@ class RayEngine:
                     place.node = ray.get(place.where)
                 place.where = None
         new = {place.node for place in unknown} - self._nodes.watched - {""}
+        self._refuse_forgotten(when=new)
         if new:
             nodes = ray.nodes()  # type: ignore[no-untyped-call]
             self._nodes.watch(node for node in nodes if node["NodeID"] in new)
         lost = self._nodes.look()
+        self._refuse_forgotten(when=lost)
         for place in self._places.values():
             if place.node in lost:
                 self._end(place, keep_group=False)
@@ -204,8 +211,17 @@ class RayEngine:
         if place.handle is not None:
             ray.kill(place.handle)
         if place.group is not None and not keep_group:
-            remove_placement_group(place.group)
+            with suppress(ray.exceptions.RayError):  # a head that has restarted reserves nothing
+                remove_placement_group(place.group)
             place.group = None
+
+    def _refuse_forgotten(self, when: Collection[object]) -> None:
+        """Look whether Ray still knows this run, when there is news; it takes a request."""
+        try:
+            if when:
+                refuse_forgotten()
+        except ConnectionError as error:
+            raise LaunchError(f"ray_address = {self._options.ray_address!r}: {error}") from None
 
     def _connect(self) -> None:
         import ray

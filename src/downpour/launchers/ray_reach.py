@@ -17,6 +17,7 @@ _ANSWER_SECONDS = 5.0
 _SOME_CLUSTER = "01" * 28
 """Ray looks at the token before it sees that this is no cluster's ID."""
 _REFUSED = "RPC error: InvalidAuthToken: "
+_FORGOTTEN = "WrongClusterID"
 _PLACES = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
 
 
@@ -39,6 +40,22 @@ def reach(address: str) -> None:
             reason = f"no Ray answers at {found}; `ray start --head` starts one here"
             raise ConnectionError(reason) from None
         _show_token(place, found_here=not os.environ.get("RAY_ADDRESS"))
+
+
+def refuse_forgotten() -> None:
+    """Raise ConnectionError if Ray's head has restarted since this process connected.
+
+    Such a head knows none of our actors. Ray's other calls then hang, or abort the process.
+    """
+    import ray
+    from ray.experimental.internal_kv import _internal_kv_exists
+
+    try:
+        _internal_kv_exists(b"downpour")
+    except ray.exceptions.RayError as error:
+        if _FORGOTTEN in str(error):
+            reason = "Ray's head has restarted and lost the workers; run the command again"
+            raise ConnectionError(reason) from None
 
 
 def _find() -> str:
