@@ -30,7 +30,7 @@ LEASE_SECONDS = 75.0
 """A minute, and what an engine takes to notice."""
 START_SECONDS = 240.0
 _LOOK_SECONDS = 0.2
-ROUNDS = 300
+ROUNDS = 100
 """Updates after which a run has gone on; more than can be under way while an engine restarts."""
 ENDINGS = (
     "success",
