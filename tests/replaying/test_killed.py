@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from downpour.modes import MODES
 from downpour.records.record_lines import AggregatedLine, WorkerLeftLine
 from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
 from tests.chaos.watching import Watcher
 
-FLAGS = "--shards", "4", "--epochs", "20", "--mode", "downpour"
+SHARDS, EPOCHS = 4, 20
+FLAGS = "--shards", str(SHARDS), "--epochs", str(EPOCHS)
 OPTIONS = "--optimizer", "adam", "--optimizer-state", "keep", "--compression", "topk"
+
+
+Strike = tuple[int, Callable[[Stage], None]]
+"""What is done to whom, after how many versions."""
 
 
 def until_versions(watcher: Watcher, count: int) -> None:
@@ -25,42 +33,68 @@ def until_versions(watcher: Watcher, count: int) -> None:
         made = sum(isinstance(seen.fact, AggregatedLine) for seen in watcher.story)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(500)
-def test_a_replay_has_the_bytes_of_an_experiment_that_was_disturbed(tmp_path: Path) -> None:
-    """Four shards and three workers in `downpour`; a worker and the manager are killed, twice.
-
-    The replay is a process of its own, and has no more than the shared directory.
-    """
-    with ExitStack() as stack:
-        stage = Stage(tmp_path, 3, workers=3)
-        stack.callback(stage.close)
-        watcher = stack.enter_context(Watcher(tmp_path))
-        client = stage.submit(*FLAGS, *OPTIONS)
-        for count, strike in (
-            (8, stage.kill_worker),
-            (20, stage.kill_manager),
-            (32, stage.kill_worker),
-            (44, stage.kill_manager_at_its_journal),
-        ):
-            until_versions(watcher, count)
-            strike()
-        said, _ = client.communicate(timeout=PATIENCE_SECONDS)
-        assert client.returncode == 0, said
-    assert any(isinstance(seen.fact, WorkerLeftLine) for seen in watcher.story)
-    staleness = [s for seen in watcher.story for s in getattr(seen.fact, "staleness", ())]
-    assert max(staleness) > 0, "no task was overtaken: nothing asynchronous was shown"
-    [model] = tmp_path.glob("experiments/*/model.safetensors")
-    words = ["replay", model.parent.name, "--shared", str(tmp_path), "--json"]
+def replayed(shared: Path) -> dict[str, Any]:
+    """Replay the directory's experiment in a process of its own, which has no more than that."""
+    [model] = shared.glob("experiments/*/model.safetensors")
+    words = ["replay", model.parent.name, "--shared", str(shared), "--json"]
     again = subprocess.run(
-        [*COMMAND, *words, "--to", str(tmp_path / "again")],
+        [*COMMAND, *words, "--to", str(shared / "again")],
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE_SECONDS,
     )
-    assert again.returncode == 0, (again, stage.story)
-    told = json.loads(again.stdout)
+    assert again.returncode == 0, again
+    told: dict[str, Any] = json.loads(again.stdout)
     assert told["same"]
-    assert told["compared"] == 1 + 80 + 80 + 1
     assert Path(told["model_file"]).read_bytes() == model.read_bytes()
+    return told
+
+
+def disturbed(shared: Path, flags: Sequence[str], strikes: Sequence[Strike]) -> Watcher:
+    """Run an experiment of four shards and three workers; strike when it has so many versions."""
+    with ExitStack() as stack:
+        stage = Stage(shared, 3, workers=3)
+        stack.callback(stage.close)
+        watcher = stack.enter_context(Watcher(shared))
+        client = stage.submit(*flags)
+        for count, strike in strikes:
+            until_versions(watcher, count)
+            strike(stage)
+        said, _ = client.communicate(timeout=PATIENCE_SECONDS)
+        assert client.returncode == 0, said
+    return watcher
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_replay_has_the_bytes_of_an_experiment_that_was_disturbed(tmp_path: Path) -> None:
+    """Four shards and three workers in `downpour`; a worker and the manager are killed, twice."""
+    strikes = (
+        (8, Stage.kill_worker),
+        (20, Stage.kill_manager),
+        (32, Stage.kill_worker),
+        (44, Stage.kill_manager_at_its_journal),
+    )
+    watcher = disturbed(tmp_path, (*FLAGS, "--mode", "downpour", *OPTIONS), strikes)
+    assert any(isinstance(seen.fact, WorkerLeftLine) for seen in watcher.story)
+    staleness = [s for seen in watcher.story for s in getattr(seen.fact, "staleness", ())]
+    assert max(staleness) > 0, "no task was overtaken: nothing asynchronous was shown"
+    assert replayed(tmp_path)["compared"] == 1 + 80 + 80 + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("mode", sorted(set(MODES) - {"sync", "downpour"}))
+def test_each_other_mode_outlives_kills_with_bytes_that_can_be_replayed(
+    tmp_path: Path, mode: str
+) -> None:
+    """The manager is killed twice and a worker once, while versions are made."""
+    strikes = (
+        (3, Stage.kill_manager),
+        (6, Stage.kill_worker),
+        (9, Stage.kill_manager_at_its_journal),
+    )
+    watcher = disturbed(tmp_path, (*FLAGS, "--mode", mode), strikes)
+    assert any(isinstance(seen.fact, WorkerLeftLine) for seen in watcher.story)
+    assert replayed(tmp_path)["compared"] > EPOCHS * SHARDS, "each task, and the versions"
