@@ -1,22 +1,47 @@
 """What stays behind of each launcher, as a table: `python -m tests.launchers.leftovers`.
 
-A row for each launcher and each way to end; `-k "local or ssh"` makes some of them.
+A row for each launcher and a column for each way to end; `-k "local or ssh"` makes some rows. A
+cell adds up processes, jobs, containers, networks, volumes, files and sockets that were not there
+before.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tests.launchers.test_leftovers import ENDINGS
+
+NOT_TRIED = "–"
+
+
+class Table:
+    """A plugin of pytest that collects what each run left behind."""
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[str, dict[str, int]] = defaultdict(dict)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in one run."""
+        properties = dict(report.user_properties) if report.when == "call" else {}
+        if "left" in properties:
+            name, ending, count = properties["left"]
+            self.rows[name][ending] = count
+
+    def __str__(self) -> str:
+        lines = [["`--on`", *ENDINGS], ["---"] * (1 + len(ENDINGS))]
+        for name, counts in self.rows.items():
+            lines.append([f"`{name}`", *(str(counts.get(one, NOT_TRIED)) for one in ENDINGS)])
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 if __name__ == "__main__":
-    os.environ["DOWNPOUR_TESTS_TABLE"] = "1"
-    kinds = ("processes", "jobs", "containers", "networks", "volumes", "files", "sockets")
-    head = f"| `--on` | ended by | {' | '.join(kinds)} |\n"
-    sys.stdout.write(f"{head}{'|---' * 9}|\n")
-    words = ["-q", "-s", "-n0", "-rs", "-p", "no:cacheprovider"]
-    sys.exit(
-        pytest.main([str(Path(__file__).with_name("test_leftovers.py")), *words, *sys.argv[1:]])
-    )
+    table = Table()
+    test = f"{Path(__file__).with_name('test_leftovers.py')}::test_nothing_stays_behind"
+    words = [test, "-q", "-n0", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]]
+    status = pytest.main(words, plugins=[table])
+    sys.stdout.write(f"\n{table}")
+    sys.exit(status)

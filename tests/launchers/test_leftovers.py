@@ -328,7 +328,9 @@ def _by_ray(request: pytest.FixtureRequest, folder: Path) -> Place:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_nothing_stays_behind(place: Place, ending: str) -> None:
+def test_nothing_stays_behind(
+    place: Place, ending: str, record_property: Callable[[str, object], None]
+) -> None:
     """No process, job, container, network, volume, file or socket, a minute after a `kill -9`.
 
     An engine that is killed and started again takes nothing from the run, or the run ends in one
@@ -338,9 +340,7 @@ def test_nothing_stays_behind(place: Place, ending: str) -> None:
     if ending == "restarted engine" and place.restart is None:
         pytest.skip(_NO_ENGINE[name])
     left = leftovers(place, ending)
-    if os.environ.get("DOWNPOUR_TESTS_TABLE"):
-        counts = " | ".join(str(len(found)) for found in left.values())
-        sys.stdout.write(f"\n| `{name}` | {ending} | {counts} |\n")
+    record_property("left", (name, ending, sum(map(len, left.values()))))
     assert not any(left.values()), left
 
 
