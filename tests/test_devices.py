@@ -1,4 +1,4 @@
-"""What a device is called, and which one serves what is asked for, on any machine."""
+"""Names of devices, and the device that serves a request, on any machine."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_an_address_and_a_folder_of_two_clusters_are_refused(two: TwoClusters) -
 def test_an_address_that_another_cluster_has_taken_over_is_not_the_folders(
     two: TwoClusters, tmp_path: Path
 ) -> None:
-    """A folder's last manager has ended, and a stranger serves at its port: nobody is asked."""
+    """A folder's last manager has ended, and a stranger serves at its port: no command calls it."""
     shared = SharedDirectory.open(tmp_path / "left", create=True)
     Lease(shared).claim(str(two.one.address))
     with pytest.raises(Unreachable, match="another cluster's manager is at"):

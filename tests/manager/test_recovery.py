@@ -214,12 +214,12 @@ def before_the_first_model(journal: bytes) -> bytes:
 
 
 def without_bytes(journal: bytes, count: int) -> bytes:
-    """Cut so many bytes off."""
+    """Cut that number of bytes off."""
     return journal[:-count]
 
 
 def without_lines(journal: bytes, count: int) -> bytes:
-    """Cut so many lines off."""
+    """Cut that number of lines off."""
     return b"".join(journal.splitlines(keepends=True)[:-count])
 
 

@@ -99,7 +99,7 @@ def test_a_repeated_request_finds_its_own_object(
 
 @pytest.mark.parametrize("status", [409, 412])
 def test_a_refusal_for_a_key_that_does_not_exist_is_an_outage(status: int, set_env: SetEnv) -> None:
-    """S3 may answer so without any such object; whoever waits and retries gets the name."""
+    """S3 may answer so without any such object; a caller that waits and retries gets the name."""
     with MoodyS3(refusals=100, status=status) as server:
         set_env(environment(server.endpoint))
         with pytest.raises(SharedDirectoryError, match="although there is no such object"):

@@ -26,7 +26,7 @@ PUT = "put the cluster's token into RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ra
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A cluster of one node: where it listens, its user's home, and the home of somebody else."""
+    """A cluster of one node: where it listens, its user's home, and the home of another user."""
 
     address: str
     folder: Path

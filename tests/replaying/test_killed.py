@@ -52,7 +52,7 @@ def replayed(shared: Path) -> dict[str, Any]:
 
 
 def disturbed(shared: Path, flags: Sequence[str], strikes: Sequence[Strike]) -> Watcher:
-    """Run an experiment of four shards and three workers; strike when it has so many versions."""
+    """Run four shards on three workers, and strike when the experiment has a number of versions."""
     with ExitStack() as stack:
         stage = Stage(shared, 3, workers=3)
         stack.callback(stage.close)

@@ -68,7 +68,7 @@ def test_what_was_done_about_stragglers_looks_as_agreed() -> None:
 
 
 def test_a_healthy_run_has_nothing_to_say_about_stragglers() -> None:
-    """One worker waits for no other, and the noise of its tasks is no waiting that was saved."""
+    """One worker waits for no other, and a policy saves nothing where tasks differ by noise."""
     alone = [line for line in LINES if '"shard": 1' not in line and '"round": 1' not in line]
     said = rendered(result_table(Result.from_lines(alone)))
     assert "finished in" in said

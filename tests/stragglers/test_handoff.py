@@ -74,7 +74,7 @@ def test_a_task_of_milliseconds_stays_although_no_move_was_measured() -> None:
 
 
 def test_a_worker_that_starts_is_no_straggler() -> None:
-    """It imports: nobody knows how fast it is, and it has nothing to hand over."""
+    """It imports: its speed is unknown, and it has nothing to hand over."""
     starts = running("dot", 3, 0.0, 0.0, is_starting=True, still_seconds=60.0)
     view = round_of([*LATE[:3], starts], idle="eve", paces={**FAST, "dot": 60.0})
     assert actions_of(HANDOFF, view) == []

@@ -43,7 +43,7 @@ _DEEDS: dict[str, Callable[[], Any]] = {
 
 
 def _returned(what: str) -> Any:
-    """Do what is asked: raise, end the process, or return a wrong value."""
+    """Misbehave as asked: raise, end the process, or return a wrong value."""
     return _DEEDS[what]()
 
 

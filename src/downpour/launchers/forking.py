@@ -115,7 +115,7 @@ class ForkServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # What a user's task has started holds the pipe open as long as it lives, so nobody waits
+        # A child that a user's task started holds the pipe open as long as it lives, so do not wait
         # for the end of the news; it ends here, with the session of its worker.
         for pid in self._pids:
             end_session(pid)

@@ -18,7 +18,7 @@ from downpour.launchers.standing import StandingCluster, StandingFolder, StopReq
 START_SECONDS = 180.0
 """Hosts have a minute to answer, and the manager has two to start."""
 JOIN_SECONDS = 60.0
-"""Importing torch takes seconds; a busy engine may take hours, for which nobody waits here."""
+"""Importing torch takes seconds; a busy engine may take hours, which is too long to wait."""
 STOP_SECONDS = 150.0
 """More than any engine takes to close: Slurm's has 90 s."""
 _LOOK_SECONDS = 0.1

@@ -32,7 +32,7 @@ class LastWill:
         )
 
     def __del__(self) -> None:
-        """Carry it out now if nobody has cleaned up, and nobody can any more."""
+        """Carry it out now if the command has not cleaned up and no longer can."""
         if self._shell.returncode is None:
             self._shell.communicate()
 

@@ -12,7 +12,7 @@ import psutil
 def end_session(leader: int) -> None:
     """Kill all processes of the session that a process led, except the leader itself.
 
-    A user's task may start processes of its own (data helpers, tracking libraries), which nobody
+    A user's task may start processes of its own (data helpers, tracking libraries), which no one
     would end if its worker dies.
     """
     if leader == os.getsid(0):

@@ -57,7 +57,7 @@ CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
 
 _BUCKET_LOOKS = 5
-"""Every so many looks at the folders one is at a bucket, where each look is a request."""
+"""One look in this many is at a bucket, where each look is a request."""
 
 _HELD_SECONDS = 2.0
 """Between two looks at a factory's files: a person puts them back, so nothing is won by haste."""
@@ -155,7 +155,7 @@ class CommandRunner(Effects[[]]):
         elif experiment not in self._gone_since:
             self._gone_since[experiment] = now
             log.warning("%s is held up: %s", experiment, space.gone_reason)
-        # One that waits for its turn holds up nobody; it fails when it is prepared.
+        # One that waits for its turn holds up no other; it fails when it is prepared.
         elif space.prepared and now - self._gone_since[experiment] >= self._gone_seconds:
             self._give_up(space)
 

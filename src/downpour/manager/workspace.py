@@ -110,7 +110,7 @@ class Workspace:
             return False
         if self.shared.bucket is None:
             return True
-        # Without the retries of `store`: whoever looks comes back.
+        # Without the retries of `store`: the caller looks again.
         place = self.folder.relative_to(self.shared.root).as_posix()
         return layout.SPEC_NAME in self.shared.bucket.names(place)
 

@@ -1,4 +1,4 @@
-"""What a device is called, and which device of a machine or a worker serves what a spec asks for.
+"""Names of devices, and the device of a machine or a worker that serves a spec.
 
 A spec asks for a kind (`cuda`), for one of several (`cuda:1`), or for the best that there is
 (`auto`); a worker has one device. Which devices a machine has is told from outside
