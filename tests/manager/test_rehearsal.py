@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from downpour.allowlist import VARIABLE
@@ -13,6 +14,22 @@ from downpour.errors import SpecError
 from downpour.manager.rehearsal import rehearse
 from downpour.spec import ResolvedSpec
 from downpour.values import ExperimentState
+
+HELPED = """
+import subprocess, torch
+import downpour
+
+class Helped(downpour.Task):
+    def model(self):
+        subprocess.Popen(["sh", "-c", "sleep 3600; :", __name__])
+        return torch.nn.Linear(1, 1)
+
+    def examples(self, part):
+        return [(torch.ones(1), torch.ones(1))] * 8
+
+    def loss(self, model, batch):
+        return model(batch[0]).mean()
+"""
 
 TASK = """
 import ctypes, os, torch
@@ -87,3 +104,18 @@ def test_every_other_method_may_end_its_process_too(
     spec = ResolvedSpec(task=task, task_options=options, shards=1, batch_size=4)
     with pytest.raises(SpecError, match=r"ends its process with os._exit\(0\) \(hostile_tasks.py:"):
         rehearse(spec, tmp_path, None)
+
+
+@pytest.mark.slow
+def test_a_helper_that_a_task_leaves_behind_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It inherits the streams of the trial, and ends with it."""
+    name = f"lab{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(HELPED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(VARIABLE, name)
+    spec = ResolvedSpec(task=f"{name}:Helped", shards=1, batch_size=4)
+    rehearse(spec, tmp_path, None)
+    helpers = [one for one in psutil.process_iter(["cmdline"]) if name in str(one.info["cmdline"])]
+    assert helpers == []

@@ -13,7 +13,7 @@ from threading import Condition, Thread
 from typing import IO, Any
 
 from downpour.errors import LaunchError
-from downpour.launchers.sessions import end_session
+from downpour.sessions import end_session
 
 CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""

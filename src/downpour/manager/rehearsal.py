@@ -17,10 +17,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from downpour.blame import ending_told, place_of
 from downpour.errors import SpecError
+from downpour.sessions import end_session
+from downpour.signals import end_with_parent
 from downpour.spec import Spec
 from downpour.text import one_line
 
@@ -47,16 +50,22 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
         "data_dir": str(data_dir or ""),
         "path": sys.path,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "downpour.manager.rehearsal"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        raise SpecError(*spec.trained_code, _last_words(done.returncode, done.stderr))
+    # A file and no pipe, because what the user's code has started holds a pipe open as long as it
+    # lives. In a session of its own, so that it can be ended, too.
+    with TemporaryFile("w+", errors="replace") as said:
+        with subprocess.Popen(
+            [sys.executable, "-m", "downpour.manager.rehearsal"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+        ) as child:
+            child.communicate(json.dumps(asked))
+        end_session(child.pid)
+        said.seek(0)
+        if child.returncode:
+            raise SpecError(*spec.trained_code, _last_words(child.returncode, said.read()))
 
 
 def _last_words(status: int, said: str) -> str:
@@ -90,6 +99,7 @@ def _prepare(asked: dict[str, Any]) -> None:
 
 def main() -> None:
     """Prepare what standard input asks for; any error of the user's is left to the manager."""
+    end_with_parent(signal.SIGKILL)
     asked = json.load(sys.stdin)
     sys.path[:] = asked["path"]
     faulthandler.enable()
