@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from downpour.devices import Devices, check_device, trained_on
 from downpour.errors import SpecError
-from downpour.spec import Devices, Spec
-from downpour.spec.devices import check_device, trained_on
+from downpour.spec import Spec
 
 BARE = Devices()
 TWO_CARDS = Devices({"cuda": 2})

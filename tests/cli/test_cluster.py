@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from downpour import __version__
+from downpour.devices import NAMES
 from downpour.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
-from downpour.spec.devices import NAMES
 
 Refused = Callable[..., str]
 COMMAND = [sys.executable, "-m", "downpour.cli"]

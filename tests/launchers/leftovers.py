@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Table:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in one run."""
-        properties = dict(report.user_properties) if report.when == "call" else {}
+        properties: dict[str, Any] = dict(report.user_properties) if report.when == "call" else {}
         if "left" in properties:
             name, ending, count = properties["left"]
             self.rows[name][ending] = count

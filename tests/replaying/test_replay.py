@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import downpour
+from downpour.devices import Devices
 from downpour.errors import DownpourError, SpecError
 from downpour.modes import MODES
 from downpour.replaying.outcome import Replay
 from downpour.replaying.past import past_of
 from downpour.replaying.replaying import device_for, replay
-from downpour.spec import Devices
 from tests.cli.conftest import Downpour
 from tests.replaying.conftest import Trained
 

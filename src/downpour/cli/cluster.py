@@ -25,6 +25,7 @@ from downpour.cli.options import (
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import TOKEN_NAME, Credentials
+from downpour.devices import NAMES, check_device
 from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
 from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
@@ -32,7 +33,6 @@ from downpour.labels import checked_labels
 from downpour.manager.options import ManagerOptions, checked_patience
 from downpour.paths import is_object_store
 from downpour.signals import on_leaving, waiting_for_leave
-from downpour.spec.devices import NAMES, check_device
 from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from downpour.cli.options import SHARED, path_option
+from downpour.devices import NAMES
 from downpour.errors import SpecError
 from downpour.paths import path_of
 from downpour.spec import TABLES, Spec
-from downpour.spec.devices import NAMES
 from downpour.spec_file import read_spec
 
 # A group begins with the field named here and ends where the next begins.

@@ -26,6 +26,7 @@ from downpour.cli.options import (
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import TOKEN_NAME, Credentials
+from downpour.devices import check_device
 from downpour.discovery.waiting import checked_seconds
 from downpour.errors import DownpourError, SpecError
 from downpour.launchers import LaunchPlan
@@ -33,7 +34,6 @@ from downpour.launchers.hosts import read_hosts
 from downpour.launchers.ssh_script import SshOptions
 from downpour.launchers.standing import StandingCluster, StandingFolder
 from downpour.manager.options import ManagerOptions, checked_patience
-from downpour.spec.devices import check_device
 from downpour.values import DEFAULT_PORT
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ from downpour.blame import describe_error, users_errors
 from downpour.errors import DownpourError, SpecError
 from downpour.inside.choice import Candidate, Measured, closed
 from downpour.inside.team import Team
+from downpour.signals import end_with_parent
 from downpour.spec import Spec
 from downpour.tasks import open_data, prepare_data
 from downpour.tasks.loaded import load
@@ -150,6 +152,7 @@ def _tell(answers: TextIO, line: str) -> None:
 
 def main() -> None:
     """Measure what the command line says."""
+    end_with_parent(signal.SIGKILL)  # a command that is killed leaves no measuring behind
     work = json.loads(sys.argv[1])
     data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
     candidates = [Candidate(**fields) for fields in work["candidates"]]

@@ -28,12 +28,12 @@ from setproctitle import setproctitle
 
 from downpour.blame import ending_told
 from downpour.credentials import without_credentials
+from downpour.devices import CPU
 from downpour.errors import DownpourError
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
 from downpour.sessions import end_session
 from downpour.signals import end_with_parent
-from downpour.spec.devices import CPU
 from downpour.text import set_up_log
 from downpour.worker.options import WorkerOptions
 

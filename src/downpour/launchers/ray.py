@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.arguments import checked_calls
+from downpour.devices import Device
 from downpour.errors import LaunchError, SpecError
 from downpour.extras import require
 from downpour.launchers.base import Ended, Launcher
@@ -25,7 +26,6 @@ from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
 from downpour.launchers.ray_nodes import NodeWatch
 from downpour.launchers.ray_reach import reach, refuse_forgotten
-from downpour.spec import Device
 from downpour.worker.options import WorkerOptions
 
 _LOCAL = "local"

@@ -186,6 +186,8 @@ class CommandRunner(Effects[[]]):
             # What is written here was not committed, so nothing was acknowledged for it.
             with suppress(StoreError):
                 space.close()
+                # A run that closes has ended its experiments; `_conclude` may not have come yet.
+                space.forget_journal()
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Return new forecasts, if there are any; see `Forecaster`."""

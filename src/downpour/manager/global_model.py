@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.accelerators import devices_here
+from downpour.devices import AUTO, CPU
 from downpour.spec import Spec
-from downpour.spec.devices import AUTO, CPU
 from downpour.store import WHOLE, model_metadata
 from downpour.tasks import Data
 from downpour.tasks.loaded import load

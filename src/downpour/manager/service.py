@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
+from downpour.devices import trained_on
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -52,7 +53,6 @@ from downpour.rpc.messages import (
 )
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
-from downpour.spec.devices import trained_on
 from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Leader
 from downpour.store.presence import Presence

@@ -19,6 +19,7 @@ from pathlib import Path
 from downpour.accelerators import devices_here
 from downpour.api import shared_path
 from downpour.arguments import checked_call
+from downpour.devices import AUTO, CPU, Devices
 from downpour.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
 from downpour.paths import empty_folder, path_of
 from downpour.replaying.history import MadeVersion, TrainedTask
@@ -26,8 +27,6 @@ from downpour.replaying.outcome import Difference, Replay
 from downpour.replaying.past import FIELD, Past, past_of
 from downpour.replaying.workbench import Workbench
 from downpour.reports import Result
-from downpour.spec import Devices
-from downpour.spec.devices import AUTO, CPU
 from downpour.store import SPEC_NAME
 from downpour.training.numeric_class import numeric_class
 from downpour.values import PublishedFile, Update

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from downpour.devices import AUTO, CPU
 from downpour.records.record_lines import (
     AggregatedLine,
     AttemptFailedLine,
@@ -35,7 +36,6 @@ from downpour.reports.result_parts import (
     TestResult,
 )
 from downpour.spec import Meetings
-from downpour.spec.devices import AUTO, CPU
 from downpour.store.layout import BEST_NAME
 from downpour.values import LOSS, ExperimentState, Goal
 

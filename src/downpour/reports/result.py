@@ -346,14 +346,14 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
 
 
 def _remarks(prepared: PreparedLine) -> Iterator[str]:
-    """Yield how the examples were understood, what is unusual, and what a step costs."""
+    """Yield how the examples were understood, what a step costs, and what to look at again."""
     if prepared.understood:
         yield prepared.understood
     yield from prepared.remarks
-    yield from prepared.warnings
     if prepared.step_seconds is not None and prepared.step_bytes is not None:
         megabytes = prepared.step_bytes / 1e6
         yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"
+    yield from prepared.warnings
 
 
 def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from downpour.spec.devices import Device, Devices
 from downpour.spec.inside import Inside
 from downpour.spec.meetings import Meetings
 from downpour.spec.outer import Outer
@@ -10,8 +9,6 @@ from downpour.spec.spec import TABLES, Option, ResolvedSpec, Spec, parse_split, 
 
 __all__ = [
     "TABLES",
-    "Device",
-    "Devices",
     "Inside",
     "Meetings",
     "Option",

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from downpour import devices
 from downpour.arguments import nearest
 from downpour.errors import SpecError, did_you_mean
-from downpour.spec import devices
 
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
@@ -111,6 +111,8 @@ def _meant(spec: type[BaseModel], field: str, value: object) -> str:
     """Ask whether a choice was meant that is nearly the value."""
     schema = _schema(spec)["properties"].get(field, {})
     choices = [choice for kind in schema.get("anyOf", [schema]) for choice in kind.get("enum", [])]
+    if field == "device":  # a pattern, which has no list of choices
+        choices += devices.KINDS
     return did_you_mean(value, choices) if isinstance(value, str) else ""
 
 

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
+from downpour import devices
 from downpour.errors import SpecError, did_you_mean
-from downpour.spec import devices
 from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
 from downpour.spec.combinations import check_together
 from downpour.spec.fields import Fields

@@ -15,7 +15,7 @@ import torch
 import xxhash
 
 from downpour.accelerators import card_of
-from downpour.spec import Device
+from downpour.devices import Device
 from downpour.values import NumericClass
 
 _WIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")

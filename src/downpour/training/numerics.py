@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from downpour.accelerators import in_use, module_of
+from downpour.devices import CPU, Device
 from downpour.errors import OutOfMemory
 from downpour.models import generators
-from downpour.spec import Device, Spec
-from downpour.spec.devices import CPU
+from downpour.spec import Spec
 from downpour.tasks.own import is_lack_of_memory
 
 _STRIDE = 0x9E3779B97F4A7C15

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.blame import users_errors
+from downpour.devices import CPU
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
-from downpour.spec.devices import CPU
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import overrides, told
 from downpour.training.batches import batches_in, samples_in

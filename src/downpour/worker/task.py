@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from downpour.devices import trained_on
 from downpour.errors import SpecError, StoreError, UnfitWorker
 from downpour.factory_code import check_code
 from downpour.inside.team import Team
@@ -26,7 +27,6 @@ from downpour.node.step_loop import NextStep, StepLoop
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
-from downpour.spec.devices import trained_on
 from downpour.store import (
     WHOLE,
     SharedDirectory,

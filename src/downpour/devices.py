@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, did_you_mean
 
 CPU = "cpu"
 AUTO = "auto"
+KINDS = CPU, "cuda", "mps", "xpu", AUTO
 NAMES = "cpu|cuda|cuda:N|mps|xpu|xpu:N|auto"
 """How the help shows them."""
 PATTERN = r"^(?:auto|cpu|mps|(?:cuda|xpu)(?::(?:0|[1-9][0-9]?))?)$"
@@ -88,7 +89,7 @@ def check_device(name: str) -> None:
         SpecError: it is none.
     """
     if not re.fullmatch(PATTERN, name):
-        raise SpecError("device", name, f"must be {ACCEPTED}")
+        raise SpecError("device", name, f"must be {ACCEPTED}{did_you_mean(name, KINDS)}")
 
 
 def trained_on(asked: str, own: str) -> str | None:
