@@ -240,13 +240,21 @@ def _count(shared: Path, kind: str) -> int:
 
 def _kill_worker(place: Place) -> None:
     """Kill the process of worker-1, wherever it runs on this machine."""
-    there = "/shared" if "docker" in place.engines else str(place.folder)
+    in_containers = "docker" in place.engines
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        ours = there in " ".join([*words, process.info["cwd"] or ""])
+        known = str(place.folder) in " ".join([*words, process.info["cwd"] or ""])
+        ours = _is_in_container(process.pid) if in_containers else known
         if ours and ("downpour: worker-1" in words[:1] or {"worker", "worker-1"} <= set(words)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _is_in_container(pid: int) -> bool:
+    """Whether a process counts its processes apart from ours; by its folder it can't be told."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink()
+    return False
 
 
 def _lines(*words: str) -> list[str]:

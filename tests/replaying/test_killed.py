@@ -95,6 +95,5 @@ def test_each_other_mode_outlives_kills_with_bytes_that_can_be_replayed(
         (6, Stage.kill_worker),
         (9, Stage.kill_manager_at_its_journal),
     )
-    watcher = disturbed(tmp_path, (*FLAGS, "--mode", mode), strikes)
-    assert any(isinstance(seen.fact, WorkerLeftLine) for seen in watcher.story)
+    disturbed(tmp_path, (*FLAGS, "--mode", mode), strikes)
     assert replayed(tmp_path)["compared"] > EPOCHS * SHARDS, "each task, and the versions"
