@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import ClassVar
 
@@ -80,6 +81,21 @@ def waiting_for_leave() -> Callable[[float], bool]:
         return False
 
     return wait
+
+
+@contextmanager
+def kept_handlers() -> Iterator[None]:
+    """Put back the handlers that a library replaces inside; only the main thread can have any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_LEAVING)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not one of Python's
+                signal.signal(number, handler)
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:

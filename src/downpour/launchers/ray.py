@@ -26,6 +26,7 @@ from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
 from downpour.launchers.ray_nodes import NodeWatch
 from downpour.launchers.ray_reach import reach, refuse_forgotten
+from downpour.signals import kept_handlers
 from downpour.worker.options import WorkerOptions
 
 _LOCAL = "local"
@@ -230,13 +231,14 @@ class RayEngine:
         try:
             if address != _LOCAL:
                 reach(address)
-            ray.init(
-                address=None if address == _LOCAL else address,
-                namespace="downpour",
-                log_to_driver=False,
-                configure_logging=False,
-                include_dashboard=None if address != _LOCAL else False,
-            )
+            with kept_handlers():  # or SIGTERM would end the command with 15 and a stack trace
+                ray.init(
+                    address=None if address == _LOCAL else address,
+                    namespace="downpour",
+                    log_to_driver=False,
+                    configure_logging=False,
+                    include_dashboard=None if address != _LOCAL else False,
+                )
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise LaunchError(f"ray_address = {address!r}: {reason}", asked_wrongly=True) from None
