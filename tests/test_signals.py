@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
-from downpour.signals import on_interrupt, on_leaving
+from downpour.signals import kept_handlers, on_interrupt, on_leaving
 
 OF_ENGINES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -48,3 +49,27 @@ def test_a_second_interrupt_ends_the_process() -> None:
     signal.raise_signal(signal.SIGINT)
     assert heard == ["interrupted"]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_the_handlers_that_a_library_replaces_are_put_back() -> None:
+    """Ray's `init` sets one of its own, which ends the command with status 15."""
+    heard: list[int] = []
+    on_leaving(heard.append)
+    with kept_handlers():
+        signal.signal(signal.SIGTERM, lambda *_: heard.append(-1))
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+def test_a_thread_has_no_handlers_to_put_back() -> None:
+    """Python lets the main thread alone set any."""
+    entered = []
+
+    def enter() -> None:
+        with kept_handlers():
+            entered.append(True)
+
+    thread = Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [True]

@@ -194,7 +194,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"dataset": "npz"},
         (
             "data_path = None: dataset 'npz' needs one: --data-path FILE.npz, with the arrays "
-            "x_train, y_train, x_test and y_test"
+            "x and y, and perhaps x_test and y_test"
         ),
     ),
     ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),

@@ -354,7 +354,7 @@ def test_nothing_stays_behind(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("name", _SIGNALS)
 def test_nothing_stays_behind_at_any_moment(tmp_path: Path, name: str, moment: str) -> None:
     """However far the command has come: while it starts, prepares, assigns or trains."""
     made = Place((), tmp_path)

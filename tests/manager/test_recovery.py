@@ -34,7 +34,7 @@ from tests.manager.conftest import CALM, SMALL, Cluster, diligent
 if TYPE_CHECKING:
     from tests.manager.conftest import FakeWorker
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 TASKS = SMALL.shards * SMALL.epochs
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from downpour.modes import MODES
-from downpour.records.record_lines import AggregatedLine, WorkerLeftLine
+from downpour.records.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
 from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
 from tests.chaos.watching import Watcher
 
@@ -31,6 +31,12 @@ def until_versions(watcher: Watcher, count: int) -> None:
     while made < count:
         watcher.wait(0.01)
         made = sum(isinstance(seen.fact, AggregatedLine) for seen in watcher.story)
+
+
+def until_a_worker_is_lost(watcher: Watcher) -> None:
+    """Wait until the manager has noticed that a worker was killed, or all is over."""
+    while not any(isinstance(s.fact, WorkerLeftLine | FinishedLine) for s in watcher.story):
+        watcher.wait(0.01)
 
 
 def replayed(shared: Path) -> dict[str, Any]:
@@ -61,6 +67,8 @@ def disturbed(shared: Path, flags: Sequence[str], strikes: Sequence[Strike]) -> 
         for count, strike in strikes:
             until_versions(watcher, count)
             strike(stage)
+            if strike is Stage.kill_worker:
+                until_a_worker_is_lost(watcher)
         said, _ = client.communicate(timeout=PATIENCE_SECONDS)
         assert client.returncode == 0, said
     return watcher
@@ -89,11 +97,16 @@ def test_a_replay_has_the_bytes_of_an_experiment_that_was_disturbed(tmp_path: Pa
 def test_each_other_mode_outlives_kills_with_bytes_that_can_be_replayed(
     tmp_path: Path, mode: str
 ) -> None:
-    """The manager is killed twice and a worker once, while versions are made."""
+    """The manager is killed twice and a worker once, while versions are made.
+
+    The worker goes first, and its loss is awaited: the next manager knows only of workers that have
+    registered with it.
+    """
     strikes = (
-        (3, Stage.kill_manager),
-        (6, Stage.kill_worker),
+        (3, Stage.kill_worker),
+        (6, Stage.kill_manager),
         (9, Stage.kill_manager_at_its_journal),
     )
-    disturbed(tmp_path, (*FLAGS, "--mode", mode), strikes)
+    watcher = disturbed(tmp_path, (*FLAGS, "--mode", mode), strikes)
+    assert any(isinstance(seen.fact, WorkerLeftLine) for seen in watcher.story)
     assert replayed(tmp_path)["compared"] > EPOCHS * SHARDS, "each task, and the versions"

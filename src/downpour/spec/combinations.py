@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {
-    "npz": "--data-path FILE.npz, with the arrays x_train, y_train, x_test and y_test",
+    "npz": "--data-path FILE.npz, with the arrays x and y, and perhaps x_test and y_test",
     "folder": "--data-path FOLDER, with a folder of images a class",
 }
 _OF_THE_BUILT_IN_TASK = (
