@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,20 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     options = ComposeOptions(compose_file=str(tmp_path / "none.yaml"))
     with pytest.raises(LaunchError, match=r"compose_file = '.*none.yaml': there is no such file"):
         ComposeEngine(options).check(plan(tmp_path))
+
+
+def test_the_last_will_is_carried_out_again_until_it_succeeds(tmp_path: Path) -> None:
+    """`down` fails while another command removes one of the containers."""
+    tried = tmp_path / "tried"
+    _fake(tmp_path / "docker", f'echo "$@" >> {tried}; [ "$(wc -l < {tried})" -ge 3 ]')
+    _fake(tmp_path / "sleep", "true")
+    engine = ComposeEngine(ComposeOptions())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["/bin/sh", "-c", engine._will], check=True, env=environment)
+    assert len(tried.read_text().splitlines()) == 3
+    assert all(" down --volumes " in line for line in tried.read_text().splitlines())
+
+
+def _fake(command: Path, script: str) -> None:
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)

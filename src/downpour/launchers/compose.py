@@ -36,6 +36,8 @@ DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"
 _PORT = 9091
 """Where the file's health check looks for a worker; each container has ports of its own."""
 _THERE = Host("container", slots=SLOTS_MAX, python="python", shared="/shared")
+_TRIES = 10
+"""Of the last will: with pauses of three seconds, half a minute of the lease of one."""
 _ANSWER_SECONDS = 60.0
 _COMPOSE = ("docker", "compose"), ("docker-compose",)
 
@@ -105,7 +107,7 @@ class ComposeEngine(LeashedWorkers):
         _refuse_missing(image_of(self._options))
         self._variables = variables(plan, self._options)
         try:
-            self._last_will = LastWill(shlex.join(self._down), self._environment)
+            self._last_will = LastWill(self._will, self._environment)
             # Of several that start at once, each would make the network otherwise.
             made = ["up", "--no-start", "--no-deps", "--no-build", SERVICE]
             _asked([*self._project, *made], self._environment)
@@ -158,6 +160,13 @@ class ComposeEngine(LeashedWorkers):
     def _down(self) -> list[str]:
         # The volume is the one that the file names and that a folder of this machine replaces.
         return [*self._project, "down", "--volumes", "--remove-orphans", "--timeout", "5"]
+
+    @property
+    def _will(self) -> str:
+        # Again until it succeeds: the workers' containers are being removed at the same time, and
+        # `down` stops at the first one that another command removes.
+        tries = " ".join(map(str, range(_TRIES)))
+        return f"for try in {tries}; do {shlex.join(self._down)} && break; sleep 3; done"
 
     def _remove(self) -> None:
         _asked(self._down, self._environment)
