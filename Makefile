@@ -49,7 +49,7 @@ coverage: venv  ## Check that tests reach the lines of the layers that decide
 
 test-slow: venv  ## Run the slow tests alone
 	$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS)
-	$(BIN)/pytest -m slow -rs -n 2 --dist loadgroup $(addprefix --ignore=,$(CALCULATIONS)) || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m slow -rs -n 2 --dist loadscope $(addprefix --ignore=,$(CALCULATIONS)) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

@@ -6,11 +6,11 @@ Several processes may run them (`pytest -n`), each with folders and ports of its
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 # Before torch is imported: with as many processes as cores, each with as many threads, threads spin
 # while they wait for one another. What torch computes with is in the specs.
@@ -30,12 +30,21 @@ _DAEMONS = {"docker", "kubernetes", "launchers", "nfs", "ray_cluster", "slurm", 
 """Folders whose tests start a daemon that a machine has once."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before that of pytest-xdist, which reads the marks
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Group tests for `--dist loadgroup` by folder: one process makes what a session shares."""
-    for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        item.add_marker(pytest.mark.xdist_group("daemons" if folder in _DAEMONS else folder))
+class _ByFolder(LoadScopeScheduling):  # type: ignore[misc]
+    """One process runs a folder's tests, and so makes what they share once.
+
+    The node IDs say the folder; groups by mark (`--dist loadgroup`) do nothing with pytest 9.2 and
+    pytest-xdist 3.8 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = nodeid.partition("::")[0].split("/")[1]
+        return "daemons" if folder in _DAEMONS else folder
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Let `--dist loadscope` mean folders."""
+    return _ByFolder(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.line import free_port
+from tests.ray_cluster.conftest import Nodes
 
 pytest.importorskip("ray._private.authentication", reason="Ray knows no tokens")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -119,6 +120,16 @@ def test_without_its_token_a_cluster_costs_one_line(
         environment = {**environment, "HOME": str(head.other_home)}
     told = head.train(**environment)
     assert told.stderr == f"downpour: ray_address = 'auto': {reason}"
+    assert told.returncode == 2
+
+
+def test_of_several_clusters_one_has_to_be_named(head: Head, nodes: Nodes) -> None:
+    """Ray would train on the one that was started last, which may be another user's."""
+    told = head.train()
+    ours = nodes.address.partition(":")[0] + ":" + head.address.partition(":")[2]
+    both = " and ".join(sorted([nodes.address, ours]))
+    told_by = "downpour: ray_address = 'auto': several Ray clusters run here, at "
+    assert told.stderr == f"{told_by}{both}; name one with --ray-address\n"
     assert told.returncode == 2
 
 

@@ -26,7 +26,7 @@ def reach(address: str) -> None:
 
     Raises:
         SpecError: it is no address.
-        OSError: nothing listens there, or no Ray runs here.
+        OSError: nothing listens there, or no Ray runs here, or several do.
         ValueError: RAY_ADDRESS is no address.
         PermissionError: the cluster takes a token, and this process has none or another one.
     """
@@ -59,14 +59,17 @@ def refuse_forgotten() -> None:
 
 
 def _find() -> str:
-    """Return where the Ray is that RAY_ADDRESS names, or that runs here."""
-    from ray._private.services import canonicalize_bootstrap_address_or_die
+    """Return where the Ray is that RAY_ADDRESS names, or the only one that runs here."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die, find_gcs_addresses
 
+    # Ray would take the one that was started last, which may be another user's.
+    found = sorted(find_gcs_addresses())  # type: ignore[no-untyped-call]
+    if not os.environ.get("RAY_ADDRESS") and len(found) > 1:
+        several = f"several Ray clusters run here, at {' and '.join(found)}"
+        raise ConnectionError(f"{several}; name one with --ray-address")
     try:
         return str(canonicalize_bootstrap_address_or_die("auto"))
-    except ConnectionError as error:
-        if "Could not find" not in str(error):  # it has found several
-            raise
+    except ConnectionError:
         raise ConnectionError("no Ray runs here; `ray start --head` starts one") from None
 
 
