@@ -8,11 +8,11 @@ THRIFT ?= thrift
 unexport PYTHONDONTWRITEBYTECODE
 
 # The slow tests that only calculate share the cores; the others start clusters that take all of them.
-CALCULATIONS := tests/predictor tests/scheduler tests/simulator tests/node
+CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/simulator tests/core/node
 
-# What reaches the pure layers, whose coverage pyproject.toml asks for.
-DECISIONS := $(addprefix tests/,modes node scheduler splitters stragglers records/test_record.py \
-	test_resolve.py test_spec.py test_spec_file.py badinput/test_fields.py badinput/test_toml.py)
+# What reaches the core, whose coverage pyproject.toml asks for.
+DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec_file.py \
+	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers clean

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from common import Row, command_line, folders, show
 
-from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.store import Array, DirectoryStore, encode
-from downpour.values import PublishedFile
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold
+from downpour.files.store import Array, DirectoryStore, encode
 
 RULES = ("average", "samples")
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from common import Row, command_line, folders, show
 
 import downpour
-from downpour.records.record import read_record
-from downpour.records.record_lines import AggregatedLine
-from downpour.store import SharedDirectory
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import AggregatedLine
+from downpour.files.store import SharedDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

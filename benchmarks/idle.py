@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from downpour import Task
-from downpour.models import NETWORKS
+from downpour.learning.models import NETWORKS
 
 
 class Idle(Task):

@@ -23,11 +23,11 @@ import numpy as np
 import psutil
 from common import Row, command_line, show
 
-from downpour.datasets import open_prepared, prepare
-from downpour.inside.team import Team
-from downpour.spec import Inside, Spec
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
+from downpour.core.spec import Inside, Spec
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.intra_worker.team import Team
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
 
 READY_SECONDS = 300.0
 

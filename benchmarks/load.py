@@ -36,15 +36,15 @@ import psutil
 from common import Row, command_line, folders, show
 
 import downpour
-from downpour.errors import DeadlineExceeded
-from downpour.rpc import ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import IndicesFile, TaskMessage
-from downpour.spec import Spec
-from downpour.store import SharedDirectory, decode, encode, layout
-from downpour.training.batches import part_of
-from downpour.values import NumericClass, Update
-from downpour.worker.agent import RunTask, WorkerAgent
-from downpour.worker.control import TaskControl
+from downpour.base.errors import DeadlineExceeded
+from downpour.base.values import NumericClass, Update
+from downpour.cluster.worker.agent import RunTask, WorkerAgent
+from downpour.cluster.worker.control import TaskControl
+from downpour.core.spec import Spec
+from downpour.files.store import SharedDirectory, decode, encode, layout
+from downpour.learning.training.epoch_order import part_of
+from downpour.network.rpc import ManagerClient, parse_address, serve_worker
+from downpour.network.rpc.messages import IndicesFile, TaskMessage
 
 NUMERICS = NumericClass(torch="none", device="cpu", instruction_set="none")
 _STEP_SECONDS = 0.25

@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from virtual_training import Cost, Look, Trained, train
 
-from downpour.errors import DownpourError
-from downpour.modes import MODES
-from downpour.reports.export import to_svg
-from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.spec import Spec
+from downpour.base.errors import DownpourError
+from downpour.core.modes import MODES
+from downpour.core.spec import Spec
+from downpour.experiments.figures.export import to_svg
+from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
 
 STEP_SECONDS = 0.024
 """A step of 64 images of the report's network on a quiet core: docs/results/ece751.md."""

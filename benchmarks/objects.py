@@ -31,9 +31,9 @@ from obstore.store import from_url
 from recovery import Child
 
 import downpour
-from downpour.allowlist import VARIABLE
-from downpour.records.record import parse_lines
-from downpour.records.record_lines import AggregatedLine
+from downpour.files.records.record import parse_lines
+from downpour.files.records.record_lines import AggregatedLine
+from downpour.learning.allowlist import VARIABLE
 
 _FIRST = 2
 """Rounds that are left out: connections are made in them."""

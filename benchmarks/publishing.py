@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from common import Row, command_line, show
 
-from downpour.store import Array, DirectoryStore, encode
+from downpour.files.store import Array, DirectoryStore, encode
 
 _WRITE_BYTES = 2**20
 

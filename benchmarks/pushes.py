@@ -26,12 +26,12 @@ from common import Row, command_line, folders, show
 from load import manager_process, sleeping_worker
 
 import downpour
-from downpour.rpc.messages import TaskMessage
-from downpour.spec import Spec
-from downpour.store import SharedDirectory, layout
-from downpour.training.batches import part_of
-from downpour.values import PublishedFile, Update
-from downpour.worker.control import TaskControl
+from downpour.base.values import PublishedFile, Update
+from downpour.cluster.worker.control import TaskControl
+from downpour.core.spec import Spec
+from downpour.files.store import SharedDirectory, layout
+from downpour.learning.training.epoch_order import part_of
+from downpour.network.rpc.messages import TaskMessage
 
 _WINDOW_BYTES = 2**20
 

@@ -37,14 +37,14 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.records.record import read_record
-from downpour.records.record_lines import (
+from downpour.cluster.worker.environment import thread_environment
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import (
     AssignedLine,
     RecordLine,
     UpdatedLine,
 )
-from downpour.store import SharedDirectory
-from downpour.worker.environment import thread_environment
+from downpour.files.store import SharedDirectory
 
 LIMIT = 0.88
 LOOK_SECONDS = 0.2

@@ -36,20 +36,20 @@ from common import Row, command_line, folders, show
 from recovery import Child, trifle
 
 import downpour
-from downpour.manager import work
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.records.journal import Journal
-from downpour.records.record import read_record
-from downpour.records.record_lines import (
+from downpour.cluster.manager import work
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.core.scheduler import Checkpoint, Entry, dispatch
+from downpour.files.records.journal import Journal
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     HandOverAskedLine,
     RecordLine,
 )
-from downpour.scheduler import Checkpoint, Entry, dispatch
-from downpour.store import SharedDirectory
-from downpour.store.lease import Lease
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Lease
 
 LIMIT = 0.02
 POLICY_LIMIT = 0.01

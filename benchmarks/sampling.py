@@ -26,19 +26,19 @@ from common import Row, command_line, show
 from safety import Meter, metered
 
 import downpour
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.manager.usage import Usage
-from downpour.records.record import read_record
-from downpour.records.record_lines import RecordLine, ResourcesUsedLine, to_fields
-from downpour.rpc import ManagerClient, serve_worker
-from downpour.rpc.messages import Heartbeat
-from downpour.rpc.wire import from_wire, to_wire
-from downpour.store import SharedDirectory
-from downpour.values import NumericClass, ProcessState, SystemState
-from downpour.worker.agent import WorkerAgent
-from downpour.worker.system import ProcessSampler
-from downpour.worker.task import TaskRunner
+from downpour.base.values import NumericClass, ProcessState, SystemState
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.usage import Usage
+from downpour.cluster.worker.agent import WorkerAgent
+from downpour.cluster.worker.system import ProcessSampler
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import RecordLine, ResourcesUsedLine, to_fields
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc import ManagerClient, serve_worker
+from downpour.network.rpc.messages import Heartbeat
+from downpour.network.rpc.wire import from_wire, to_wire
 
 LIMIT = 0.01
 NUMERICS = NumericClass(torch="any", device="cpu", instruction_set="any")

@@ -16,11 +16,11 @@ from time import process_time
 
 from common import Row, command_line, show
 
-from downpour.scheduler import Scheduler
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.values import FailureKind, PublishedFile, SystemState, Update
+from downpour.base.values import FailureKind, PublishedFile, SystemState, Update
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
 
 WORKERS = (10, 1_000, 10_000)
 SHARDS: dict[str, Callable[[int], int]] = {

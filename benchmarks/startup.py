@@ -32,8 +32,8 @@ from pathlib import Path
 
 from common import Row, command_line, show
 
-from downpour.records.record import read_record
-from downpour.records.record_lines import (
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import (
     AssignedLine,
     PreparedLine,
     RecordLine,

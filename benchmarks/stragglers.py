@@ -34,11 +34,11 @@ import slowing
 from common import Row, command_line, show
 
 from downpour import Client, Spec
-from downpour.reports import Result
-from downpour.reports.export import to_svg
-from downpour.reports.study import read_run
-from downpour.reports.timeline import AttemptSpan
-from downpour.reports.timeline_figure import timelines_figure
+from downpour.experiments.figures.export import to_svg
+from downpour.experiments.figures.timeline_figure import timelines_figure
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.study_result import read_run
+from downpour.experiments.reading.timeline import AttemptSpan
 
 WORKERS = 9
 SLOWED = "worker-3"

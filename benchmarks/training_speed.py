@@ -24,10 +24,10 @@ from networks import PlainDigits, PlainMnist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.spec import Spec
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
 
 Slice = Callable[[], None]
 Examples = torch.utils.data.Dataset[tuple[Tensor, Tensor]]

@@ -22,10 +22,10 @@ from coordination import Case, median_round, spec
 
 import downpour
 from downpour import Credentials
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.operations.certificates import issue
-from downpour.rpc import ManagerClient, Trust, parse_address
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.operations.certificates import issue
+from downpour.network.rpc import ManagerClient, Trust, parse_address
 
 PLAIN = "plain"
 CASES = (

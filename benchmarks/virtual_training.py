@@ -16,27 +16,27 @@ from pathlib import Path
 
 from common import folders
 
-from downpour.factory_code import fixed_code
-from downpour.manager import work
-from downpour.manager.work import NewVersion
-from downpour.manager.workspace import Workspace, open_workspace
+from downpour.base.values import AttemptId, PublishedFile, SystemState, Update
+from downpour.cluster.manager import work
+from downpour.cluster.manager.work import NewVersion
+from downpour.cluster.manager.workspace import Workspace, open_workspace
+from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.resolve import resolve
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.stragglers import POLICIES
+from downpour.files.store import SharedDirectory
+from downpour.learning.factory_code import fixed_code
+from downpour.learning.training.epoch_order import part_of
 from downpour.predictor import pretrained
-from downpour.resolve import resolve
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.simulator.cluster import Cluster
-from downpour.simulator.disk import DiskTimings
-from downpour.simulator.environment import Observation, Observer, Timings
-from downpour.simulator.machines import Course, Steady
-from downpour.simulator.plan import Plan
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory
-from downpour.stragglers import POLICIES
-from downpour.training.batches import part_of
-from downpour.values import AttemptId, PublishedFile, SystemState, Update
-from downpour.worker.control import TaskControl
-from downpour.worker.task import TaskRunner
+from downpour.virtual.faults.plan import Plan
+from downpour.virtual.simulated.disk import DiskTimings
+from downpour.virtual.simulated.environment import Observation, Observer, Timings
+from downpour.virtual.simulated.machines import Course, Steady
+from downpour.virtual.trials.cluster import Cluster
 
 _NAME = "virtual"
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)

@@ -16,7 +16,7 @@
  *
  * Generate with Thrift 0.24: `make stubs`. The generated code is committed.
  */
-namespace py downpour.rpc.generated
+namespace py downpour.network.rpc.generated
 
 /** Raised when either side changes in a way the other cannot understand. */
 const i32 PROTOCOL = 5

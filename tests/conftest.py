@@ -38,8 +38,8 @@ class _ByFolder(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = nodeid.partition("::")[0].split("/")[1]
-        return "daemons" if folder in _DAEMONS else folder
+        folders = nodeid.partition("::")[0].split("/")[1:-1]
+        return "daemons" if _DAEMONS & set(folders) else "/".join(folders[:2])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

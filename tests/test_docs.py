@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.allowlist import FOLDERS, VARIABLE
+from downpour.learning.allowlist import FOLDERS, VARIABLE
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,8 +65,8 @@ def _in_the_house(path: str) -> bool:
 )
 def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
     """The TOML files under examples/ are accepted as they are."""
-    from downpour.spec_file import read_spec
-    from downpour.studies.search import Search
+    from downpour.experiments.studies.search import Search
+    from downpour.files.spec_file import read_spec
 
     read = Search.from_file if "[search]" in example.read_text("utf-8") else read_spec
     assert read(example).name == example.stem
@@ -74,7 +74,7 @@ def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
 
 def test_the_search_in_the_docs_is_the_example() -> None:
     """What the page shows is accepted, and searches what the example does."""
-    from downpour.studies.search import Search
+    from downpour.experiments.studies.search import Search
 
     page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -86,7 +86,7 @@ def test_the_search_in_the_docs_is_the_example() -> None:
 )
 def test_every_paper_is_a_grid(example: Path) -> None:
     """The TOML files under examples/papers/ are accepted as they are, and so is the page's."""
-    from downpour.studies.grid import Grid
+    from downpour.experiments.studies.grid import Grid
 
     assert Grid.from_file(example).name == example.stem
     page = (ROOT / "docs" / "experiments.md").read_text("utf-8")

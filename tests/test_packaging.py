@@ -37,4 +37,4 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     assert names_in(checkout) == before
     [wheel] = wheels.iterdir()
     held = zipfile.ZipFile(wheel).namelist()
-    assert {"downpour/cli/__init__.py", "downpour/reports/page.html"} <= set(held)
+    assert {"downpour/cli/__init__.py", "downpour/experiments/pages/page.html"} <= set(held)

@@ -1,7 +1,7 @@
-"""The house rules: layers, purity, banned modules, sizes, docstrings, tests, clean text.
+"""The house rules: wings, purity, banned modules, sizes, docstrings, tests, clean text.
 
 Everything is read from the source with `ast`, so that imports inside functions and under
-`TYPE_CHECKING` count like all others. What the layers are and what each may import is read from the
+`TYPE_CHECKING` count like all others. What the wings are and what each may import is read from the
 table in `docs/architecture.md`. Each rule collects all that violates it; a failure lists every
 place.
 """
@@ -11,32 +11,24 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-from downpour.extras import EXTRAS
-from downpour.spec import Spec
+import pytest
+
+from downpour.core.spec import Spec
+from downpour.host.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "downpour"
 
-PURE = {
-    "errors",
-    "values",
-    "spec",
-    "compression",
-    "splitters",
-    "modes",
-    "stragglers",
-    "resolve",
-    "scheduler",
-    "node",
-}
+PURE = {"base", "core"}
 IMPURE = re.compile(
     r"(time|datetime|random|secrets|uuid|os|io|sys|pathlib|shutil|tempfile|glob|fcntl|socket|select|"
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
 )
 ENTRANCES = {"__init__", "__main__"}
-NO_TORCH = PURE | {"store", "rpc", "records", "discovery", "spec_file", "reports", "studies", "cli"}
+NO_TORCH = PURE | {"host", "files", "network", "cli"}
 # Certificates are made by one module, which `downpour certs` imports where it runs.
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -62,7 +54,8 @@ class Source:
         self.text = path.read_text(encoding="utf-8")
         self.tree = ast.parse(self.text)
         parts = path.relative_to(PACKAGE).with_suffix("").parts if PACKAGE in path.parents else ()
-        self.layer = parts[0] if parts else ""
+        self.wing = parts[0] if parts else ""
+        self.room = "/".join(parts[: max(1, min(2, len(parts) - 1))]) if parts else ""
         self.module = ".".join(["downpour", *(part for part in parts if part != "__init__")])
 
     def imports(self) -> Iterator[tuple[int, str]]:
@@ -102,22 +95,18 @@ TESTS = [Source(path) for path in sorted((ROOT / "tests").rglob("*.py"))]
 MODULES = {source.module: source for source in SOURCES}
 
 
-def rows() -> Iterator[tuple[list[str], str]]:
-    """Each row of the table of the architecture page: its layers, and what they may import."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for found in re.finditer(r"^\| (`[^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE):
-        if layers := re.findall(r"`(\w+)(?:/|\.py)`", found[1]):
-            yield layers, found[2]
-
-
 def allowed() -> dict[str, set[str]]:
-    """What each layer may import: what its row names, and what that may import."""
+    """What each wing may import: what its row of the architecture page's table names."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     known: dict[str, set[str]] = {}
-    for layers, words in rows():
-        names = {"nothing": set(), "all above": set(known)}.get(words, set(words.split(", ")))
-        assert names <= known.keys(), f"{layers} may import {words!r}, of which no row above tells"
-        reached = names.union(*(known[name] for name in names))
-        known |= dict.fromkeys(layers, reached)
+    for first, words in re.findall(r"^\| (`[^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE):
+        wings = re.findall(r"`(\w+)(?:/|\.py)`", first)
+        above, _, none_of = words.partition("all above but ")
+        names = set(above.split(", ")) - {"nothing"}
+        if words.startswith("all above"):
+            names = known.keys() - set(none_of.split(", "))
+        assert not wings or names <= known.keys(), f"{first}: {words!r} is not in a row above"
+        known |= dict.fromkeys(wings, names)
     return known
 
 
@@ -126,22 +115,34 @@ def hold(wrong: list[str]) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_layers_import_only_what_the_table_says() -> None:
-    """Lazily or not; layers of one row are strangers, and no layer is missing in the table."""
+def test_wings_import_only_what_the_table_says() -> None:
+    """Lazily or not; and no wing is missing in the table."""
     may = allowed()
-    assert "values" in may["scheduler"] <= may["cli"], "the table was not understood"
-    inside = [source for source in SOURCES if source.layer not in ENTRANCES]
-    wrong = [source.at(1, "not in the table") for source in inside if source.layer not in may]
-    for source in (source for source in inside if source.layer in may):
+    assert "base" in may["core"] <= may["cli"], "the table was not understood"
+    inside = [source for source in SOURCES if source.wing not in ENTRANCES]
+    wrong = [source.at(1, "not in the table") for source in inside if source.wing not in may]
+    for source in (source for source in inside if source.wing in may):
         for line, name in source.imports():
-            target = name.split(".")[1] if name.startswith("downpour.") else source.layer
-            if target != source.layer and target not in may[source.layer]:
-                wrong.append(source.at(line, f"{source.layer} must not import {target}"))
+            target = name.split(".")[1] if name.startswith("downpour.") else source.wing
+            if target != source.wing and target not in may[source.wing]:
+                wrong.append(source.at(line, f"{source.wing} must not import {target}"))
     hold(wrong)
 
 
+@pytest.mark.parametrize("unit", ["module", "room"])
+def test_nothing_is_imported_in_a_circle(unit: str) -> None:
+    """Neither files nor rooms, by no import at all; a room is a folder of a wing."""
+    order = TopologicalSorter[str]()
+    for source in (source for source in SOURCES if source.wing not in ENTRANCES):
+        for _, name in source.imports():
+            target = next((MODULES[one] for one in _prefixes(name) if one in MODULES), source)
+            if getattr(target, unit) != getattr(source, unit):
+                order.add(getattr(source, unit), getattr(target, unit))
+    order.prepare()
+
+
 def test_imports_are_absolute() -> None:
-    """Relative imports would slip past the layers."""
+    """Relative imports would slip past the table."""
     hold(
         [
             source.at(node.lineno, "relative import")
@@ -153,10 +154,10 @@ def test_imports_are_absolute() -> None:
 
 
 def test_pure_layers_touch_nothing() -> None:
-    """No clock, global randomness, files, threads, logging, Thrift or torch in the pure layers."""
+    """No clock, global randomness, files, threads, logging, Thrift or torch in the pure wings."""
     impure = re.compile(r"(open|print|input)\(|(np|numpy)\.random\.(?!default_rng\(\S)[a-z]")
     wrong = []
-    for source in (source for source in SOURCES if source.layer in PURE):
+    for source in (source for source in SOURCES if source.wing in PURE):
         wrong += [source.at(n, i) for n, i in source.imports() if IMPURE.match(i)]
         wrong += [source.at(n, call) for n, call in source.calls() if impure.match(call)]
     hold(wrong)
@@ -166,8 +167,8 @@ def test_heavy_and_foreign_modules_stay_where_they_belong() -> None:
     """Torch keeps out of the protocol, Thrift stays in rpc/, optional libraries come lazily."""
     wrong = []
     for source in SOURCES:
-        banned = {"torch"} if source.layer in NO_TORCH else set()
-        banned |= {"thrift"} if source.layer != "rpc" else set()
+        banned = {"torch"} if source.wing in NO_TORCH else set()
+        banned |= {"thrift"} if source.room != "network/rpc" else set()
         wrong += [source.at(n, i) for n, i in source.imports() if i.split(".")[0] in banned]
         wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in LAZY]
     hold(wrong)
@@ -231,7 +232,7 @@ def test_no_public_class_name_stands_for_two_things() -> None:
 
 
 def test_every_module_is_tested() -> None:
-    """A test imports it, or reaches it through modules of the same folder that a test imports."""
+    """A test imports it, or reaches it through modules of the same wing that a test imports."""
     reached: set[str] = set()
     ahead = [name for test in TESTS for _, name in test.imports()]
     while ahead:
@@ -239,11 +240,11 @@ def test_every_module_is_tested() -> None:
         if module is None or module in reached:
             continue
         reached.add(module)
-        folder = MODULES[module].path.parent
+        wing = MODULES[module].wing
         ahead += [
             name
             for _, name in MODULES[module].imports()
-            if any(MODULES[p].path.parent == folder for p in _prefixes(name) if p in MODULES)
+            if any(MODULES[p].wing == wing for p in _prefixes(name) if p in MODULES)
         ]
     hold(
         [

@@ -7,7 +7,7 @@ from coordination import Case, median_round
 from coordination import spec as idle
 
 import downpour
-from downpour.rpc.messages import Status
+from downpour.network.rpc.messages import Status
 from peers.job import BATCH, MEETINGS, MOMENTUM, RATE, Job, say
 
 

@@ -27,20 +27,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from downpour.errors import DownpourError
-from downpour.models import build
-from downpour.reports.export import to_png, to_svg
-from downpour.reports.report_tables import Cell, Column, Table
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import RunResult, StudyResult
-from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.simulator.capacity import Load, estimate_capacity
-from downpour.simulator.disk import DiskTimings
-from downpour.simulator.environment import Timings
-from downpour.spec import Spec
-from downpour.studies import Grid, grid_results, read_folder
-from downpour.training.flops import counted_flops, epoch_flops, layers_flops
-from downpour.values import DatasetFacts
+from downpour.base.errors import DownpourError
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.experiments.figures.export import to_png, to_svg
+from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.experiments.reading.statistics import Estimate
+from downpour.experiments.reading.study_result import RunResult, StudyResult
+from downpour.experiments.studies import Grid, grid_results, read_folder
+from downpour.experiments.tables.report_tables import Cell, Column, Table
+from downpour.learning.models import build
+from downpour.learning.training.flops import counted_flops, epoch_flops, layers_flops
+from downpour.virtual.capacity import Load, estimate_capacity
+from downpour.virtual.simulated.disk import DiskTimings
+from downpour.virtual.simulated.environment import Timings
 
 NETWORKS = ("xray-cnn", "conv-lstm")
 MEASURED = (1, 2, 4, 8)

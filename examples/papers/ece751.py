@@ -23,15 +23,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from downpour.errors import DownpourError
-from downpour.reports.export import to_png, to_svg
-from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
-from downpour.reports.measures import Measure
-from downpour.reports.report_tables import Cell, Column, Table
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import RunResult, StudyResult, SubgridResult
-from downpour.reports.style import LIGHT, series, styled
-from downpour.studies import Grid, grid_results, read_folder
+from downpour.base.errors import DownpourError
+from downpour.experiments.figures.export import to_png, to_svg
+from downpour.experiments.figures.figures import classes_figure, learning_figure, outcome_figure
+from downpour.experiments.figures.style import LIGHT, series, styled
+from downpour.experiments.reading.measures import Measure
+from downpour.experiments.reading.statistics import Estimate
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
+from downpour.experiments.studies import Grid, grid_results, read_folder
+from downpour.experiments.tables.report_tables import Cell, Column, Table
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""

@@ -8,22 +8,22 @@
 
 from __future__ import annotations
 
-from downpour.version import VERSION
+from downpour.base.version import VERSION
 
 # Type checkers take this name for typing's; importing typing would double the time of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from downpour.allowlist import allow
-    from downpour.api import run
-    from downpour.credentials import Credentials
-    from downpour.errors import DownpourError
-    from downpour.remote import Client
-    from downpour.replaying.replaying import replay
-    from downpour.reports import Result
-    from downpour.spec import Inside, Outer, Spec
-    from downpour.tasks import Task
-    from downpour.trained.loading import load_model
-    from downpour.trained.resuming import resumed
+    from downpour.base.errors import DownpourError
+    from downpour.core.spec import Inside, Outer, Spec
+    from downpour.experiments.api import run
+    from downpour.experiments.client import Client
+    from downpour.experiments.reproduction.reproducing import replay
+    from downpour.experiments.tables.notebook import Result
+    from downpour.experiments.trained_model.loading import load_model
+    from downpour.experiments.trained_model.resuming import resumed
+    from downpour.host.credentials import Credentials
+    from downpour.learning.allowlist import allow
+    from downpour.learning.tasks import Task
 
 __version__ = VERSION
 __all__ = [
@@ -44,19 +44,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "downpour.remote",
-    "Credentials": "downpour.credentials",
-    "DownpourError": "downpour.errors",
-    "Inside": "downpour.spec",
-    "Outer": "downpour.spec",
-    "Result": "downpour.reports",
-    "Spec": "downpour.spec",
-    "Task": "downpour.tasks.task",
-    "allow": "downpour.allowlist",
-    "load_model": "downpour.trained.loading",
-    "replay": "downpour.replaying.replaying",
-    "resumed": "downpour.trained.resuming",
-    "run": "downpour.api",
+    "Client": "downpour.experiments.client",
+    "Credentials": "downpour.host.credentials",
+    "DownpourError": "downpour.base.errors",
+    "Inside": "downpour.core.spec",
+    "Outer": "downpour.core.spec",
+    "Result": "downpour.experiments.tables.notebook",
+    "Spec": "downpour.core.spec",
+    "Task": "downpour.learning.tasks.task",
+    "allow": "downpour.learning.allowlist",
+    "load_model": "downpour.experiments.trained_model.loading",
+    "replay": "downpour.experiments.reproduction.reproducing",
+    "resumed": "downpour.experiments.trained_model.resuming",
+    "run": "downpour.experiments.api",
 }
 
 

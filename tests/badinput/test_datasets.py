@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour import datasets
+from downpour.base.errors import SpecError
 from downpour.cli.exit_status import LINE_CHARACTERS_MAX
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.core.spec import Spec
+from downpour.learning import datasets
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 Y = np.arange(10) % 2

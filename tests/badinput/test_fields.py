@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from downpour.base.errors import SpecError
 from downpour.cli.spec_options import parse_fields
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.spec_file import read_spec
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_spec
 from tests.badinput.conftest import Refused
 
 # Values as TOML has them, and what the line must say is accepted.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.devices import Devices, check_device, trained_on
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.devices import Devices, check_device, trained_on
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
 
 BARE = Devices()
 TWO_CARDS = Devices({"cuda": 2})

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from downpour import errors
-from downpour.errors import (
+from downpour.base import errors
+from downpour.base.errors import (
     DownpourError,
     ExperimentFailed,
     FailStop,

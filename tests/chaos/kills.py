@@ -22,16 +22,16 @@ from random import Random
 from time import monotonic
 
 from downpour import Client, Spec, run
-from downpour.records.record import read_record
-from downpour.records.record_lines import (
+from downpour.base.values import BLAMELESS
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     FailedLine,
     FinishedLine,
     RecordLine,
 )
-from downpour.store import SharedDirectory
-from downpour.values import BLAMELESS
+from downpour.files.store import SharedDirectory
 from tests.chaos.stage import PATIENCE_SECONDS, Process
 from tests.chaos.watching import Watcher, until_next_assignment
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from downpour import Spec
-from downpour.records.record_lines import (
+from downpour.files.records.record_lines import (
     AssignedLine,
     WorkerLeftLine,
 )

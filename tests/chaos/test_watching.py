@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.records.record import RecordWriter
-from downpour.records.record_lines import (
+from downpour.files.records.record import RecordWriter
+from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     RecordLine,

@@ -10,8 +10,8 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Self
 
-from downpour.records.record import parse_lines
-from downpour.records.record_lines import (
+from downpour.files.records.record import parse_lines
+from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     RecordLine,

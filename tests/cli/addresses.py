@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.stage import Process
-from tests.objects.lab import S3Server
+from tests.files.objects.lab import S3Server
 
 COMMAND = sys.executable, "-m", "downpour.cli"
 INSIDE = "DOWNPOUR_TESTS_INSIDE"

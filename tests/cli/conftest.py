@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour.allowlist import FOLDERS
-from downpour.allowlist import VARIABLE as ALLOWED
 from downpour.cli import run_command
-from downpour.credentials import FILES, TOKEN
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.host.credentials import FILES, TOKEN
+from downpour.learning.allowlist import FOLDERS
+from downpour.learning.allowlist import VARIABLE as ALLOWED
 
 
 @dataclass(frozen=True)

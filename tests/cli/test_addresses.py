@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.addresses import matrix, why_not
-from tests.objects import lab
+from tests.files.objects import lab
 
 PAGE = Path(__file__).parents[2] / "docs" / "which-cluster.md"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from downpour.version import VERSION
+from downpour.base.version import VERSION
 
 COMMANDS = (
     *("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results"),

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.records.record import RecordWriter
-from downpour.records.record_lines import CancelledLine, SubmittedLine
-from downpour.spec import Spec
-from downpour.store.layout import RECORD_NAME
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
+from downpour.files.records.record import RecordWriter
+from downpour.files.records.record_lines import CancelledLine, SubmittedLine
+from downpour.files.store.layout import RECORD_NAME
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from downpour import __version__
-from downpour.devices import NAMES
-from downpour.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
+from downpour.base.devices import NAMES
+from downpour.network.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
 
 Refused = Callable[..., str]
 COMMAND = [sys.executable, "-m", "downpour.cli"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from downpour.cli import run_command
-from downpour.policylab.comparison import contenders
+from downpour.virtual.policylab.comparison import contenders
 
 ROUNDS, WORKERS = 2, 3
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from downpour.version import VERSION
+from downpour.base.version import VERSION
 
 Downpour = Callable[..., Any]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from downpour.base.errors import DownpourError, SpecError
 from downpour.cli.exit_status import LINE_CHARACTERS_MAX, VARIABLE, report_error
-from downpour.errors import DownpourError, SpecError
 
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 
@@ -87,7 +87,7 @@ def test_a_traceback_is_shown_to_who_asks(
     monkeypatch.setenv(VARIABLE, "1")
     report_error(SpecError("epochs", 0, "must be 1"))
     said = capsys.readouterr().err
-    assert said.startswith("downpour.errors.SpecError: epochs")
+    assert said.startswith("downpour.base.errors.SpecError: epochs")
     assert said.endswith("\ndownpour: epochs = 0: must be 1\n")
 
 

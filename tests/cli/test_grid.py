@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from downpour.cli import grid, report
-from downpour.studies import Grid, StudyFolder, run_study
-from tests.studies.conftest import GRID, FakeBackend, Silence
+from downpour.experiments.studies import Grid, StudyFolder, run_study
+from tests.experiments.studies.conftest import GRID, FakeBackend, Silence
 
 
 @pytest.fixture

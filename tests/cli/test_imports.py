@@ -47,7 +47,9 @@ def test_a_command_imports_itself_alone(command: str) -> None:
     """The other commands' modules stay out, so that health checks and workers start quickly."""
     with process(command, "--no-such-option") as running:
         names, _ = imported_until("downpour: No such option", running)
-    assert not names & (NEVER | TORCH | {"numpy", "thrift", "downpour.spec", "downpour.rpc"})
+    assert not names & (
+        NEVER | TORCH | {"numpy", "thrift", "downpour.core.spec", "downpour.network.rpc"}
+    )
 
 
 def test_managers_and_workers_and_health_checks_import_what_they_need(tmp_path: Path) -> None:
@@ -58,8 +60,8 @@ def test_managers_and_workers_and_health_checks_import_what_they_need(tmp_path: 
         address = line.split()[2].rstrip(",")
         with process("worker", "--manager", address, "--shared", tmp_path) as worker:
             names, _ = imported_until("worker at ", worker)
-            assert not names & (NEVER | {"downpour.scheduler", "torch._dynamo", "sympy"})
+            assert not names & (NEVER | {"downpour.core.scheduler", "torch._dynamo", "sympy"})
         with process("ping", address, "--shared", tmp_path) as check:
             names = set(re.findall(r"\| +([\w.]+)$", check.communicate()[1], re.MULTILINE))
             assert check.returncode == 0
-        assert not names & (NEVER | TORCH | {"downpour.scheduler", "downpour.spec"})
+        assert not names & (NEVER | TORCH | {"downpour.core.scheduler", "downpour.core.spec"})

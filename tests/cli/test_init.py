@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from downpour import load_model
-from downpour.operations.templates import TEMPLATES
-from downpour.spec_file import read_toml
+from downpour.cluster.operations.templates import TEMPLATES
+from downpour.files.spec_file import read_toml
 from tests.cli.conftest import Downpour
 
 LINES_MAX = 40

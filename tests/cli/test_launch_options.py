@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from downpour.cli.launch_options import Launching
-from downpour.launchers import LocalCluster
-from downpour.spec_file import read_spec
-from downpour.studies import Grid
+from downpour.cluster.launchers import LocalCluster
+from downpour.experiments.studies import Grid
+from downpour.files.spec_file import read_spec
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from downpour.base.errors import SpecError
 from downpour.cli.option_conflicts import refuse_both
-from downpour.errors import SpecError
 
 TRACES = Path(__file__).parents[2] / "traces"
 

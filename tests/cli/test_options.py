@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
 from downpour.cli.options import whole_number
-from downpour.rpc import parse_address
-from downpour.values import DEFAULT_MANAGER, DEFAULT_PORT
+from downpour.network.rpc import parse_address
 
 
 def test_the_default_manager_is_at_the_default_port() -> None:

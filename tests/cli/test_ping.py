@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from downpour.rpc import WorkerInfo, serve_worker
-from downpour.version import VERSION
+from downpour.base.version import VERSION
+from downpour.network.rpc import WorkerInfo, serve_worker
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Served

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from downpour.base.errors import SpecError
+from downpour.base.values import ExperimentState
 from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
-from downpour.errors import SpecError
-from downpour.reports import Result
-from downpour.rpc.messages import ExperimentSummary, Status
-from downpour.spec import Spec
-from downpour.values import ExperimentState
-from tests.reports.test_terminal_tables import LINES
+from downpour.core.spec import Spec
+from downpour.experiments.reading import Result
+from downpour.network.rpc.messages import ExperimentSummary, Status
+from tests.experiments.reports.test_terminal_tables import LINES
 
 
 def test_two_formats_at_once_are_refused() -> None:

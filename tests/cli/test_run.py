@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from downpour.cli import run
-from downpour.spec import Spec
+from downpour.core.spec import Spec
 
 COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
 PATIENCE_SECONDS = 60

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from downpour.simulator import run, search
-from downpour.simulator.manager import SimulatedManager
-from tests.simulator.defects import ActsBeforeItKeeps
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.trials import seed_search as search
+from downpour.virtual.trials import simulation as run
+from tests.virtual.simulator.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
 

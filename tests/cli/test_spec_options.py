@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import pytest
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.cli.spec_options import parse_fields, with_spec
-from downpour.errors import SpecError
-from downpour.spec import Option, Spec
+from downpour.core.spec import Option, Spec
 
 MISTAKES = [
     (["--learning-rate", "-1"], "learning_rate = -1: must be a number above 0"),

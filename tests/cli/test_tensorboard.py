@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.studies import Grid, StudyFolder, read_folder, run_study
-from tests.studies.conftest import GRID, SEARCH, FakeBackend, Silence
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.experiments.studies import Grid, StudyFolder, read_folder, run_study
+from tests.experiments.studies.conftest import GRID, SEARCH, FakeBackend, Silence
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 ASKED = {"grid": GRID, "tune": SEARCH}
-GESTURES = str(Path(__file__).parents[1] / "reports" / "recorded" / "gestures")
+GESTURES = str(Path(__file__).parents[1] / "experiments" / "reports" / "recorded" / "gestures")
 
 
 def accuracies(folder: Path) -> list[float]:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from downpour.credentials import Credentials
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.operations.certificates import issue
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.cluster.operations.certificates import issue
+from downpour.host.credentials import Credentials
 
 Refused = Callable[..., str]
 HERE = "127.0.0.1"

@@ -22,7 +22,7 @@ from threading import Thread
 
 import pytest
 
-from downpour.operations.certificates import issue
+from downpour.cluster.operations.certificates import issue
 
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 PATIENCE_SECONDS = 60

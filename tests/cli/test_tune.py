@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from downpour.spec import Spec
-from downpour.studies import Search, StudyFolder, run_study
-from downpour.studies.lock import held, holder
-from tests.studies.conftest import SEARCH, FakeBackend, Silence
-from tests.studies.test_detached import wait_for
+from downpour.core.spec import Spec
+from downpour.experiments.studies import Search, StudyFolder, run_study
+from downpour.experiments.studies.lock import held, holder
+from tests.experiments.studies.conftest import SEARCH, FakeBackend, Silence
+from tests.experiments.studies.test_detached import wait_for
 
 QUICK = """\
 name = "quick"

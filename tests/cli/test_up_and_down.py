@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from downpour.launchers import systemd
-from downpour.launchers.standing import StandingCluster, StandingFolder
+from downpour.cluster.launchers import systemd
+from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder
 
 Downpour = Callable[..., Any]
 

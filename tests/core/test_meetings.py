@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.spec import Meetings, Spec
+from downpour.core.spec import Meetings, Spec
 
 
 def test_without_meetings_a_round_is_an_epoch() -> None:

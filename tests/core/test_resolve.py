@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.resolve import oddities, resolve
-from downpour.spec import Option, ResolvedSpec, Spec
+from downpour.base.errors import SpecError
+from downpour.core.resolve import oddities, resolve
+from downpour.core.spec import Option, ResolvedSpec, Spec
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.modes import MODES
-from downpour.spec import Spec, parse_split
+from downpour.base.errors import SpecError
+from downpour.core.modes import MODES
+from downpour.core.spec import Spec, parse_split
 
 texts = st.text(max_size=20)
 numbers = st.floats(allow_nan=False, allow_infinity=False)

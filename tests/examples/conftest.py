@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from downpour import Spec
-from downpour.allowlist import VARIABLE
-from downpour.extras import is_installed
-from downpour.spec_file import read_spec
-from tests.datasets.conftest import write_idx
+from downpour.files.spec_file import read_spec
+from downpour.host.extras import is_installed
+from downpour.learning.allowlist import VARIABLE
+from tests.learning.datasets.conftest import write_idx
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from downpour import Spec, Task
-from downpour.training.batches import batch_order
-from downpour.training.numerics import step_seed
+from downpour.learning.training.epoch_order import batch_order
+from downpour.learning.training.numerics import step_seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from pathlib import Path
 import pytest
 
 from downpour import Spec
-from downpour.api import embed
-from downpour.reports import Result
-from downpour.tasks.own import own_task
+from downpour.experiments.api import embed
+from downpour.experiments.reading import Result
+from downpour.learning.tasks.own import own_task
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import SMALL, Example, examples_here
 from tests.examples.plain import plain_training

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from downpour import DownpourError, Spec
-from downpour.training.trial import check_trains
+from downpour.learning.training.trial import check_trains
 from tests.examples.conftest import FOLDER
-from tests.tasks.conftest import lab, loaded
+from tests.learning.tasks.conftest import lab, loaded
 
 __all__ = ["lab"]
 
@@ -41,7 +41,7 @@ WRONG = [
 
 
 def submit(name: str, folder: Path) -> None:
-    """Submit a task of `tests/tasks/own_tasks.py`."""
+    """Submit a task of `tests/learning/tasks/own_tasks.py`."""
     task = loaded(folder, name)
     task.network()
     check_trains(task, [np.arange(task.count("train"))])

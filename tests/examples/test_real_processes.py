@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from downpour import Client, Spec, run
-from downpour.api import embed
-from downpour.launchers import LocalCluster
-from downpour.reports import Result
-from downpour.rpc.messages import Status
+from downpour.cluster.launchers import LocalCluster
+from downpour.experiments.api import embed
+from downpour.experiments.reading import Result
+from downpour.network.rpc.messages import Status
 from tests.chaos.stage import Process
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import Example, examples_here

@@ -15,15 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from downpour import Spec
-from downpour.store import decode, encode
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import LoadedTask, load
-from downpour.training.evaluation import evaluate
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import frozen_of, parameters_of, ties_of
+from downpour.files.store import decode, encode
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import frozen_of, parameters_of, ties_of
 from tests.examples.conftest import Example
 from tests.examples.plain import plain_training
-from tests.training.conftest import same_bytes
+from tests.learning.training.conftest import same_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 

@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import downpour
-from downpour.accelerators import devices_here
-from downpour.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.remote import spec_of
-from downpour.rpc.messages import Status
+from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.experiments.client import spec_of
+from downpour.learning.accelerators import devices_here
+from downpour.network.rpc.messages import Status
 
 QUICK = downpour.Spec(
     name="quick", shards=3, epochs=3, batch_size=32, learning_rate=0.05, momentum=0.9, seed=7

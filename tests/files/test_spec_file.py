@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.spec_file import read_spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_spec
 
 
 def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:

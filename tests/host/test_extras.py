@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.errors import MissingPackage
-from downpour.extras import EXTRAS, require
+from downpour.base.errors import MissingPackage
+from downpour.host.extras import EXTRAS, require
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 HIDDEN = sorted({module for modules in EXTRAS.values() for module in modules})
 # Found by Python before anything else is imported, in every process that inherits the environment.
 HIDES = f"""
@@ -153,8 +153,9 @@ def test_a_command_without_its_library_is_one_line(
 def test_the_package_imports_without_any_of_them(bare: dict[str, str]) -> None:
     """Every module of it but those that make certificates; the libraries really are hidden."""
     code = (
-        "import downpour, downpour.cli.commands, downpour.manager.process, downpour.worker.process,"
-        " downpour.reports.figures, downpour.policylab.figure, downpour.datasets, downpour.models"
+        "import downpour, downpour.cli.commands, downpour.cluster.manager.process,"
+        " downpour.cluster.worker.process, downpour.experiments.figures.figures,"
+        " downpour.virtual.policylab.figure, downpour.learning.datasets, downpour.learning.models"
     )
     subprocess.run([sys.executable, "-c", code], env=bare, check=True)
     code = "import scipy"

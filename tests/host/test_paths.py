@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.paths import path_of
+from downpour.base.errors import SpecError
+from downpour.host.paths import path_of
 
 
 def test_text_and_paths_are_paths() -> None:

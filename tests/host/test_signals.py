@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from downpour.signals import kept_handlers, on_interrupt, on_leaving
+from downpour.host.signals import kept_handlers, on_interrupt, on_leaving
 
 OF_ENGINES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.text import LogFormatter, one_line
+from downpour.host.text import LogFormatter, one_line
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.launchers.hosts import read_hosts
-from downpour.policylab.traced import read_recordings
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.hosts import read_hosts
+from downpour.files.spec_file import read_launch, read_spec
+from downpour.host.user_file import read_user_file
 from downpour.predictor.fitting.traces import read_traces
 from downpour.predictor.model_file import read_trained
-from downpour.spec_file import read_launch, read_spec
-from downpour.user_file import read_user_file
+from downpour.virtual.policylab.traced import read_recordings
 
 
 def fifo(path: Path) -> None:

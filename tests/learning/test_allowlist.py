@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from downpour.allowlist import (
+from downpour.base.errors import SpecError
+from downpour.learning.allowlist import (
     FOLDERS,
     VARIABLE,
     allow,
@@ -18,7 +19,6 @@ from downpour.allowlist import (
     load_factory,
     source_file,
 )
-from downpour.errors import SpecError
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,16 @@ def test_a_factory_outside_the_list_is_refused_by_naming_the_list(
         load_factory("dataset", "allowed_probe:make")
 
 
-@pytest.mark.parametrize("listed", ["", "downpour", "downpour.datasets,downpour.models"])
+@pytest.mark.parametrize(
+    "listed", ["", "downpour", "downpour.learning.datasets,downpour.learning.models"]
+)
 @pytest.mark.parametrize(
     "name",
-    ["downpour.datasets:prepare", "downpour.datasets.idx:read_idx", "downpour.models:build"],
+    [
+        "downpour.learning.datasets:prepare",
+        "downpour.learning.datasets.idx:read_idx",
+        "downpour.learning.models:build",
+    ],
 )
 def test_no_part_of_this_package_is_a_factory(
     name: str, listed: str, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +83,9 @@ def test_a_prefix_ends_at_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
         check_factory("model", "allowed_probe:make")
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "downpour.store:x", "a:b.c", ":x"])
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:run", "downpour.files.store:x", "a:b.c", ":x"]
+)
 def test_dangerous_and_malformed_names_are_refused(name: str) -> None:
     """Nothing that happens to be installed can be called, and only one plain name is looked up."""
     with pytest.raises(SpecError):

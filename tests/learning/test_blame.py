@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from downpour.blame import describe_error
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.blame import describe_error
 
 
 def test_the_innermost_line_outside_of_libraries_is_named() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour import allowlist
-from downpour.errors import OtherCode, SpecError
-from downpour.factory_code import check_code, code_of, fixed_code
+from downpour.base.errors import OtherCode, SpecError
+from downpour.learning import allowlist
+from downpour.learning.factory_code import check_code, code_of, fixed_code
 
 NETS = "mine.nets:build"
 

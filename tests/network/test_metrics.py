@@ -15,13 +15,13 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from downpour import metrics
-from downpour.credentials import Credentials
-from downpour.errors import Refused, SpecError
-from downpour.metrics import MetricsEndpoint, Timing, counter, gauge, summary
-from downpour.operations.certificates import issue
-from downpour.rpc import OPEN, Trust
-from downpour.version import VERSION
+from downpour.base.errors import Refused, SpecError
+from downpour.base.version import VERSION
+from downpour.cluster.operations.certificates import issue
+from downpour.host.credentials import Credentials
+from downpour.network import metrics
+from downpour.network.metrics import MetricsEndpoint, Timing, counter, gauge, summary
+from downpour.network.rpc import OPEN, Trust
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

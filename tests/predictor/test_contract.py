@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.base.values import Forecast
 from downpour.predictor import Predictor, make
 from downpour.predictor.features import STATE
 from downpour.predictor.fitting.cross_validation import NAMES, Fitted
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.model_file import Trained
-from downpour.values import Forecast
 
 FAMILY = pytest.mark.parametrize("name", NAMES)
 NUMBERS = st.one_of(

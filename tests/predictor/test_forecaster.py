@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from downpour.predictor.base import Features, Request
-from downpour.predictor.forecaster import Forecaster
-from downpour.scheduler import Scheduler
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Forecast,
     Progress,
@@ -21,6 +15,12 @@ from downpour.values import (
     SystemState,
     Update,
 )
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES, Policy
+from downpour.predictor.base import Features, Request
+from downpour.predictor.forecaster import Forecaster
 
 FILE = PublishedFile(name="file", size_bytes=1, checksum="0")
 STATE = SystemState(cpu_others=0.5, load_average=1.0, memory_used=0.25, io_wait=0.125)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 from downpour.predictor.model_file import FORMAT, VERSION, Trained, read_trained, write_trained
 
 

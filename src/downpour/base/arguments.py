@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from downpour.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _P = ParamSpec("_P")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from downpour.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean
 
 CPU = "cpu"
 AUTO = "auto"

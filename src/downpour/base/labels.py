@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 LABELS_MAX, CHARACTERS_MAX = 16, 64
 _LABEL = re.compile(r"[A-Za-z0-9][\w.-]*=.*")

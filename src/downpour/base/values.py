@@ -1,8 +1,8 @@
 """The small values that messages, files and the scheduler share; pure, and frozen.
 
 They name things (a published file, an attempt) and carry measurements (an update, an evaluation,
-the state of a machine). They never read or write anything: `store/` owns files, `rpc/wire.py`
-turns these values into Thrift structs and back.
+the state of a machine). They never read or write anything: `files/store/` owns files,
+`network/rpc/wire.py` turns these values into Thrift structs and back.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AttemptId:
 
 
 class ExperimentState(StrEnum):
-    """The state of an experiment; `scheduler/lifecycle.py` has the steps between them."""
+    """The state of an experiment; `core/scheduler/lifecycle.py` has the steps between them."""
 
     WAITING = "waiting"
     PREPARING = "preparing"

@@ -37,7 +37,7 @@ def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> i
     """
     from downpour.cli.commands import command_line
     from downpour.cli.exit_status import final_status, report_error
-    from downpour.signals import stop_at_signals
+    from downpour.host.signals import stop_at_signals
 
     try:
         if interruptible:

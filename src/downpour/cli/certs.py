@@ -10,10 +10,10 @@ import typer
 
 from downpour.cli.options import path_option, whole_number
 from downpour.cli.printing import out
-from downpour.extras import require
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
-    from downpour.operations.certificates import Certified, Issued
+    from downpour.cluster.operations.certificates import Certified, Issued
 
 
 def certs(
@@ -47,7 +47,7 @@ def certs(
     file is ever overwritten.
     """
     require("downpour certs", "certs")
-    from downpour.operations.certificates import issue
+    from downpour.cluster.operations.certificates import issue
 
     issued = issue(names, folder, days=days)
     for line in _report(issued):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.base.errors import SpecError, StoreError, Unreachable
 from downpour.cli.options import (
     SHARED,
     AnyExperiment,
@@ -36,17 +37,16 @@ from downpour.cli.printing import (
 )
 from downpour.cli.spec_options import with_spec
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
-from downpour.discovery.waiting import CONNECT_SECONDS
-from downpour.errors import SpecError, StoreError, Unreachable
-from downpour.spec import Spec
+from downpour.core.spec import Spec
+from downpour.host.credentials import Credentials
+from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 if TYPE_CHECKING:
-    from downpour.records.record_lines import RecordLine
-    from downpour.remote import Client
-    from downpour.reports import Result
-    from downpour.reports.event_files import Follower
-    from downpour.rpc.messages import ExperimentSummary, Status
+    from downpour.experiments.client import Client
+    from downpour.experiments.pages.event_files import Follower
+    from downpour.experiments.reading import Result
+    from downpour.files.records.record_lines import RecordLine
+    from downpour.network.rpc.messages import ExperimentSummary, Status
 
     Record = list[tuple[float, RecordLine]]
 
@@ -87,7 +87,7 @@ def submit(
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
-    from downpour.api import following
+    from downpour.experiments.api import following
 
     with (
         _client(manager, credentials, shared, connect_seconds) as client,
@@ -121,7 +121,7 @@ def status(
     if as_json:
         print_json(asdict(now))
         return
-    from downpour.reports.live import status_view
+    from downpour.experiments.tables.live import status_view
 
     out().print(status_view(now))
 
@@ -141,7 +141,7 @@ def watch(
     """
     from rich.live import Live
 
-    from downpour.reports.live import status_view
+    from downpour.experiments.tables.live import status_view
 
     with (
         _client(manager, credentials, shared, connect_seconds) as client,
@@ -183,7 +183,7 @@ def list_experiments(
     if as_json:
         print_json([asdict(one) for one in experiments])
         return
-    from downpour.reports.live import experiments_table
+    from downpour.experiments.tables.live import experiments_table
 
     out().print(experiments_table(experiments))
 
@@ -218,11 +218,11 @@ def results(
     an object store the manager is asked first, which knows more than is there while it trains.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    from downpour.reports import Result
+    from downpour.experiments.reading import Result
 
     record, folder = _find(experiment, shared, manager, credentials)
     if tensorboard is not None:
-        from downpour.reports.event_files import write_events
+        from downpour.experiments.pages.event_files import write_events
 
         write_events(record, tensorboard)
     print_result(Result.from_record(record, folder), as_json=as_json, as_csv=as_csv)
@@ -230,7 +230,7 @@ def results(
 
 def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None) -> Result:
     """Show an experiment until it ends, and write its event files."""
-    from downpour.reports.progress import ProgressDisplay
+    from downpour.experiments.tables.progress import ProgressDisplay
 
     with ProgressDisplay(err()) as display:
         show = with_spec_shown(spec, display.show)
@@ -245,8 +245,8 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
 
 def _stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
     """List the last experiments in a directory, and note that no manager answers."""
-    from downpour.reports.stored_experiments import experiments_in, stored_records
-    from downpour.store.location import seen_location
+    from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
+    from downpour.files.store.location import seen_location
 
     with stored_records(seen_location(shared), last=most) as folder:
         experiments = experiments_in(folder, most)
@@ -262,11 +262,11 @@ def _client(
     shared: Path | str | None = None,
     connect_seconds: float = 0.0,
 ) -> Iterator[Client]:
-    """Make a client of the manager that is meant (`discovery/managers.py`).
+    """Make a client of the manager that is meant (`network/discovery/managers.py`).
 
     If none answers, the error says how to start or name one, unless the user gave its address.
     """
-    from downpour.remote import Client
+    from downpour.experiments.client import Client
 
     wait = connect_seconds
     try:
@@ -287,11 +287,11 @@ def _find(
     experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder if this machine has it."""
-    from downpour.records.record import parse_lines, read_record
-    from downpour.reports.stored_experiments import stored_records
-    from downpour.store import SharedDirectory
-    from downpour.store.layout import RECORD_NAME
-    from downpour.store.location import seen_location
+    from downpour.experiments.reading.stored_experiments import stored_records
+    from downpour.files.records.record import parse_lines, read_record
+    from downpour.files.store import SharedDirectory
+    from downpour.files.store.layout import RECORD_NAME
+    from downpour.files.store.location import seen_location
 
     try:
         here = None if isinstance(shared, str) else shared or SHARED

@@ -11,6 +11,10 @@ from typing import Annotated
 
 import typer
 
+from downpour.base.devices import NAMES, check_device
+from downpour.base.errors import ComeAgain, DownpourError, SpecError
+from downpour.base.labels import checked_labels
+from downpour.base.values import DEFAULT_PORT
 from downpour.cli.options import (
     SHARED,
     ConnectSeconds,
@@ -24,18 +28,14 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import TOKEN_NAME, Credentials
-from downpour.devices import NAMES, check_device
-from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
-from downpour.errors import ComeAgain, DownpourError, SpecError
-from downpour.extras import require
-from downpour.labels import checked_labels
-from downpour.manager.options import ManagerOptions, checked_patience
-from downpour.paths import is_object_store
-from downpour.signals import on_leaving, waiting_for_leave
-from downpour.text import set_up_log
-from downpour.values import DEFAULT_PORT
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.manager.options import ManagerOptions, checked_patience
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import TOKEN_NAME, Credentials
+from downpour.host.extras import require
+from downpour.host.paths import is_object_store
+from downpour.host.signals import on_leaving, waiting_for_leave
+from downpour.host.text import set_up_log
+from downpour.network.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
 
 _COUNT_MAX = 1000
 _PROCESSES_MAX = 256
@@ -197,7 +197,7 @@ def manager(
         require("--metrics-port", "metrics")
     if make_token:
         credentials = _with_token(credentials, shared)
-    from downpour.manager.process import run_manager
+    from downpour.cluster.manager.process import run_manager
 
     options = ManagerOptions(
         shared=str(shared),
@@ -280,7 +280,7 @@ def worker(
 
 
 def _run_one(options: WorkerOptions) -> None:
-    from downpour.worker.process import run_worker
+    from downpour.cluster.worker.process import run_worker
 
     try:
         run_worker(options, lambda here, to: note(f"worker at {here}, manager {to}"), _say_where)
@@ -294,8 +294,8 @@ def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
         raise SpecError("count", count, f"must be from 1 to {_COUNT_MAX}")
     if options.advertise.rpartition(":")[2].isdigit():
         raise SpecError("advertise", options.advertise, "needs no port with --count")
-    from downpour.launchers.several import run_several
-    from downpour.worker.process import default_name
+    from downpour.cluster.launchers.local_group import run_several
+    from downpour.cluster.worker.process import default_name
 
     named = replace(options, name=options.name or default_name(os.environ))
     ends = run_several(named, count, log, waiting_for_leave())
@@ -324,7 +324,7 @@ def _say_where(url: str) -> None:
 
 
 def _with_token(credentials: Credentials, shared: Path | str) -> Credentials:
-    from downpour.store.token import make_token
+    from downpour.files.store.token import make_token
 
     if not credentials.token_file and is_object_store(shared):
         accepted = "needs --token-file, because a token does not belong into an object store"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.main import get_command
 
+from downpour.base.version import VERSION
 from downpour.cli.help import Command, Group
-from downpour.version import VERSION
 
 if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
     from downpour.cli import (  # noqa: F401
@@ -32,9 +32,9 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         report,
         run,
         simulate,
-        standing,
         trained,
         tune,
+        up_and_down,
     )
 
 _FUNCTIONS = {
@@ -46,9 +46,9 @@ _FUNCTIONS = {
     "tune": "tune.tune",
     "manager": "cluster.manager",
     "worker": "cluster.worker",
-    "up": "standing.up",
-    "ps": "standing.ps",
-    "down": "standing.down",
+    "up": "up_and_down.up",
+    "ps": "up_and_down.ps",
+    "down": "up_and_down.down",
     "submit": "clients.submit",
     "status": "clients.status",
     "watch": "clients.watch",

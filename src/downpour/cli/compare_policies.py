@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.base.errors import SpecError, did_you_mean
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import (
     Allow,
@@ -23,17 +24,16 @@ from downpour.cli.options import (
     whole_number,
 )
 from downpour.cli.printing import check_format, err, note, out, print_json
-from downpour.errors import SpecError, did_you_mean
-from downpour.extras import require
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downpour.policylab.comparison import Contender, Settings, Trial
-    from downpour.policylab.conditions import Conditions
-    from downpour.policylab.scenarios import Choice
-    from downpour.policylab.tables import Prices
-    from downpour.spec import Spec
+    from downpour.core.spec import Spec
+    from downpour.virtual.policylab.comparison import Contender, Settings, Trial
+    from downpour.virtual.policylab.conditions import Conditions
+    from downpour.virtual.policylab.scenarios import Choice
+    from downpour.virtual.policylab.tables import Prices
 
 _COSTS = "Costs"
 _FIGURES = (".png", ".svg")
@@ -150,9 +150,9 @@ def compare_policies(
     long as its median task. Means are over jobs, with 95 % intervals.
     """
     require("downpour compare-policies", "report")
-    from downpour.policylab.comparison import Settings
-    from downpour.policylab.scenarios import Choice
-    from downpour.policylab.tables import Prices
+    from downpour.virtual.policylab.comparison import Settings
+    from downpour.virtual.policylab.scenarios import Choice
+    from downpour.virtual.policylab.tables import Prices
 
     check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
@@ -184,9 +184,9 @@ Work = list[tuple["Contender", "Conditions"]]
 
 def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
     """Read the policies to compare; one that cannot use standbys has none unless they are given."""
-    from downpour.policylab.coding import CODES
-    from downpour.policylab.comparison import BASELINE, Contender, contenders
-    from downpour.stragglers import POLICIES
+    from downpour.core.stragglers import POLICIES
+    from downpour.virtual.policylab.coding import CODES
+    from downpour.virtual.policylab.comparison import BASELINE, Contender, contenders
 
     known, chosen = contenders(), []
     for word in policies.split(",") if policies else known:
@@ -203,8 +203,8 @@ def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Conten
 
 def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
     """Return each contender with each job, scenario by scenario."""
-    from downpour.policylab.scenarios import conditions_of, scenarios_of
-    from downpour.policylab.traced import read_recordings
+    from downpour.virtual.policylab.scenarios import conditions_of, scenarios_of
+    from downpour.virtual.policylab.traced import read_recordings
 
     recordings = read_recordings(traces)
     names = words.split(",") if words else scenarios_of(recordings)
@@ -213,8 +213,8 @@ def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Cho
 
 
 def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
-    from downpour.policylab.comparison import run_trial
     from downpour.predictor import make, read_trained
+    from downpour.virtual.policylab.comparison import run_trial
 
     trained = read_trained()
     predictor = None if blind else lambda: make("selector", trained)
@@ -228,8 +228,8 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
 
 def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
     """Read the spec to train, and check its dataset before the comparison runs for minutes."""
-    from downpour.spec_file import read_spec
-    from downpour.tasks import check_named
+    from downpour.files.spec_file import read_spec
+    from downpour.learning.tasks import check_named
 
     if path is None:
         return None
@@ -240,7 +240,7 @@ def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
 
 def _train(trials: list[Trial], spec: Spec | None, data_dir: Path | None) -> list[Trial]:
     """Train with the shards that counted in each trial, if there is a spec."""
-    from downpour.policylab.learning import Learning
+    from downpour.virtual.policylab.learning import Learning
 
     if spec is None:
         return trials
@@ -290,7 +290,7 @@ def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
 
 
 def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:
-    from downpour.policylab.tables import csv_of, price_table, rows_of, scenario_table
+    from downpour.virtual.policylab.tables import csv_of, price_table, rows_of, scenario_table
 
     if as_json:
         print_json(rows_of(trials, prices))
@@ -304,7 +304,7 @@ def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) 
 
 def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
     """Yield a table's title and trials: for each scenario, then for those of the trace together."""
-    from downpour.policylab.scenarios import MADE_UP
+    from downpour.virtual.policylab.scenarios import MADE_UP
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))
     for name in names:
@@ -315,8 +315,8 @@ def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
 
 
 def _draw(trials: list[Trial], path: Path) -> None:
-    from downpour.policylab.figure import policy_figure
-    from downpour.reports.style import styled
+    from downpour.experiments.figures.style import styled
+    from downpour.virtual.policylab.figure import policy_figure
 
     try:
         with styled("policies"):

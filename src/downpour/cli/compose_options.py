@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.launchers import Launcher, LaunchPlan
-from downpour.launchers.compose import (
+from downpour.cluster.launchers import Launcher, LaunchPlan
+from downpour.cluster.launchers.compose import (
     DEFAULT_FILE,
     DEFAULT_IMAGE,
     ComposeEngine,

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.cli.options import SHARED, AsJson, Location
 from downpour.cli.printing import err, out, print_json, say
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
-from downpour.errors import SpecError
-from downpour.launchers.hosts import read_hosts
-from downpour.launchers.ssh_script import SshOptions
+from downpour.cluster.launchers.hosts import read_hosts
+from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.host.credentials import Credentials
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.launchers.ssh_looking import Look
-    from downpour.operations.finding import Finding
-    from downpour.operations.host_checks import HostReport
+    from downpour.cluster.launchers.ssh_probe import Look
+    from downpour.cluster.operations.finding import Finding
+    from downpour.cluster.operations.host_checks import HostReport
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
 _MENDABLE = 2
@@ -68,7 +68,7 @@ def doctor(
     processors and memory is free, and whether it has the same folder and numeric class as the
     others.
     """
-    from downpour.operations.doctor import is_healthy
+    from downpour.cluster.operations.doctor import is_healthy
 
     reports = _reports(hosts, ssh_config, shared)
     findings = _findings(shared, manager, credentials)
@@ -93,15 +93,15 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
     hosts = read_hosts(file)
     if not isinstance(shared, Path) or not shared.is_dir():
         raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
-    from downpour.operations.host_checks import examine
+    from downpour.cluster.operations.host_checks import examine
 
     with err().status(f"looking at {len(hosts)} hosts"):
         return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
 
 
 def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
-    from downpour.operations.doctor import diagnose
-    from downpour.rpc import ManagerClient, Trust, parse_address
+    from downpour.cluster.operations.doctor import diagnose
+    from downpour.network.rpc import ManagerClient, Trust, parse_address
 
     with ExitStack() as stack:
         client = None

@@ -25,9 +25,9 @@ from pathlib import Path
 import typer
 from typer.exceptions import TyperException
 
-from downpour.errors import DownpourError
-from downpour.signals import Terminated
-from downpour.text import one_line
+from downpour.base.errors import DownpourError
+from downpour.host.signals import Terminated
+from downpour.host.text import one_line
 
 VARIABLE = "DOWNPOUR_TRACEBACK"
 LINE_CHARACTERS_MAX = 1000

@@ -25,13 +25,13 @@ from downpour.cli.options import (
 )
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
-from downpour.extras import require
+from downpour.host.credentials import Credentials
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from downpour.studies import Grid, StudyFolder
+    from downpour.experiments.studies import Grid, StudyFolder
 
 
 @with_launcher
@@ -75,7 +75,7 @@ def grid(
     refuse_own_data(context, manager)
     allow_code(allow, file)
     require("downpour grid", "report")
-    from downpour.studies import Grid
+    from downpour.experiments.studies import Grid
 
     options = StudyOptions(
         out_dir=out_dir,
@@ -92,7 +92,7 @@ def grid(
 
 def _tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
     """Return a table of the ended runs for each subgrid."""
-    from downpour.reports.terminal_tables import study_table
-    from downpour.studies import grid_results
+    from downpour.experiments.studies import grid_results
+    from downpour.experiments.tables.terminal_tables import study_table
 
     return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]

@@ -10,7 +10,7 @@ import typer
 
 from downpour.cli.options import path_option
 from downpour.cli.printing import say
-from downpour.operations.templates import TEMPLATES, write_template
+from downpour.cluster.operations.templates import TEMPLATES, write_template
 
 
 def init(

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.cli import compose_options, ray_options, slurm_options, ssh_options
 from downpour.cli.options import number
-from downpour.discovery.waiting import checked_seconds
-from downpour.errors import SpecError
-from downpour.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
-from downpour.launchers.table import checked_table, owners
-from downpour.spec_file import read_launch
+from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
+from downpour.cluster.launchers.launch_table import checked_table, owners
+from downpour.files.spec_file import read_launch
+from downpour.network.discovery.waiting import checked_seconds
 
 _ENGINES = {
     "slurm": slurm_options,

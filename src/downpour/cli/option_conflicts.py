@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import typer
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.launchers.table import owners
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.launch_table import owners
+from downpour.learning.allowlist import VARIABLE
 
 _TYPED = "COMMANDLINE"
 

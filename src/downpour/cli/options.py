@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.allowlist import allow_in
-from downpour.paths import checked_url, is_object_store, path_of
-from downpour.values import DEFAULT_SHARED
+from downpour.base.values import DEFAULT_SHARED
+from downpour.host.paths import checked_url, is_object_store, path_of
+from downpour.learning.allowlist import allow_in
 
 
 def whole_number(text: str) -> int:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.cli.options import SharedIfSeen
 from downpour.cli.printing import say
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
-from downpour.errors import SpecError
+from downpour.host.credentials import Credentials
 
 _TIMEOUT_SECONDS = 5.0
 
@@ -36,8 +36,8 @@ def ping(
     Prints what answers. If nothing does, prints the reason in one line, with an exit status other
     than 0.
     """
-    from downpour.discovery.managers import managers_for
-    from downpour.rpc import Trust, WorkerClient, parse_address
+    from downpour.network.discovery.managers import managers_for
+    from downpour.network.rpc import Trust, WorkerClient, parse_address
 
     trust = Trust.load(credentials)
     if worker:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.base.errors import SpecError, did_you_mean
 from downpour.cli.help import Command, Group
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
-from downpour.errors import SpecError, did_you_mean
-from downpour.extras import require
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from downpour.errors import SpecError
-from downpour.text import one_line
+from downpour.base.errors import SpecError
+from downpour.host.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from downpour.reports import Result
-    from downpour.rpc.messages import Status
-    from downpour.spec import Spec
+    from downpour.core.spec import Spec
+    from downpour.experiments.reading import Result
+    from downpour.network.rpc.messages import Status
 
 _UNBOUNDED = 10_000
 """Columns of an output that is not a terminal."""
@@ -26,7 +26,7 @@ _UNBOUNDED = 10_000
 @functools.cache
 def out() -> Console:
     """Return the console for results; tables in a file or a pipe are not wrapped."""
-    from downpour.reports.console import SafeConsole
+    from downpour.experiments.tables.console import SafeConsole
 
     console = SafeConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
@@ -37,7 +37,7 @@ def out() -> Console:
 @functools.cache
 def err() -> Console:
     """Return the console for progress and notes."""
-    from downpour.reports.console import SafeConsole
+    from downpour.experiments.tables.console import SafeConsole
 
     return SafeConsole(stderr=True)
 
@@ -102,7 +102,7 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
     elif as_csv:
         print(result.to_csv(), end="")  # noqa: T201
     else:
-        from downpour.reports.terminal_tables import result_table
+        from downpour.experiments.tables.terminal_tables import result_table
 
         out().print(result_table(result))
         if result.model_file:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from downpour.cli.options import number
-from downpour.launchers import Launcher
-from downpour.launchers.ray import RayOptions, on_ray
+from downpour.cluster.launchers import Launcher
+from downpour.cluster.launchers.ray import RayOptions, on_ray
 
 _PANEL = "Ray"
 OPTIONS: dict[str, Any] = {

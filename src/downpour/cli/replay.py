@@ -63,10 +63,10 @@ def replay(
     numeric class, and the exit status is 1.
     """
     allow_code(allow)
-    from downpour.worker.environment import wait_passively
+    from downpour.cluster.worker.environment import wait_passively
 
     wait_passively()  # before torch is imported
-    from downpour.replaying.replaying import replay as made_again
+    from downpour.experiments.reproduction.reproducing import replay as made_again
 
     with _bar() as on_progress:
         outcome = made_again(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError
 from downpour.cli.options import RESULTS, TensorBoard, path_option
 from downpour.cli.printing import err, out
-from downpour.errors import FileCorrupt, FileMissing, SpecError
-from downpour.extras import require
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
-    from downpour.reports.study import StudyResult
+    from downpour.experiments.reading.study_result import StudyResult
 
 
 def report(
@@ -46,8 +46,8 @@ def report(
     require("downpour report", "report")
     from rich.progress import Progress
 
-    from downpour.reports.report import write_report
-    from downpour.reports.terminal_tables import study_table
+    from downpour.experiments.pages.report import write_report
+    from downpour.experiments.tables.terminal_tables import study_table
 
     study, usual = _study(folder)
     if tensorboard is not None:
@@ -66,10 +66,10 @@ def report(
 
 def _write_events(folder: Path, tensorboard: Path) -> None:
     """Write the event files of all ended runs of a grid, or of one experiment."""
-    from downpour.records.record import read_record
-    from downpour.reports.event_files import write_events
-    from downpour.store.layout import RECORD_NAME
-    from downpour.studies import Grid, read_folder
+    from downpour.experiments.pages.event_files import write_events
+    from downpour.experiments.studies import Grid, read_folder
+    from downpour.files.records.record import read_record
+    from downpour.files.store.layout import RECORD_NAME
 
     if not (folder / Grid.file_name).exists():
         write_events(read_record(folder / RECORD_NAME), tensorboard)
@@ -80,9 +80,9 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
 
 def _study(folder: Path) -> tuple[StudyResult, Path]:
     """Read the results in a folder; returns them with the usual folder of a report on them."""
-    from downpour.reports.study import read_one
-    from downpour.studies import Grid, Search, grid_results, read_folder
-    from downpour.studies.results import FIGURE_STEM
+    from downpour.experiments.reading.study_result import read_one
+    from downpour.experiments.studies import Grid, Search, grid_results, read_folder
+    from downpour.experiments.studies.results import FIGURE_STEM
 
     if (folder / Grid.file_name).exists():
         grid = read_folder(folder, Grid)

@@ -21,9 +21,9 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import check_format, err, note, print_result, say, with_spec_shown
 from downpour.cli.spec_options import with_spec
-from downpour.launchers import LaunchPlan
-from downpour.manager.options import ManagerOptions
-from downpour.spec import Spec
+from downpour.cluster.launchers import LaunchPlan
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
 
 Workers = Annotated[
     int | None,
@@ -62,9 +62,9 @@ def run(
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
-    from downpour import api
-    from downpour.reports.progress import ProgressDisplay
-    from downpour.resolve import resolve
+    from downpour.core.resolve import resolve
+    from downpour.experiments import api
+    from downpour.experiments.tables.progress import ProgressDisplay
 
     workers = api.workers_for(spec, workers)
     if not dry_run:
@@ -96,7 +96,7 @@ def run(
 
 def _with_code_here(spec: Spec) -> Spec:
     """Let an experiment that is resumed have the code that is here, and note what has changed."""
-    from downpour.factory_code import fixed_code
+    from downpour.learning.factory_code import fixed_code
 
     code = fixed_code(spec.factories, {})
     for file in sorted(spec.code.keys() | code.keys()):

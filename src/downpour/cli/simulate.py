@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, number, whole_number
 from downpour.cli.printing import err, note, out, print_json
-from downpour.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.simulator.capacity import CapacityEstimate, Load
-    from downpour.simulator.environment import Timings
-    from downpour.simulator.plan import Plan
-    from downpour.simulator.run import Outcome
+    from downpour.virtual.capacity import CapacityEstimate, Load
+    from downpour.virtual.faults.plan import Plan
+    from downpour.virtual.simulated.environment import Timings
+    from downpour.virtual.trials.simulation import Outcome
 
 _FAILED = 1
 _CAPACITY = "Capacity"
@@ -169,7 +169,7 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
     """Try seeds until one fails."""
     from rich.progress import Progress
 
-    from downpour.simulator.search import outcomes, shrunken
+    from downpour.virtual.trials.seed_search import outcomes, shrunken
 
     began, steps, virtual = time.perf_counter(), 0, 0.0
     quiet = not err().is_terminal
@@ -196,8 +196,8 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
 
 
 def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
-    from downpour.simulator.plan import plan_of
-    from downpour.simulator.run import simulate as run
+    from downpour.virtual.faults.plan import plan_of
+    from downpour.virtual.trials.simulation import simulate as run
 
     plan = plan_of(seed)
     if faults:
@@ -216,7 +216,7 @@ def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
 
 def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
     """Print the shortest story of a failure, and the command that repeats it."""
-    from downpour.simulator.run import simulate as run
+    from downpour.virtual.trials.simulation import simulate as run
 
     numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
     full_story = run(plan, story=True).story
@@ -256,8 +256,8 @@ def _numbers(text: str, most: int) -> set[int]:
 
 
 def _timings(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
-    from downpour.simulator.disk import DiskTimings
-    from downpour.simulator.environment import Timings
+    from downpour.virtual.simulated.disk import DiskTimings
+    from downpour.virtual.simulated.environment import Timings
 
     for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
         none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
@@ -269,7 +269,7 @@ def _timings(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
 
 
 def _load(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
-    from downpour.simulator.capacity import Load
+    from downpour.virtual.capacity import Load
 
     return Load(
         workers=_at_least_one("workers", workers),
@@ -283,7 +283,7 @@ def _load(workers: int, shards: int | None, rounds: int, timings: Timings, seed:
 def _plan_capacity(load: Load, *, as_json: bool) -> None:
     from rich.progress import Progress
 
-    from downpour.simulator.capacity import estimate_capacity
+    from downpour.virtual.capacity import estimate_capacity
 
     began = time.perf_counter()
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from downpour.cli.options import ManagerHost, number
-from downpour.launchers import Launcher, LaunchPlan
-from downpour.launchers.slurm import SlurmEngine, on_slurm
-from downpour.launchers.slurm_script import SlurmOptions
+from downpour.cluster.launchers import Launcher, LaunchPlan
+from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
+from downpour.cluster.launchers.slurm_script import SlurmOptions
 
 _PANEL = "Slurm"
 OPTIONS: dict[str, Any] = {

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from downpour.base.devices import NAMES
+from downpour.base.errors import SpecError
 from downpour.cli.options import SHARED, path_option
-from downpour.devices import NAMES
-from downpour.errors import SpecError
-from downpour.paths import path_of
-from downpour.spec import TABLES, Spec
-from downpour.spec_file import read_spec
+from downpour.core.spec import TABLES, Spec
+from downpour.files.spec_file import read_spec
+from downpour.host.paths import path_of
 
 # A group begins with the field named here and ends where the next begins.
 _GROUPS = {
@@ -108,7 +108,7 @@ def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
 def _resumed(
     experiment: str, shared: Path | str, file: Path | None, given: Mapping[str, Any]
 ) -> Spec:
-    from downpour.trained.resuming import resumed_spec
+    from downpour.experiments.trained_model.resuming import resumed_spec
 
     if file is not None:
         accepted = "goes on with its own spec, so FILE cannot be given; options can"

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from downpour.cli.options import ManagerHost
-from downpour.launchers import Launcher, LaunchPlan
-from downpour.launchers.hosts import read_hosts
-from downpour.launchers.ssh import SshEngine, on_ssh
-from downpour.launchers.ssh_script import SshOptions
+from downpour.cluster.launchers import Launcher, LaunchPlan
+from downpour.cluster.launchers.hosts import read_hosts
+from downpour.cluster.launchers.ssh import SshEngine, on_ssh
+from downpour.cluster.launchers.ssh_script import SshOptions
 
 _PANEL = "SSH"
 Hosts = Annotated[

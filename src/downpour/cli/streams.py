@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 
-from downpour.text import LogFormatter
+from downpour.host.text import LogFormatter
 
 _FALLBACK = "downpour"
 _SIMILAR = ("-", "-", "-", "...", "x", "<=", ">=", "->", "u", "+-", '"', '"')

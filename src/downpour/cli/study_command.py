@@ -14,14 +14,14 @@ import typer
 from downpour.cli.launch_options import Launching
 from downpour.cli.options import RESULTS
 from downpour.cli.printing import err, note, out, print_json
-from downpour.credentials import FILES, Credentials
+from downpour.host.credentials import FILES, Credentials
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from downpour.remote import Client
-    from downpour.studies import Study, StudyFolder
-    from downpour.studies.runner import OnKept
+    from downpour.experiments.client import Client
+    from downpour.experiments.studies import Study, StudyFolder
+    from downpour.experiments.studies.runner import OnKept
 
 StudyT = TypeVar("StudyT", bound="Study")
 _FAILED = 1
@@ -49,7 +49,7 @@ class StudyOptions:
 
         SIGTERM ends the block as Ctrl-C does: a detached process is stopped by `kill`.
         """
-        from downpour.remote import Client
+        from downpour.experiments.client import Client
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if not self.manager:
@@ -62,7 +62,7 @@ class StudyOptions:
         """Write event files of the records in `kept`; returns a function that writes later ones."""
         if self.tensorboard is None:
             return None
-        from downpour.reports.event_files import EndedRuns
+        from downpour.experiments.pages.event_files import EndedRuns
 
         runs = EndedRuns(self.tensorboard)
         for record in kept:
@@ -107,8 +107,8 @@ class StudyCommand(Generic[StudyT]):
         Raises:
             Exit: a run failed; the status is 1.
         """
-        from downpour.studies import StudyFolder
-        from downpour.studies.status import status_of
+        from downpour.experiments.studies import StudyFolder
+        from downpour.experiments.studies.status import status_of
 
         folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
         folder.check()
@@ -124,8 +124,8 @@ class StudyCommand(Generic[StudyT]):
                 raise typer.Exit(_FAILED)
 
     def _detach(self, folder: StudyFolder[StudyT], options: StudyOptions) -> None:
-        from downpour.studies.detached import detach
-        from downpour.studies.lock import LOG_NAME
+        from downpour.experiments.studies.detached import detach
+        from downpour.experiments.studies.lock import LOG_NAME
 
         process = detach(self.name, folder, options.words())
         log = folder.path / LOG_NAME
@@ -133,8 +133,8 @@ class StudyCommand(Generic[StudyT]):
 
     def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
         """Run what is missing; returns whether the study succeeded."""
-        from downpour.studies import Embedded, Remote, run_study
-        from downpour.studies.display import StudyDisplay
+        from downpour.experiments.studies import Embedded, Remote, run_study
+        from downpour.experiments.studies.display import StudyDisplay
 
         on_kept = options.event_writer(folder.records())
         with options.client() as client, StudyDisplay(err(), note) as display:
@@ -147,7 +147,7 @@ class StudyCommand(Generic[StudyT]):
 
     def _print(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
         """Print the results so far, the progress, and the paths of the files."""
-        from downpour.studies.status import status_of
+        from downpour.experiments.studies.status import status_of
 
         status = status_of(folder)
         files = self.files(folder) if self.files is not None else []

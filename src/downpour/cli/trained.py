@@ -20,11 +20,11 @@ from downpour.cli.options import (
     path_option,
 )
 from downpour.cli.printing import check_format, out, print_json, say
-from downpour.text import one_line
+from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from downpour.trained.predicting import Predictions
-    from downpour.values import Evaluation
+    from downpour.base.values import Evaluation
+    from downpour.experiments.trained_model.predicting import Predictions
 
 Model = Annotated[
     str,
@@ -73,8 +73,8 @@ def evaluate(
     """
     allow_code(allow)
     from downpour.cli.spec_options import parse_fields
-    from downpour.trained.finding import find
-    from downpour.trained.measuring import measure
+    from downpour.experiments.trained_model.evaluating import measure
+    from downpour.experiments.trained_model.locating import find
 
     options = parse_fields({"task_options": task_options or []}).get("task_options")
     trained = find(model, shared)
@@ -124,8 +124,8 @@ def predict(
     """
     check_format(as_json=as_json, as_csv=as_csv)
     allow_code(allow)
-    from downpour.trained.finding import find
-    from downpour.trained.predicting import predict as predicted
+    from downpour.experiments.trained_model.locating import find
+    from downpour.experiments.trained_model.predicting import predict as predicted
 
     said = predicted(find(model, shared), given)
     if as_json:
@@ -171,8 +171,8 @@ def export(
     was written.
     """
     allow_code(allow)
-    from downpour.trained.exporting import export as write
-    from downpour.trained.finding import find
+    from downpour.experiments.trained_model.exporting import export as write
+    from downpour.experiments.trained_model.locating import find
 
     for path in write(find(model, shared), to):
         say(str(path))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.credentials import FILES, Credentials
+from downpour.host.credentials import FILES, Credentials
 
 _HELP = {
     "token_file": "The file with the cluster's token; DOWNPOUR_TOKEN may hold the token itself.",

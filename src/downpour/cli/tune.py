@@ -25,13 +25,13 @@ from downpour.cli.options import (
 )
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
-from downpour.extras import require
+from downpour.host.credentials import Credentials
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from downpour.studies import Search, StudyFolder
+    from downpour.experiments.studies import Search, StudyFolder
 
 
 @with_launcher
@@ -80,8 +80,8 @@ def tune(
     allow_code(allow, file)
     if not status:
         require("downpour tune", "tune")
-    from downpour.studies import Search
-    from downpour.studies.results import draw_search, search_files
+    from downpour.experiments.studies import Search
+    from downpour.experiments.studies.results import draw_search, search_files
 
     options = StudyOptions(
         out_dir=out_dir,
@@ -98,8 +98,8 @@ def tune(
 
 def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Return a table of the runs that have ended."""
-    from downpour.reports.terminal_tables import search_table
-    from downpour.studies.search_plan import SearchPlan
+    from downpour.experiments.studies.search_plan import SearchPlan
+    from downpour.experiments.tables.terminal_tables import search_table
 
     result = SearchPlan(folder.study, folder.ended()).result
     return [search_table(result)] if result.runs else []

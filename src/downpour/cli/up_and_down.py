@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.base.devices import check_device
+from downpour.base.errors import DownpourError, SpecError
+from downpour.base.values import DEFAULT_PORT
 from downpour.cli.cluster import Device, Port
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
@@ -25,23 +28,20 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import TOKEN_NAME, Credentials
-from downpour.devices import check_device
-from downpour.discovery.waiting import checked_seconds
-from downpour.errors import DownpourError, SpecError
-from downpour.launchers import LaunchPlan
-from downpour.launchers.hosts import read_hosts
-from downpour.launchers.ssh_script import SshOptions
-from downpour.launchers.standing import StandingCluster, StandingFolder
-from downpour.manager.options import ManagerOptions, checked_patience
-from downpour.values import DEFAULT_PORT
+from downpour.cluster.launchers import LaunchPlan
+from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder
+from downpour.cluster.launchers.hosts import read_hosts
+from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.manager.options import ManagerOptions, checked_patience
+from downpour.host.credentials import TOKEN_NAME, Credentials
+from downpour.network.discovery.waiting import checked_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.operations.cluster_processes import ClusterProcess
-    from downpour.rpc.messages import Status
-    from downpour.store import SharedDirectory
+    from downpour.cluster.operations.cluster_processes import ClusterProcess
+    from downpour.files.store import SharedDirectory
+    from downpour.network.rpc.messages import Status
 
 _DEAD = 1
 _ASK_SECONDS = 5.0
@@ -188,8 +188,8 @@ def down(
     the shared directory. Experiments keep their state. Where no cluster is up, there is nothing to
     do, and the exit status is 0.
     """
-    from downpour.launchers import systemd
-    from downpour.launchers.keeping import stop
+    from downpour.cluster.launchers import systemd
+    from downpour.cluster.launchers.supervise import stop
 
     if service:
         names = systemd.disable(str(shared.absolute()))
@@ -227,9 +227,9 @@ def _wanted(launching: Launching, workers: int | None) -> int:
 
 def _keep(plan: LaunchPlan, launching: Launching) -> None:
     """Start a keeper of a plan, and say how to give it work."""
-    from downpour.launchers.keeper import KeptPlan
-    from downpour.launchers.keeping import missing, start
-    from downpour.store import SharedDirectory
+    from downpour.cluster.launchers.supervise import missing, start
+    from downpour.cluster.launchers.supervisor import KeptPlan
+    from downpour.files.store import SharedDirectory
 
     shared = Path(plan.manager.shared)
     SharedDirectory.open(shared, create=True)
@@ -246,7 +246,7 @@ def _keep(plan: LaunchPlan, launching: Launching) -> None:
 
 def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:
     """Hand a plan over to systemd, or print its units."""
-    from downpour.launchers import systemd
+    from downpour.cluster.launchers import systemd
 
     texts = systemd.units(plan, with_manager=with_manager)
     if dry_run:
@@ -264,9 +264,9 @@ def _processes(
     cluster: StandingCluster | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
     """Return the processes; none if there is neither a keeper nor a manager that answers."""
-    from downpour.operations.cluster_processes import cluster_processes
-    from downpour.store import SharedDirectory
-    from downpour.store.lease import leader_of
+    from downpour.cluster.operations.cluster_processes import cluster_processes
+    from downpour.files.store import SharedDirectory
+    from downpour.files.store.lease import leader_of
 
     if credentials == Credentials():
         token = root / (cluster.token_file if cluster is not None else TOKEN_NAME)
@@ -281,8 +281,8 @@ def _processes(
 
 def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
     """Ask the manager that leads in a shared directory; None if it does not answer."""
-    from downpour.discovery.managers import Managers
-    from downpour.rpc import Trust
+    from downpour.network.discovery.managers import Managers
+    from downpour.network.rpc import Trust
 
     managers = Managers(shared, None, Trust.load(credentials), timeout_seconds=_ASK_SECONDS)
     with suppress(DownpourError), managers.first() as client:
@@ -295,7 +295,7 @@ def _table(rows: Sequence[ClusterProcess]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from downpour.text import one_line
+    from downpour.host.text import one_line
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("process", no_wrap=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from downpour.errors import SpecError
-from downpour.modes import check_mode, mode_of
-from downpour.spec import ResolvedSpec, Spec
-from downpour.stragglers import POLICIES, Policy, check_policy
+from downpour.base.errors import SpecError
+from downpour.core.modes import check_mode, mode_of
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.stragglers import POLICIES, Policy, check_policy
 
 
 def resolve(

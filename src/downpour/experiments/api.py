@@ -13,27 +13,27 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from downpour.arguments import checked_call
-from downpour.errors import ExperimentFailed, NotBegun, SpecError
-from downpour.inside.choice import settled
-from downpour.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
-from downpour.launchers.table import launch_of
-from downpour.manager.options import (
+from downpour.base.arguments import checked_call
+from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
+from downpour.base.values import DEFAULT_SHARED
+from downpour.cluster.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
+from downpour.cluster.launchers.launch_table import launch_of
+from downpour.cluster.manager.options import (
     ManagerOptions,
     checked_patience,
 )
-from downpour.manager.start_file import start_of
-from downpour.paths import path_of
-from downpour.remote import Asked, Client, OnStatus, spec_of
-from downpour.reports import Result
-from downpour.reports.event_files import Follower
-from downpour.resolve import resolve
-from downpour.rpc.messages import Status
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory
-from downpour.store.named_model import experiments_at
-from downpour.tasks import check_named
-from downpour.values import DEFAULT_SHARED
+from downpour.cluster.manager.start_file import start_of
+from downpour.core.resolve import resolve
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.experiments.client import Asked, Client, OnStatus, spec_of
+from downpour.experiments.pages.event_files import Follower
+from downpour.experiments.reading import Result
+from downpour.files.store import SharedDirectory
+from downpour.files.store.named_model import experiments_at
+from downpour.host.paths import path_of
+from downpour.learning.intra_worker.choice import settled
+from downpour.learning.tasks import check_named
+from downpour.network.rpc.messages import Status
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
         on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
-            `downpour.launchers`; by default what the file's table `[launch]` says, or `"local"`.
+            `downpour.cluster.launchers`; by default what the file's table `[launch]` says, or
+            `"local"`.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -191,8 +192,8 @@ def _shown(*, wanted: bool) -> Iterator[OnStatus | None]:
     if not wanted:
         yield None
         return
-    from downpour.reports.console import SafeConsole
-    from downpour.reports.progress import ProgressDisplay
+    from downpour.experiments.tables.console import SafeConsole
+    from downpour.experiments.tables.progress import ProgressDisplay
 
     with ProgressDisplay(SafeConsole(stderr=True)) as display:
         yield display.show

@@ -11,22 +11,22 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from downpour.arguments import checked_calls
-from downpour.credentials import Credentials
-from downpour.discovery.managers import managers_for
-from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
-from downpour.errors import ExperimentFailed, SpecError, Unreachable
-from downpour.paths import path_of
-from downpour.records.record import parse_lines
-from downpour.records.record_lines import PreparedLine
-from downpour.reports import Result
-from downpour.rpc import ManagerClient, Trust
-from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
-from downpour.spec import Spec
-from downpour.spec_file import read_spec
-from downpour.store import SharedDirectory
-from downpour.store.location import seen_location
-from downpour.values import ExperimentState
+from downpour.base.arguments import checked_calls
+from downpour.base.errors import ExperimentFailed, SpecError, Unreachable
+from downpour.base.values import ExperimentState
+from downpour.core.spec import Spec
+from downpour.experiments.reading import Result
+from downpour.files.records.record import parse_lines
+from downpour.files.records.record_lines import PreparedLine
+from downpour.files.spec_file import read_spec
+from downpour.files.store import SharedDirectory
+from downpour.files.store.location import seen_location
+from downpour.host.credentials import Credentials
+from downpour.host.paths import path_of
+from downpour.network.discovery.managers import managers_for
+from downpour.network.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
+from downpour.network.rpc import ManagerClient, Trust
+from downpour.network.rpc.messages import ExperimentSummary, RecordPage, Status
 
 log = logging.getLogger(__name__)
 
@@ -170,9 +170,11 @@ class Client:
 
     def results(self, experiment: str) -> Result:
         """Return the result of an experiment so far."""
+        from downpour.experiments.tables import notebook
+
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         seen = folder if folder is not None and folder.is_dir() else None
-        return Result.from_lines(self.record(experiment), folder=seen)
+        return notebook.Result.from_lines(self.record(experiment), folder=seen)
 
     def record(self, experiment: str, from_line: int = 0) -> list[str]:
         """Return the lines of an experiment's record from one on, as the manager wrote them."""

@@ -1,4 +1,4 @@
-"""Reads the file of a spec; the one place that does, so that `spec/` stays pure.
+"""Reads the file of a spec; the one place that does, so that `core/spec/` stays pure.
 
 It does not decide what a spec may contain. A file that cannot be read is refused in one line, like
 an invalid field.
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from downpour.errors import SpecError
-from downpour.spec import Spec, toml_fields
-from downpour.user_file import read_user_file
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec, toml_fields
+from downpour.host.user_file import read_user_file
 
 _LAUNCH = "launch"
 _GRID = ("experiment", "trials")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from downpour.arguments import checked_calls
+from downpour.base.arguments import checked_calls
 
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file

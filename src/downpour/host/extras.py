@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from downpour.errors import MissingPackage
+from downpour.base.errors import MissingPackage
 
 EXTRAS: dict[str, dict[str, str]] = {
     "certs": {"cryptography": "cryptography"},

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from downpour.devices import Device, Devices
+from downpour.base.devices import Device, Devices
 
 
 @cache

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from downpour.blame import describe_error
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.blame import describe_error
 
 VARIABLE = "DOWNPOUR_ALLOW"
 FOLDERS = "DOWNPOUR_CODE"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from downpour.errors import DownpourError, SpecError
+from downpour.base.errors import DownpourError, SpecError
 
 _LETTERS_MAX = 400
 
@@ -77,7 +77,7 @@ def with_place(said: str, defined: Any) -> str:
 def place_of(file: str, line: int | str, name: str) -> str:
     """Return "file:line in function" if a file is the user's; empty if it is a library's."""
     libraries = (sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
-    own = str(Path(__file__).parent)
+    own = str(Path(__file__).parents[1])
     if file.startswith("<") or any(file.startswith(folder) for folder in (*libraries, own)):
         return ""
     return f"{file.rpartition('/')[2]}:{line} in {name}"

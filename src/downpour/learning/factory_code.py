@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from downpour.allowlist import INSTALLED, check_factory, source_file
-from downpour.errors import OtherCode, SpecError
+from downpour.base.errors import OtherCode, SpecError
+from downpour.learning.allowlist import INSTALLED, check_factory, source_file
 
 _DIGITS = 16
 

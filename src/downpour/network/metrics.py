@@ -22,8 +22,8 @@ from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, Self
 
-from downpour.rpc import Address, Trust, listen
-from downpour.version import VERSION
+from downpour.base.version import VERSION
+from downpour.network.rpc import Address, Trust, listen
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

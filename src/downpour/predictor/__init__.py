@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from downpour.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean
 from downpour.predictor.base import Model, Predictor
 from downpour.predictor.calibration import Recalibrated
 from downpour.predictor.ewma import Ewma

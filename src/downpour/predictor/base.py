@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from downpour.values import Forecast
+from downpour.base.values import Forecast
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Features: TypeAlias = Mapping[str, float]

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from downpour.base.values import AttemptId, Forecast, Progress, SystemState
+from downpour.core.scheduler import Output, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 from downpour.predictor.base import Features, Predictor, Request
-from downpour.scheduler import Output, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.values import AttemptId, Forecast, Progress, SystemState
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from downpour.errors import FileCorrupt, SpecError
+from downpour.base.errors import FileCorrupt, SpecError
+from downpour.files.store.codec import decode, encode
+from downpour.host.user_file import read_user_file
 from downpour.predictor.base import Array
 from downpour.predictor.histories import INPUTS
 from downpour.predictor.lstm import shapes
-from downpour.store.codec import decode, encode
-from downpour.user_file import read_user_file
 
 FORMAT = "downpour-predictor"
 VERSION = "1"

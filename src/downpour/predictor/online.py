@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from downpour.base.values import Forecast
 from downpour.predictor.base import Features, Model, Request
 from downpour.predictor.features import LEAST, MOST, task_rows
-from downpour.values import Forecast
 
 _WAITING_MAX = 64  # outcomes: where nothing is predicted for long, they must not pile up
 

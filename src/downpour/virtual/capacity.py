@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.simulator.checks import InvariantCheck
-from downpour.simulator.cluster import Cluster
-from downpour.simulator.environment import Observation, Observer, Timings
-from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.plan import RETRIES_ENOUGH, Plan
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.checks.checks import InvariantCheck
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import RETRIES_ENOUGH, Plan
+from downpour.virtual.simulated.environment import Observation, Observer, Timings
+from downpour.virtual.trials.cluster import Cluster
 
 _STEPS_BETWEEN_LOOKS = 10_000
 _NAME = "planned"

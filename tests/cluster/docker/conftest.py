@@ -24,14 +24,14 @@ from typing import Any
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import DownpourError
-from downpour.rpc import ManagerClient, Trust, parse_address
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from downpour.spec_file import read_spec
+from downpour.base.errors import DownpourError
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_spec
+from downpour.host.credentials import Credentials
+from downpour.network.rpc import ManagerClient, Trust, parse_address
+from downpour.network.rpc.messages import Status
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BESIDE = ROOT.parent / "shared"
 BASE_IMAGE = "python:3.11-slim"
 IMAGE = "downpour:test"

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from downpour.rpc.messages import Status
-from downpour.values import BLAMELESS
-from tests.docker.conftest import Outcome, Project, Projects, docker, small_mnist
+from downpour.base.values import BLAMELESS
+from downpour.network.rpc.messages import Status
+from tests.cluster.docker.conftest import Outcome, Project, Projects, docker, small_mnist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

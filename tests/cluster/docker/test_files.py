@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.docker.conftest import ROOT, succeeds
+from tests.cluster.docker.conftest import ROOT, succeeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

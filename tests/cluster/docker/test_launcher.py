@@ -1,6 +1,6 @@
 """Containers that `--on compose` starts: they are replaced, and nothing of them stays.
 
-What it promises as every launcher does is tested in `tests/launchers/test_contract.py`.
+What it promises as every launcher does is tested in `tests/cluster/launchers/test_contract.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from downpour.api import embed
-from downpour.launchers import ComposeOptions, on_compose
-from downpour.spec import Spec
-from tests.docker.conftest import ROOT, docker
+from downpour.cluster.launchers import ComposeOptions, on_compose
+from downpour.core.spec import Spec
+from downpour.experiments.api import embed
+from tests.cluster.docker.conftest import ROOT, docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.docker.conftest import Projects, docker, inspected_until, small_mnist
+from tests.cluster.docker.conftest import Projects, docker, inspected_until, small_mnist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -19,9 +19,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.nfs.lab import until
+from tests.files.nfs.lab import until
 
-FOLDER = Path(__file__).parents[2] / "docker" / "kubernetes"
+FOLDER = Path(__file__).parents[3] / "docker" / "kubernetes"
 VERSION = "1.31"
 PATIENCE_SECONDS = 60
 

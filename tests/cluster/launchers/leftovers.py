@@ -1,4 +1,4 @@
-"""What stays behind of each launcher, as a table: `python -m tests.launchers.leftovers`.
+"""What stays behind of each launcher, as a table: `python -m tests.cluster.launchers.leftovers`.
 
 A row for each launcher and a column for each way to end; `-k "local or ssh"` makes some rows. A
 cell adds up processes, jobs, containers, networks, volumes, files and sockets that were not there
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.launchers.test_leftovers import ENDINGS
+from tests.cluster.launchers.test_leftovers import ENDINGS
 
 NOT_TRIED = "–"
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from downpour.errors import LaunchError
-from downpour.launchers import Ended, LaunchPlan
-from downpour.worker.options import WorkerOptions
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers import Ended, LaunchPlan
+from downpour.cluster.worker.options import WorkerOptions
 
 
 class Processes:

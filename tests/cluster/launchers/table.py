@@ -1,4 +1,4 @@
-"""What launchers cost, in a table: `python -m tests.launchers.table`.
+"""What launchers cost, in a table: `python -m tests.cluster.launchers.table`.
 
 Each starts real workers, on clusters of the tests' own on this machine; one that cannot be had is
 skipped. `-k "local or ray"` measures some. All figures but the round's are seconds.
@@ -23,19 +23,19 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.api import embed
-from downpour.launchers import Launcher
-from downpour.records.record import read_record
-from downpour.records.record_lines import AggregatedLine
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from downpour.store import SharedDirectory
-from tests.docker.conftest import compose_command, engine, image  # noqa: F401 - fixtures
-from tests.launchers.test_contract import launcher  # noqa: F401 - a fixture
-from tests.ray_cluster.conftest import Nodes, nodes  # noqa: F401 - a fixture
-from tests.slurm.conftest import slurm  # noqa: F401 - a fixture
-from tests.slurm.lab import Lab
-from tests.ssh.conftest import ssh  # noqa: F401 - a fixture
+from downpour.cluster.launchers import Launcher
+from downpour.core.spec import Spec
+from downpour.experiments.api import embed
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import AggregatedLine
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc.messages import Status
+from tests.cluster.docker.conftest import compose_command, engine, image  # noqa: F401 - fixtures
+from tests.cluster.launchers.test_contract import launcher  # noqa: F401 - a fixture
+from tests.cluster.ray_cluster.conftest import Nodes, nodes  # noqa: F401 - a fixture
+from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.cluster.slurm.lab import Lab
+from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
 
 _SHORT = Spec(shards=2, epochs=30, local_steps=1, evaluate_every=0)
 _LONG = Spec(shards=2, epochs=300, batch_size=16, evaluate_every=0)

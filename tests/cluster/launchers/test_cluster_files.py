@@ -11,13 +11,13 @@ from threading import Event, Thread
 
 import pytest
 
-from downpour.errors import LaunchError, SharedDirectoryError
-from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan, launcher_with
-from downpour.launchers.here import HereEngine
-from downpour.launchers.keeper import Keeper, KeptPlan
-from downpour.launchers.keeping import stop
-from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
-from downpour.manager.options import ManagerOptions
+from downpour.base.errors import LaunchError, SharedDirectoryError
+from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, launcher_with
+from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
+from downpour.cluster.launchers.local_engine import HereEngine
+from downpour.cluster.launchers.supervise import stop
+from downpour.cluster.launchers.supervisor import Keeper, KeptPlan
+from downpour.cluster.manager.options import ManagerOptions
 
 CLUSTER = StandingCluster(on="local", hostname="n1", pid=7, workers=("worker-1",))
 

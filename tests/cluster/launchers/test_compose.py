@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError
-from downpour.launchers import ComposeEngine, ComposeOptions, LaunchPlan
-from downpour.launchers.compose import command, variables
-from downpour.manager.options import ManagerOptions
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers import ComposeEngine, ComposeOptions, LaunchPlan
+from downpour.cluster.launchers.compose import command, variables
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.host.credentials import Credentials
 
 NONE = Credentials()
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILE = ComposeOptions(compose_file=str(ROOT / "docker/compose.yaml"))
 GOLDEN = """\
 docker compose -p downpour-1 -f compose.yaml run --rm -T --no-deps -e DOWNPOUR_MANAGER= \

@@ -12,9 +12,8 @@ import pytest
 
 import downpour
 from downpour import Result
-from downpour.api import embed
-from downpour.errors import LaunchError
-from downpour.launchers import (
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers import (
     ComposeOptions,
     InlineCluster,
     Launcher,
@@ -30,14 +29,15 @@ from downpour.launchers import (
     on_slurm,
     on_ssh,
 )
-from downpour.manager.options import ManagerOptions
-from downpour.spec import Spec
-from tests.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
-from tests.launchers.processes import Processes
-from tests.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
-from tests.slurm.conftest import slurm  # noqa: F401 - a fixture
-from tests.ssh.conftest import ssh  # noqa: F401 - a fixture
-from tests.ssh.lab import HOSTS
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
+from downpour.experiments.api import embed
+from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
+from tests.cluster.launchers.processes import Processes
+from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
+from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
+from tests.cluster.ssh.lab import HOSTS
 
 SPEC = Spec(shards=3, epochs=2, batch_size=32, task_options={}, learning_rate=0.05)
 

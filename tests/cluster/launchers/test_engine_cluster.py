@@ -12,16 +12,16 @@ from socket import create_server
 import pytest
 
 from downpour import Client
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError
-from downpour.launchers import Ended, LaunchPlan, PlacedCluster
-from downpour.launchers.restarts import PAUSES_SECONDS
-from downpour.manager.options import ManagerOptions
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from downpour.values import ExperimentState
-from downpour.worker.options import WorkerOptions
-from tests.launchers.processes import Processes
+from downpour.base.errors import LaunchError
+from downpour.base.values import ExperimentState
+from downpour.cluster.launchers import Ended, LaunchPlan, PlacedCluster
+from downpour.cluster.launchers.restarts import PAUSES_SECONDS
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.core.spec import Spec
+from downpour.host.credentials import Credentials
+from downpour.network.rpc.messages import Status
+from tests.cluster.launchers.processes import Processes
 
 
 class Doomed(Processes):

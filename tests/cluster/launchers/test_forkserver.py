@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import pytest
 
-from downpour.launchers import forkserver
-from downpour.manager.options import ManagerOptions
-from downpour.rpc import ManagerClient, parse_address
+from downpour.cluster.launchers import forkserver
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.network.rpc import ManagerClient, parse_address
 
 PATIENCE_SECONDS = 60
 

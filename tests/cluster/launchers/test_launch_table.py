@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.errors import SpecError
-from downpour.launchers.table import LaunchTable, launch_of, owners
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.launch_table import LaunchTable, launch_of, owners
 
 
 @pytest.fixture

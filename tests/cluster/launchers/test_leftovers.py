@@ -1,6 +1,6 @@
 """What stays behind of `downpour run`, however it ends: nothing.
 
-`python -m tests.launchers.leftovers` prints the table of docs/launchers.md.
+`python -m tests.cluster.launchers.leftovers` prints the table of docs/launchers.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
-from tests.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
-from tests.slurm.conftest import slurm  # noqa: F401 - a fixture
-from tests.ssh.conftest import ssh  # noqa: F401 - a fixture
-from tests.ssh.lab import HOSTS
+from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
+from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
+from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
+from tests.cluster.ssh.lab import HOSTS
 
 LEASE_SECONDS = 75.0
 """A minute, and what an engine takes to notice."""

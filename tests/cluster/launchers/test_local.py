@@ -14,16 +14,16 @@ import pytest
 
 import downpour
 from downpour import Client, Credentials, Spec
-from downpour.errors import LaunchError
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.rpc.messages import Status
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.network.rpc.messages import Status
 
 PATIENCE_SECONDS = 30
 LAUNCH = """
 import sys, time
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
 with LocalCluster(LaunchPlan(ManagerOptions(shared=sys.argv[1], port=0), workers=2)) as cluster:
     print(cluster.address, flush=True)
     time.sleep(600)

@@ -10,11 +10,11 @@ from threading import Event
 
 import pytest
 
-from downpour.launchers.several import numbered
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc import ManagerClient, Status
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.launchers.local_group import numbered
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.network.rpc import ManagerClient, Status
 
 
 def test_names_ports_and_files_count_up() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers import LaunchPlan, SlurmEngine, SlurmOptions
-from downpour.launchers.slurm_queue import ArrayTask, parse
-from downpour.launchers.slurm_script import overriding, script, seconds_of
-from downpour.manager.options import ManagerOptions
-from downpour.worker.options import WorkerOptions
+from downpour.base.errors import LaunchError, SpecError
+from downpour.cluster.launchers import LaunchPlan, SlurmEngine, SlurmOptions
+from downpour.cluster.launchers.slurm_queue import ArrayTask, parse
+from downpour.cluster.launchers.slurm_script import overriding, script, seconds_of
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import Credentials
 
 WORKER = WorkerOptions(
     shared="/lab/100% mine",

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers import LaunchPlan, SshEngine, SshOptions
-from downpour.launchers.hosts import Host, parse_hosts, read_hosts
-from downpour.launchers.ssh import address_seen
-from downpour.launchers.ssh_looking import Look, look_at, refuse_unfit
-from downpour.launchers.ssh_script import (
+from downpour.base.errors import LaunchError, SpecError
+from downpour.base.version import VERSION
+from downpour.cluster.launchers import LaunchPlan, SshEngine, SshOptions
+from downpour.cluster.launchers.hosts import Host, parse_hosts, read_hosts
+from downpour.cluster.launchers.ssh import address_seen
+from downpour.cluster.launchers.ssh_probe import Look, look_at, refuse_unfit
+from downpour.cluster.launchers.ssh_script import (
     command,
     last_words,
     look_script,
     status_in,
     worker_script,
 )
-from downpour.manager.options import ManagerOptions
-from downpour.version import VERSION
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import Credentials
 
 HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))
 WORKER = WorkerOptions(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers import LaunchPlan, systemd
-from downpour.manager.options import ManagerOptions
+from downpour.base.errors import LaunchError, SpecError
+from downpour.cluster.launchers import LaunchPlan, systemd
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.host.credentials import Credentials
 
 ENDING = """\
 Restart=on-failure

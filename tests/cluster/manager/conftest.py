@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import IndicesFile, Registration, Status, TaskMessage, WorkerInfo
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory, attempt_name, decode, encode
-from downpour.training.batches import part_of
-from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
-from downpour.version import VERSION
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
+from downpour.base.version import VERSION
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.store import SharedDirectory, attempt_name, decode, encode
+from downpour.learning.training.epoch_order import part_of
+from downpour.network.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
+from downpour.network.rpc.messages import IndicesFile, Registration, Status, TaskMessage, WorkerInfo
 
 Arrays = dict[str, npt.NDArray[Any]]
 Train = Callable[["FakeWorker", TaskMessage], None]

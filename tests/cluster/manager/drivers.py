@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from downpour.errors import SharedDirectoryError
-from downpour.manager.driver import Driver, _Item, _Step, _Waiting
+from downpour.base.errors import SharedDirectoryError
+from downpour.cluster.manager.driver import Driver, _Item, _Step, _Waiting
 
 
 class ActsBeforeItCommits(Driver):

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from downpour.errors import SharedDirectoryError, SpecError
-from downpour.manager import work
-from downpour.reports import Result
-from downpour.reports.terminal_tables import result_table
-from downpour.rpc.messages import TaskMessage
-from downpour.store import SharedDirectory, decode, layout
-from downpour.values import ExperimentState
-from tests.manager.conftest import Cluster, diligent
-from tests.manager.test_recovery import PATIENCE_SECONDS, gone, manager_of
-from tests.reports.test_terminal_tables import rendered
+from downpour.base.errors import SharedDirectoryError, SpecError
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager import work
+from downpour.experiments.reading import Result
+from downpour.experiments.tables.terminal_tables import result_table
+from downpour.files.store import SharedDirectory, decode, layout
+from downpour.network.rpc.messages import TaskMessage
+from tests.cluster.manager.conftest import Cluster, diligent
+from tests.cluster.manager.test_takeover import PATIENCE_SECONDS, gone, manager_of
+from tests.experiments.reports.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
-    from tests.manager.conftest import FakeWorker
+    from tests.cluster.manager.conftest import FakeWorker
 
 GROWING: dict[str, Any] = {"shards": 1, "epochs": 9, "keep_best": "loss", "keep_models": 1}
 """With workers that add to every parameter, so that the first model is the best."""

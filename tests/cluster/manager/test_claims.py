@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.errors import DownpourError, Refused
-from downpour.rpc.messages import Heartbeat, TaskMessage
-from downpour.store import layout
-from downpour.values import AttemptId, ExperimentState, Progress, PublishedFile, Snapshot, Update
-from tests.manager.conftest import CALM, diligent
+from downpour.base.errors import DownpourError, Refused
+from downpour.base.values import (
+    AttemptId,
+    ExperimentState,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    Update,
+)
+from downpour.files.store import layout
+from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from tests.cluster.manager.conftest import CALM, diligent
 
 if TYPE_CHECKING:
-    from tests.manager.conftest import FakeWorker
+    from tests.cluster.manager.conftest import FakeWorker
 
 Claim = Callable[[Update], Update]
 

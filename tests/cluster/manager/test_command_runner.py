@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import DownpourError, SharedDirectoryError, Unreachable
-from downpour.manager.archive import Archive
-from downpour.manager.command_runner import CommandRunner
-from downpour.manager.recorder import Recorder
-from downpour.manager.roster import Roster
-from downpour.manager.work import prepare
-from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace
+from downpour.base.errors import DownpourError, SharedDirectoryError, Unreachable
+from downpour.base.values import AttemptId, ExperimentState, NumericClass, PublishedFile
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.recorder import Recorder
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.work import prepare
+from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, open_workspace
+from downpour.core.scheduler import Output, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.record import RecordWriter
+from downpour.files.records.record_lines import RecordLine
+from downpour.files.store import DirectoryStore, SharedDirectory, lease
+from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
-from downpour.records.record import RecordWriter
-from downpour.records.record_lines import RecordLine
-from downpour.rpc.messages import Registration, TaskMessage
-from downpour.scheduler import Output, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.store import DirectoryStore, SharedDirectory, lease
-from downpour.values import AttemptId, ExperimentState, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 60
 SPEC = ResolvedSpec(shards=2, epochs=1)
@@ -179,7 +179,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
-    monkeypatch.setattr("downpour.manager.work.PACKED_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
     manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
@@ -265,7 +265,7 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
         def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr("downpour.manager.work.PACKED_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
     manager.space.prepared = _prepared(manager)
     manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
     manager.runner.carry_out([ASSIGN, ASSIGN])
@@ -296,7 +296,7 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
 
 def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
     """The import takes 1 to 3 s, and the workers would wait for it."""
-    code = "import sys, downpour.manager.process; print(*sys.modules)"
+    code = "import sys, downpour.cluster.manager.process; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
 

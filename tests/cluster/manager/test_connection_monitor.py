@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from downpour.manager import connection_monitor
-from downpour.manager.connection_monitor import ConnectionMonitor
-from downpour.manager.roster import Roster
-from downpour.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
-from downpour.rpc.messages import Heartbeat, Registration, TaskMessage
-from downpour.values import ExperimentState, NumericClass, SystemState
+from downpour.base.values import ExperimentState, NumericClass, SystemState
+from downpour.cluster.manager import connection_monitor
+from downpour.cluster.manager.connection_monitor import ConnectionMonitor
+from downpour.cluster.manager.roster import Roster
+from downpour.network.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
+from downpour.network.rpc.messages import Heartbeat, Registration, TaskMessage
 
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 PATIENCE_SECONDS = 30.0

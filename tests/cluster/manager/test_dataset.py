@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.reports import Result
-from downpour.reports.terminal_tables import result_table
-from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentSummary
-from downpour.store import SharedDirectory
-from downpour.values import ExperimentState
-from tests.manager.conftest import SMALL, Cluster
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.experiments.reading import Result
+from downpour.experiments.tables.terminal_tables import result_table
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc import ManagerClient
+from downpour.network.rpc.messages import ExperimentSummary
+from tests.cluster.manager.conftest import SMALL, Cluster
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
 

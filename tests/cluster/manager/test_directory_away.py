@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from downpour import datasets
-from downpour.spec import Spec
-from downpour.values import ExperimentState
+from downpour.base.values import ExperimentState
+from downpour.core.spec import Spec
+from downpour.learning import datasets
 
 PATIENCE_SECONDS = 30
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import DownpourError, Refused, SharedDirectoryError
-from downpour.manager.driver import Driver
-from downpour.node.manager import STOOD_STILL_SECONDS, TICK_SECONDS, ManagerNode
-from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler.commands import Command
-from downpour.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
-from tests.node.manager_defects import ForecastsAfterwards, JudgesAfterAStandstill
+from downpour.base.errors import DownpourError, Refused, SharedDirectoryError
+from downpour.cluster.manager.driver import Driver
+from downpour.core.node.manager import STOOD_STILL_SECONDS, TICK_SECONDS, ManagerNode
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler.commands import Command
+from downpour.core.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
+from tests.core.node.manager_defects import ForecastsAfterwards, JudgesAfterAStandstill
 
 PATIENCE_SECONDS = 10
 JOINED = WorkerJoined(at_seconds=0.0, worker="anna")

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import DownpourError, FailStop, SharedDirectoryError
-from downpour.manager.driver import Driver
-from downpour.node.manager import ManagerNode
-from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.commands import Command
-from downpour.spec import ResolvedSpec
-from tests.manager.drivers import DEFECTS
-from tests.node.manager_defects import ActsOnTheLastFirst, ActsWithoutLeading, ForgetsToKeep
+from downpour.base.errors import DownpourError, FailStop, SharedDirectoryError
+from downpour.cluster.manager.driver import Driver
+from downpour.core.node.manager import ManagerNode
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.commands import Command
+from downpour.core.spec import ResolvedSpec
+from tests.cluster.manager.drivers import DEFECTS
+from tests.core.node.manager_defects import ActsOnTheLastFirst, ActsWithoutLeading, ForgetsToKeep
 
 PATIENCE_SECONDS = 30
 SPEC = ResolvedSpec(shards=2)

@@ -17,22 +17,22 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
-from downpour.manager.command_runner import CommandRunner
-from downpour.manager.driver import Driver
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc import ManagerClient
-from downpour.scheduler import Output, Scheduler
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.events import Tick
-from downpour.spec import ResolvedSpec
-from downpour.store import SharedDirectory
-from downpour.store.lease import Lease
-from tests.manager.conftest import SMALL, Cluster, diligent
-from tests.manager.test_driver import JOINED, Sink
-from tests.manager.test_recovery import final_model, gone, manager_of
+from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.events import Tick
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Lease
+from downpour.network.rpc import ManagerClient
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent
+from tests.cluster.manager.test_driver import JOINED, Sink
+from tests.cluster.manager.test_takeover import final_model, gone, manager_of
 
 PATIENCE_SECONDS = 30
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
@@ -196,7 +196,7 @@ import importlib.abc, importlib.util, sys
 
 class Plant(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "downpour.manager.command_runner":
+        if name != "downpour.cluster.manager.command_runner":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

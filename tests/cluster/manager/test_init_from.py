@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import xxhash
 
-from downpour.errors import SpecError
-from downpour.spec import ResolvedSpec
-from downpour.store import encode
-from downpour.values import ExperimentState
-from tests.manager.conftest import Arrays, Cluster
-from tests.manager.test_dataset import gone, manager_of
+from downpour.base.errors import SpecError
+from downpour.base.values import ExperimentState
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import encode
+from tests.cluster.manager.conftest import Arrays, Cluster
+from tests.cluster.manager.test_dataset import gone, manager_of
 
 
 def write(path: Path, arrays: Arrays) -> Path:

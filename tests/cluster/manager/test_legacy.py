@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.manager import recovery
-from downpour.manager.metrics import ManagerMetrics
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.records.journal import segments
-from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentSummary, TaskMessage
-from downpour.store import SPEC_NAME, SharedDirectory, layout
-from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
-from downpour.values import ExperimentState
-from tests.manager.conftest import SMALL, Cluster, diligent
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager import takeover as recovery
+from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.files.records.journal import segments
+from downpour.files.store import SPEC_NAME, SharedDirectory, layout
+from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
+from downpour.network.rpc import ManagerClient
+from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent
 
 if TYPE_CHECKING:
-    from tests.manager.conftest import FakeWorker
+    from tests.cluster.manager.conftest import FakeWorker
 
 PATIENCE_SECONDS = 30.0
 

@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc.messages import Heartbeat, TaskMessage
-from downpour.scheduler import events as on
-from downpour.store import decode, encode, layout
-from downpour.values import (
+from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.base.values import (
     AttemptId,
     ExperimentState,
     FailureKind,
@@ -28,7 +23,12 @@ from downpour.values import (
     SystemState,
     Update,
 )
-from tests.manager.conftest import CALM, SMALL
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.core.scheduler import events as on
+from downpour.files.store import decode, encode, layout
+from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from tests.cluster.manager.conftest import CALM, SMALL
 
 
 def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:

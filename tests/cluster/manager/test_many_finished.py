@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from downpour.rpc.messages import PAGE_EXPERIMENTS_MAX, Status
-from downpour.values import ExperimentState
-from tests.manager.conftest import SMALL
-from tests.manager.test_recovery import gone, manager_of
+from downpour.base.values import ExperimentState
+from downpour.network.rpc.messages import PAGE_EXPERIMENTS_MAX, Status
+from tests.cluster.manager.conftest import SMALL
+from tests.cluster.manager.test_takeover import gone, manager_of
 
 FINISHED = 3
 

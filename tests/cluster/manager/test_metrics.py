@@ -10,20 +10,20 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from downpour.errors import SpecError
-from downpour.manager.counters import Counters
-from downpour.manager.metrics import _active as active_metrics
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.records.record_lines import (
+from downpour.base.errors import SpecError
+from downpour.base.values import Evaluation, FailureKind
+from downpour.cluster.manager.counters import Counters
+from downpour.cluster.manager.metrics import _active as active_metrics
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.record_lines import (
     AttemptFailedLine,
     DroppedLine,
     SavedLine,
     WorkerLeftLine,
 )
-from downpour.scheduler.experiment import Experiment
-from downpour.spec import ResolvedSpec
-from downpour.values import Evaluation, FailureKind
 
 Told = dict[tuple[str, ...], float]
 

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.manager.rehearsal import rehearse
-from downpour.spec import ResolvedSpec
-from downpour.values import ExperimentState
+from downpour.base.errors import SpecError
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager.rehearsal import rehearse
+from downpour.core.spec import ResolvedSpec
+from downpour.learning.allowlist import VARIABLE
 
 HELPED = """
 import subprocess, torch
@@ -96,7 +96,7 @@ def test_every_other_method_may_end_its_process_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """With status 0, as a script ends that has done its work; the line is the user's."""
-    tasks = Path(__file__).parents[1] / "tasks"
+    tasks = Path(__file__).parents[2] / "learning" / "tasks"
     monkeypatch.syspath_prepend(str(tasks))
     monkeypatch.setenv(VARIABLE, "hostile_tasks")
     task = "hostile_tasks:HostileStep" if method == "step" else "hostile_tasks:Hostile"

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from downpour.manager.roster import Roster
-from downpour.manager.status import status
-from downpour.rpc.messages import Status
-from downpour.scheduler import Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.state import Decision
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Forecast, PublishedFile
+from downpour.base.values import AttemptId, Forecast, PublishedFile
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import status
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.state import Decision
+from downpour.core.spec import ResolvedSpec
+from downpour.network.rpc.messages import Status
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
 

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from downpour.errors import Refused, SharedDirectoryError, SpecError
-from downpour.manager import command_runner
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.records.journal import read_journal, segments
-from downpour.records.record import parse_lines
-from downpour.reports import Result
-from downpour.reports.timeline import attempt_spans
-from downpour.rpc import ManagerClient
-from downpour.rpc.messages import Heartbeat, TaskMessage
-from downpour.store import SharedDirectory, Work, layout, publish_work
-from downpour.store.lease import Lease
-from downpour.values import AttemptId, ExperimentState, Progress, Snapshot
-from tests.manager.conftest import CALM, SMALL, Cluster, diligent
+from downpour.base.errors import Refused, SharedDirectoryError, SpecError
+from downpour.base.values import AttemptId, ExperimentState, Progress, Snapshot
+from downpour.cluster.manager import command_runner
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.timeline import attempt_spans
+from downpour.files.records.journal import read_journal, segments
+from downpour.files.records.record import parse_lines
+from downpour.files.store import SharedDirectory, Work, layout, publish_work
+from downpour.files.store.lease import Lease
+from downpour.network.rpc import ManagerClient
+from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent
 
 if TYPE_CHECKING:
-    from tests.manager.conftest import FakeWorker
+    from tests.cluster.manager.conftest import FakeWorker
 
 PATIENCE_SECONDS = 30.0
 TASKS = SMALL.shards * SMALL.epochs

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.training.numeric_class import numeric_class
-from downpour.values import ExperimentState
-from tests.manager.conftest import NUMERICS
+from downpour.base.errors import SpecError
+from downpour.base.values import ExperimentState
+from downpour.learning.training.numeric_class import numeric_class
+from tests.cluster.manager.conftest import NUMERICS
 
 
 @pytest.mark.parametrize(

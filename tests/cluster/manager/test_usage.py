@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from downpour.manager.usage import SAMPLES_MAX, Usage
-from downpour.records.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
-from downpour.scheduler import events as on
-from downpour.values import AttemptId, ProcessState, Progress, SystemState
+from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
+from downpour.cluster.manager.usage import SAMPLES_MAX, Usage
+from downpour.core.scheduler import events as on
+from downpour.files.records.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
 
 
 class Notebook:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from downpour.errors import SpecError
-from downpour.operations.certificates import DAYS_MAX, Issued, issue
+from downpour.base.errors import SpecError
+from downpour.cluster.operations.certificates import DAYS_MAX, Issued, issue
 
 Sides = tuple[ssl.SSLContext, ssl.SSLContext]
 NOW = datetime.now(UTC).replace(microsecond=0)

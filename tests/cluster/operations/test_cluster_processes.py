@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from downpour.launchers.standing import StandingCluster
-from downpour.operations.cluster_processes import cluster_processes
-from downpour.rpc.messages import Status, WorkerStatus
-from downpour.store.lease import Leader
-from downpour.values import AttemptId, WorkerState
+from downpour.base.values import AttemptId, WorkerState
+from downpour.cluster.launchers.cluster_files import StandingCluster
+from downpour.cluster.operations.cluster_processes import cluster_processes
+from downpour.files.store.lease import Leader
+from downpour.network.rpc.messages import Status, WorkerStatus
 
 CLUSTER = StandingCluster(
     on="ssh", hostname="n0", pid=7, state="up", workers=("worker-1", "worker-2")

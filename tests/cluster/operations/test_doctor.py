@@ -11,13 +11,13 @@ from threading import Event
 
 import pytest
 
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.operations import attempts, doctor
-from downpour.operations.doctor import diagnose, is_healthy
-from downpour.operations.finding import Finding, Verdict, good
-from downpour.rpc import Address, ManagerClient
-from downpour.store.mounts import Mount
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.cluster.operations import attempts, doctor
+from downpour.cluster.operations.doctor import diagnose, is_healthy
+from downpour.cluster.operations.finding import Finding, Verdict, good
+from downpour.files.store.mounts import Mount
+from downpour.network.rpc import Address, ManagerClient
 
 _OF_THE_FOLDER = (
     "folder",
@@ -222,7 +222,7 @@ def test_an_object_store_is_checked_as_well_as_the_folder_for_it(
     """Nothing stays in it, and what is wrong with it is one finding."""
     from obstore.store import MemoryStore
 
-    from downpour.store.bucket import Bucket
+    from downpour.files.store.bucket import Bucket
 
     objects = MemoryStore()
     monkeypatch.setenv("DOWNPOUR_LOCAL", str(tmp_path / "deep" / "mistyped"))

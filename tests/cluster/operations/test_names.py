@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.operations.names import parse_machine
+from downpour.base.errors import SpecError
+from downpour.cluster.operations.names import parse_machine
 
 LABELS = st.from_regex(r"[a-z0-9_]([a-z0-9_-]{0,10}[a-z0-9_])?", fullmatch=True)
 DNS_NAMES = st.builds(

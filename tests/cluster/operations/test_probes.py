@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from downpour.operations import probes
-from downpour.operations.finding import Verdict
+from downpour.cluster.operations import probes
+from downpour.cluster.operations.finding import Verdict
 
 Patch = pytest.MonkeyPatch
 

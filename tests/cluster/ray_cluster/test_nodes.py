@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from downpour.launchers.ray_nodes import NodeWatch
+from downpour.cluster.launchers.ray_nodes import NodeWatch
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 import downpour
-from downpour.api import embed
+from downpour.base.errors import LaunchError, SpecError
 from downpour.cli import ray_options
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers import LaunchPlan, RayOptions, on_ray
-from downpour.manager.options import ManagerOptions
-from downpour.rpc.messages import Status
-from tests.ray_cluster.conftest import NEVER, SOON, Nodes
+from downpour.cluster.launchers import LaunchPlan, RayOptions, on_ray
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.experiments.api import embed
+from downpour.network.rpc.messages import Status
+from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes
 
 pytest.importorskip("ray", reason="Ray is not installed")
 SPEC = downpour.Spec(shards=2, epochs=15, batch_size=16, learning_rate=0.05)

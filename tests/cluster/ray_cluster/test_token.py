@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.line import free_port
-from tests.ray_cluster.conftest import Nodes
+from tests.cluster.ray_cluster.conftest import Nodes
 
 pytest.importorskip("ray._private.authentication", reason="Ray knows no tokens")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from downpour import Client
-from downpour.credentials import Credentials
-from downpour.discovery.managers import Managers
-from downpour.errors import DownpourError
-from downpour.rpc import OPEN
-from downpour.spec import Spec
-from downpour.store import SharedDirectory
-from tests.slurm.lab import Lab, until
+from downpour.base.errors import DownpourError
+from downpour.core.spec import Spec
+from downpour.files.store import SharedDirectory
+from downpour.host.credentials import Credentials
+from downpour.network.discovery.managers import Managers
+from downpour.network.rpc import OPEN
+from tests.cluster.slurm.lab import Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
+SCRIPTS = Path(__file__).parents[3] / "examples" / "slurm"
 RUN = (sys.executable, "-m", "downpour.cli", "run", "--on", "slurm")
 
 

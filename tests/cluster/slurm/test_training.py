@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.api import embed
-from downpour.errors import ProtocolError
-from downpour.launchers import SlurmOptions, on_slurm
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from tests.slurm.lab import NODES, Lab, until
+from downpour.base.errors import ProtocolError
+from downpour.cluster.launchers import SlurmOptions, on_slurm
+from downpour.core.spec import Spec
+from downpour.experiments.api import embed
+from downpour.network.rpc.messages import Status
+from tests.cluster.slurm.lab import NODES, Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 OPTIONS = SlurmOptions(partition="all", time="5", sbatch=("--exclusive",))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ssh.lab import Lab, why_not
+from tests.cluster.ssh.lab import Lab, why_not
 
 
 @pytest.fixture(scope="session")

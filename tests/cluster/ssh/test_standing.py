@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from downpour.cli import run_command
-from downpour.launchers.standing import StandingFolder
-from tests.ssh.lab import HOSTS, Lab, until
+from downpour.cluster.launchers.cluster_files import StandingFolder
+from tests.cluster.ssh.lab import HOSTS, Lab, until
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import downpour
+from downpour.base.errors import LaunchError
 from downpour.cli import run_command
-from downpour.errors import LaunchError
-from downpour.launchers import LaunchPlan, SshOptions, on_ssh
-from downpour.manager.options import ManagerOptions
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from tests.ssh.lab import HOSTS, Lab, until
+from downpour.cluster.launchers import LaunchPlan, SshOptions, on_ssh
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
+from downpour.network.rpc.messages import Status
+from tests.cluster.ssh.lab import HOSTS, Lab, until
 
 pytestmark = pytest.mark.slow
 SPEC = Spec(shards=3, epochs=3, batch_size=32, learning_rate=0.05)

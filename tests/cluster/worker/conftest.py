@@ -10,10 +10,15 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from downpour import datasets, models
-from downpour.errors import Refused
-from downpour.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
-from downpour.rpc.messages import (
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.base.version import VERSION
+from downpour.core.spec import Spec
+from downpour.files.store import SharedDirectory, encode
+from downpour.learning import datasets, models
+from downpour.learning.training.parameters import parameters_of
+from downpour.network.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -24,11 +29,6 @@ from downpour.rpc.messages import (
     Status,
     TaskMessage,
 )
-from downpour.spec import Spec
-from downpour.store import SharedDirectory, encode
-from downpour.training.parameters import parameters_of
-from downpour.values import AttemptId, FailureKind, Snapshot, Update
-from downpour.version import VERSION
 
 Report = tuple[AttemptId, Update | Snapshot | tuple[FailureKind, str]]
 

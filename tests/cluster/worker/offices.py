@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from downpour.node.worker import WorkerNode
-from downpour.rpc import ManagerClient, Server, WorkerClient, serve_worker
-from downpour.rpc.messages import TaskMessage
-from downpour.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
-from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
+from downpour.cluster.worker.agent import WorkerAgent
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.core.node.worker import WorkerNode
+from downpour.network.rpc import ManagerClient, Server, WorkerClient, serve_worker
+from downpour.network.rpc.messages import TaskMessage
 
 PATIENCE_SECONDS = 10
 _STEP_SECONDS = 0.002

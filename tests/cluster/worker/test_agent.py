@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import (
+from downpour.base.errors import (
     FileCorrupt,
     IncompatiblePeer,
     NonFinite,
@@ -21,17 +21,17 @@ from downpour.errors import (
     SpecError,
     UnfitWorker,
 )
-from downpour.rpc import serve_manager
-from downpour.store import SharedDirectory
-from downpour.values import (
+from downpour.base.values import (
     FailureKind,
     SystemState,
     Update,
 )
-from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import TaskControl
-from downpour.worker.system import SystemSampler
-from tests.worker.offices import (
+from downpour.cluster.worker.agent import WorkerAgent
+from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.system import SystemSampler
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc import serve_manager
+from tests.cluster.worker.offices import (
     NUMERICS,
     PATIENCE_SECONDS,
     SNAPSHOT,

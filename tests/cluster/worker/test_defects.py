@@ -1,6 +1,6 @@
 """The worker as users start it shows each defect that its node may have.
 
-The same defects are planted in simulated workers (`tests/simulator/test_search.py`).
+The same defects are planted in simulated workers (`tests/virtual/simulator/test_search.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from downpour.errors import Refused
-from downpour.node.worker import WorkerNode
-from downpour.values import FailureKind, Snapshot, Update
-from downpour.worker.control import TaskControl
-from tests.node import defects
-from tests.worker.offices import (
+from downpour.base.errors import Refused
+from downpour.base.values import FailureKind, Snapshot, Update
+from downpour.cluster.worker.control import TaskControl
+from downpour.core.node.worker import WorkerNode
+from tests.cluster.worker.offices import (
     PATIENCE_SECONDS,
     SNAPSHOT,
     UPDATE,
@@ -27,6 +26,7 @@ from tests.worker.offices import (
     task,
     until_cancelled,
 )
+from tests.core.node import defects
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from downpour.worker.environment import thread_environment
+from downpour.cluster.worker.environment import thread_environment
 
 REUSE = """
 import resource
 import numpy as np
-from downpour.worker.environment import keep_memory
+from downpour.cluster.worker.environment import keep_memory
 keep_memory()
 def faults():
     for _ in range(20):

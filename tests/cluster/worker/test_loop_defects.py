@@ -1,6 +1,6 @@
 """A worker that trains real tasks shows each defect that its step loop may have.
 
-One of them is planted in simulated workers too (`tests/simulator/test_search.py`).
+One of them is planted in simulated workers too (`tests/virtual/simulator/test_search.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.step_loop import StepLoop
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.task import TaskRunner
-from tests.node import loop_defects
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.step_loop import StepLoop
+from tests.core.node import loop_defects
 
 if TYPE_CHECKING:
-    from tests.worker.conftest import Trainable
+    from tests.cluster.worker.conftest import Trainable
 
 Ask = Callable[[HeldAttempt], None]
 

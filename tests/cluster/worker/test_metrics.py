@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from downpour.errors import NonFinite
-from downpour.rpc.messages import TaskMessage
-from downpour.values import PublishedFile, Snapshot, Update
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.metrics import WorkerMetrics
-from downpour.worker.task import TaskRunner
+from downpour.base.errors import NonFinite
+from downpour.base.values import PublishedFile, Snapshot, Update
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.metrics import WorkerMetrics
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.network.rpc.messages import TaskMessage
 
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
 SNAPSHOT = Snapshot(file=FILE, steps_done=1, steps_total=2)

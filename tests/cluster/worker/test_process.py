@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.rpc import parse_address
-from downpour.worker.process import advertised, listening_host
+from downpour.base.errors import SpecError
+from downpour.cluster.worker.process import advertised, listening_host
+from downpour.network.rpc import parse_address
 
 
 @pytest.mark.parametrize(

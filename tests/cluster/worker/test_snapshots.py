@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.errors import StoreError
-from downpour.node.step_loop import StepLoop
-from downpour.values import PublishedFile, Snapshot
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.snapshots import Snapshots
-from downpour.worker.task import TaskRunner, train_steps
+from downpour.base.errors import StoreError
+from downpour.base.values import PublishedFile, Snapshot
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.snapshots import Snapshots
+from downpour.cluster.worker.task_runner import TaskRunner, train_steps
+from downpour.core.node.step_loop import StepLoop
 
 if TYPE_CHECKING:
-    from downpour.rpc.messages import TaskMessage
-    from downpour.store import SharedDirectory
-    from tests.worker.conftest import Trainable
+    from downpour.files.store import SharedDirectory
+    from downpour.network.rpc.messages import TaskMessage
+    from tests.cluster.worker.conftest import Trainable
 
 
 class Clock:

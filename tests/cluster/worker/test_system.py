@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Event, Thread
 
-from downpour.worker.system import ProcessSampler, SystemSampler
+from downpour.cluster.worker.system import ProcessSampler, SystemSampler
 
 
 def test_shares_are_shares() -> None:

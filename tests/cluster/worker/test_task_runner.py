@@ -14,12 +14,14 @@ import numpy as np
 import psutil
 import pytest
 
-from downpour.compression import CODECS
-from downpour.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
-from downpour.rpc.indices import pack_indices
-from downpour.rpc.messages import IndicesFile, TaskMessage
-from downpour.spec import Spec
-from downpour.store import (
+from downpour.base.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
+from downpour.base.values import PublishedFile
+from downpour.cluster.worker.agent import _in_one_line
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.spec import Spec
+from downpour.files.compression import CODECS
+from downpour.files.store import (
     SharedDirectory,
     decode,
     decompressed,
@@ -27,13 +29,11 @@ from downpour.store import (
     model_metadata,
     unsent_part,
 )
-from downpour.values import PublishedFile
-from downpour.worker.agent import _in_one_line
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.task import TaskRunner
+from downpour.network.rpc.indices import pack_indices
+from downpour.network.rpc.messages import IndicesFile, TaskMessage
 
 if TYPE_CHECKING:
-    from tests.worker.conftest import Trainable
+    from tests.cluster.worker.conftest import Trainable
 
 
 @pytest.fixture(scope="module")
@@ -305,6 +305,6 @@ def test_an_error_of_the_users_is_told_with_its_line_and_where_its_traceback_is(
         _ = 1 // 0
     told = _in_one_line(error.value)
     assert told.startswith("ZeroDivisionError: ")
-    assert "(test_task.py:" in told
+    assert "(test_task_runner.py:" in told
     assert told.endswith("; the worker's log has the traceback")
     assert _in_one_line(TrainingError("no memory")) == "no memory"

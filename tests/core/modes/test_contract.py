@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.modes import MODES, ModeKind, check_mode, mode_of
-from downpour.resolve import resolve
-from downpour.spec import ResolvedSpec, Spec
+from downpour.base.errors import SpecError
+from downpour.core.modes import MODES, ModeKind, check_mode, mode_of
+from downpour.core.resolve import resolve
+from downpour.core.spec import ResolvedSpec, Spec
 
 EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)
 ASYNCHRONOUS = [name for name in MODES if not Spec.make({"mode": name}).in_step]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.modes import MODES
-from downpour.store import decode
+from downpour.core.modes import MODES
+from downpour.files.store import decode
 
 SHARDS, EPOCHS, MEET = 3, 3, 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.worker import Action, Beat, End, Report, SaveAndStop, Stop, WorkerNode
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.worker import Action, Beat, End, Report, SaveAndStop, Stop, WorkerNode
 
 
 class DropsReports(WorkerNode[Any]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.errors import StoreError
-from downpour.node.journal import JournalWriter
+from downpour.base.errors import StoreError
+from downpour.core.node.journal import JournalWriter
 
 
 class WritesOnAfterAFailure(JournalWriter):

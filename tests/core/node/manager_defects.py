@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from downpour.node.manager import Asked, ManagerNode, Posted, Ready, Step
+from downpour.core.node.manager import Asked, ManagerNode, Posted, Ready, Step
 
 
 class ForgetsToKeep(ManagerNode[Any]):

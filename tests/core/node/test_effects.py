@@ -7,15 +7,15 @@ from typing import get_args
 
 import pytest
 
-from downpour.manager.command_runner import CommandRunner
-from downpour.node.answers import Answers
-from downpour.node.effects import Effects
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.simulator.command_runner import SimulatedCommandRunner
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
+from downpour.base.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.core.node.answers import Answers
+from downpour.core.node.effects import Effects
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.simulated.command_runner import SimulatedCommandRunner
 
 FILE = PublishedFile(name="model-000001-abc.safetensors", size_bytes=1, checksum="0" * 32)
 ATTEMPT = AttemptId(experiment="any", round=3, shard=1, attempt=0)

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.node.journal import JournalWriter, Line, Segment
-from downpour.records.journal import DiskSegments, read_journal
-from downpour.scheduler import Checkpoint, Entry
-from downpour.simulator.faults import FaultKind
-from downpour.simulator.manager import SimulatedManager
-from downpour.simulator.run import simulate
-from downpour.simulator.search import outcomes
-from tests.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
-from tests.records.test_journal import ONE_OF_EACH
-from tests.simulator.seeds import seeds_with
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.core.node.journal import JournalWriter, Line, Segment
+from downpour.core.scheduler import Checkpoint, Entry
+from downpour.files.records.journal import DiskSegments, read_journal
+from downpour.virtual.faults.faults import FaultKind
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.trials.seed_search import outcomes
+from downpour.virtual.trials.simulation import simulate
+from tests.core.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
+from tests.files.records.test_journal import ONE_OF_EACH
+from tests.virtual.simulator.seeds import seeds_with
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = ONE_OF_EACH[-1]

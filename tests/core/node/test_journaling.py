@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.node.journaling import Journaling
-from downpour.scheduler import Scheduler
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.values import PublishedFile
+from downpour.base.errors import SharedDirectoryError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import JournalWriter, Line, Segment, in_order
+from downpour.core.node.journaling import Journaling
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
 
 
 class Memory:

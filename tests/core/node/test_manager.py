@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.node.manager import (
+from downpour.base.values import AttemptId, Evaluation, Progress, SystemState
+from downpour.core.node.manager import (
     STOOD_STILL_SECONDS,
     TICK_SECONDS,
     Asked,
@@ -10,10 +11,9 @@ from downpour.node.manager import (
     Posted,
     heartbeat_reply,
 )
-from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.timeouts import HEARTBEATS_A_SECOND
-from downpour.values import AttemptId, Evaluation, Progress, SystemState
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.timeouts import HEARTBEATS_A_SECOND
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
 IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)

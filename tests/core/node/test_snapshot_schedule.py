@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.snapshot_schedule import SnapshotSchedule
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.snapshot_schedule import SnapshotSchedule
 
 
 def training() -> HeldAttempt:

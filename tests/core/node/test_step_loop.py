@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.step_loop import NextStep, StepLoop
-from downpour.values import AttemptId, PublishedFile, Snapshot
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.step_loop import NextStep, StepLoop
 
 SNAPSHOT = Snapshot(
     file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),

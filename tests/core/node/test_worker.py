@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import Refused
-from downpour.node.attempt import HeldAttempt
-from downpour.node.worker import (
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.worker import (
     Register,
     SaveAndStop,
     SaveOrStop,
@@ -18,7 +19,6 @@ from downpour.node.worker import (
     WorkerNode,
     next_address,
 )
-from downpour.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
 
 SNAPSHOT = Snapshot(
     file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from downpour.spec import ResolvedSpec
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Evaluation,
     Progress,
@@ -16,6 +15,7 @@ from downpour.values import (
     SystemState,
     Update,
 )
+from downpour.core.spec import ResolvedSpec
 
 
 class Make:

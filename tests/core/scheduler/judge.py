@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from downpour.scheduler import Output, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.values import AttemptId, ExperimentState, PublishedFile, Snapshot, Update
+from downpour.base.values import AttemptId, ExperimentState, PublishedFile, Snapshot, Update
+from downpour.core.scheduler import Output, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 
 
 class Judge:

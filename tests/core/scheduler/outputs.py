@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from downpour.scheduler import Output
-from downpour.scheduler.commands import Command
-from downpour.scheduler.facts import Fact
+from downpour.core.scheduler import Output
+from downpour.core.scheduler.commands import Command
+from downpour.core.scheduler.facts import Fact
 
 Outcome = Fact | Command
 

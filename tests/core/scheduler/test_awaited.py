@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, entries, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.values import BLAMELESS
-from tests.scheduler.outputs import Outcome, all_of
+from downpour.base.values import BLAMELESS
+from downpour.core.scheduler import Scheduler, entries, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
+from tests.core.scheduler.outputs import Outcome, all_of
 
 if TYPE_CHECKING:
-    from downpour.values import AttemptId
-    from tests.scheduler.conftest import Make
+    from downpour.base.values import AttemptId
+    from tests.core.scheduler.conftest import Make
 
 WORKERS = tuple(f"w{n}" for n in range(6))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downpour.scheduler import Output, Scheduler, SchedulerOptions, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
+from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 
 def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, facts.Assigned]:

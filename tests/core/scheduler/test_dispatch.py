@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.scheduler import Scheduler, durable, entries, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.stragglers import (
+from downpour.base.values import AttemptId, Forecast
+from downpour.core.scheduler import Scheduler, durable, entries, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
+from downpour.core.stragglers import (
     POLICIES,
     Action,
     Assignment,
@@ -23,14 +24,13 @@ from downpour.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.stragglers.pairing import pair
-from downpour.values import AttemptId, Forecast
-from tests.scheduler.outputs import Outcome, all_of
+from downpour.core.stragglers.pairing import pair
+from tests.core.scheduler.outputs import Outcome, all_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 WHY = "the test says so"
 

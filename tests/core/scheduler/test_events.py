@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.scheduler.events import AggregationFailed
+from downpour.core.scheduler.events import AggregationFailed
 
 
 def test_a_refusal_names_what_it_refuses() -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler.experiment import Experiment
+from downpour.core.scheduler.experiment import Experiment
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 
 def started(make: Make, **fields: object) -> Experiment:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, SchedulerOptions, facts
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.values import FailureKind
+from downpour.base.values import FailureKind
+from downpour.core.scheduler import Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 NAN = "the loss became NaN or infinite by step 3 of 9"
 KEY = "KeyError: 'x' (mine.py:12) at step 0"

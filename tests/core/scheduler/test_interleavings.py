@@ -21,8 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downpour.modes import MODES
-from downpour.scheduler import (
+from downpour.base.values import AttemptId, FailureKind
+from downpour.core.modes import MODES
+from downpour.core.scheduler import (
     Checkpoint,
     Output,
     Scheduler,
@@ -30,15 +31,14 @@ from downpour.scheduler import (
     durable,
     entries,
 )
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.values import AttemptId, FailureKind
-from tests.scheduler.judge import Judge
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
+from tests.core.scheduler.judge import Judge
 
 if TYPE_CHECKING:
-    from downpour.scheduler import Entry
-    from tests.scheduler.conftest import Make
+    from downpour.core.scheduler import Entry
+    from tests.core.scheduler.conftest import Make
 
 WORKERS = ("ann", "bob", "cid")
 EXPERIMENTS = ("one", "two")

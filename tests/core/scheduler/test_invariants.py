@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.invariants import check_invariants
-from downpour.scheduler.round import Round, TaskKey
-from downpour.values import Failure, FailureKind
+from downpour.base.values import Failure, FailureKind
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.invariants import check_invariants
+from downpour.core.scheduler.round import Round, TaskKey
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import IllegalTransition
-from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
-from downpour.values import ExperimentState, TaskState, WorkerState
+from downpour.base.errors import IllegalTransition
+from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
 
 TABLES = {
     "task": (TASK, TaskState.PENDING),

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, durable, entries, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
+from downpour.core.scheduler import Scheduler, durable, entries, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 
 if TYPE_CHECKING:
-    from downpour.scheduler import Entry
-    from tests.scheduler.conftest import Make
+    from downpour.core.scheduler import Entry
+    from tests.core.scheduler.conftest import Make
 
 
 class Kept:

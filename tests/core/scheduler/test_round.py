@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import IllegalTransition
-from downpour.scheduler.round import Round
-from downpour.values import Failure, FailureKind
+from downpour.base.errors import IllegalTransition
+from downpour.base.values import Failure, FailureKind
+from downpour.core.scheduler.round import Round
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 
 LOST = Failure(FailureKind.LOST, "silent")

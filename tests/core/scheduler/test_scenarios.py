@@ -1,8 +1,9 @@
 """Stories in `scenarios/*.txt`: each line an event, indented below it what came out.
 
-`UPDATE_SCENARIOS=1 pytest tests/scheduler/test_scenarios.py` writes the commands anew; what has
-changed is then reviewed as a diff. An attempt is written `experiment/r<round>/s<shard>/a<attempt>`;
-model version `m<n>` is what round n starts from, `result` the one that users look for.
+`UPDATE_SCENARIOS=1 pytest tests/core/scheduler/test_scenarios.py` writes the commands anew; what
+has changed is then reviewed as a diff. An attempt is written
+`experiment/r<round>/s<shard>/a<attempt>`; model version `m<n>` is what round n starts from,
+`result` the one that users look for.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, assert_never
 
 import pytest
 
-from downpour.scheduler import Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.values import AttemptId, FailureKind
+from downpour.base.values import AttemptId, FailureKind
+from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler.speedometer import Speedometer
+from downpour.core.scheduler.speedometer import Speedometer
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 STEPS = 10
 SAMPLES = 100

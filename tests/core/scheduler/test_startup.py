@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from tests.scheduler.test_dispatch import Stage, of
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from tests.core.scheduler.test_dispatch import Stage, of
 
 if TYPE_CHECKING:
-    from downpour.stragglers import RunningTask
-    from tests.scheduler.conftest import Make
+    from downpour.core.stragglers import RunningTask
+    from tests.core.scheduler.conftest import Make
 
 
 @pytest.fixture

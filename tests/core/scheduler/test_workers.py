@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.errors import IllegalTransition
-from downpour.scheduler.workers import Workers
+from downpour.base.errors import IllegalTransition
+from downpour.core.scheduler.workers import Workers
 
 if TYPE_CHECKING:
-    from tests.scheduler.conftest import Make
+    from tests.core.scheduler.conftest import Make
 
 
 def test_the_worker_idle_longest_is_first(make: Make) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.splitters import divide
-from downpour.splitters.holding_out import hold_out
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.core.splitters import divide
+from downpour.core.splitters.holding_out import hold_out
 
 
 @given(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.splitters import SPLITTERS, split
-from downpour.splitters.by_class import largest_remainder
+from downpour.base.errors import SpecError
+from downpour.core.splitters import SPLITTERS, split
+from downpour.core.splitters.by_class import largest_remainder
 
 SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
 every_split = pytest.mark.parametrize("name", SPLITS)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from downpour.stragglers import Action, PendingTask, Policy, RoundView, RunningTask, WorkerHistory
-from downpour.stragglers.base import Option
-from downpour.values import Forecast
+from downpour.base.values import Forecast
+from downpour.core.stragglers import (
+    Action,
+    PendingTask,
+    Policy,
+    RoundView,
+    RunningTask,
+    WorkerHistory,
+)
+from downpour.core.stragglers.base import Option
 
 
 def sure(seconds: float) -> Forecast:

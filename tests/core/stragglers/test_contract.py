@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from downpour.stragglers import (
+from downpour.base.values import Forecast
+from downpour.core.stragglers import (
     POLICIES,
     Assignment,
     Close,
@@ -28,8 +29,7 @@ from downpour.stragglers import (
     WorkerHistory,
     WorkerRequest,
 )
-from downpour.stragglers.outlook import Outlook
-from downpour.values import Forecast
+from downpour.core.stragglers.outlook import Outlook
 
 NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.stragglers import PendingTask, RoundView, Speed
-from downpour.stragglers.handoff import HANDOFF
-from tests.stragglers.rounds import actions_of, round_of, running
+from downpour.core.stragglers import PendingTask, RoundView, Speed
+from downpour.core.stragglers.handoff import HANDOFF
+from tests.core.stragglers.rounds import actions_of, round_of, running
 
 LATE = [
     running("ann", 0, 0.5),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from downpour.spec import Spec
-from downpour.stragglers import POLICIES, PendingTask, RoundView
-from downpour.stragglers.pairing import pair
+from downpour.core.spec import Spec
+from downpour.core.stragglers import POLICIES, PendingTask, RoundView
+from downpour.core.stragglers.pairing import pair
 
 
 def look(pending: list[PendingTask], idle: str, workers: str = "") -> RoundView:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.stragglers import POLICIES, Assignment, Close, Resize, RoundView, Speed
-from tests.stragglers.rounds import actions_of, round_of, running
+from downpour.core.stragglers import POLICIES, Assignment, Close, Resize, RoundView, Speed
+from tests.core.stragglers.rounds import actions_of, round_of, running
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
 LATE = [

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from downpour.reports.result import Result
-from downpour.reports.result_parts import RoundResult
-from downpour.reports.study import RunResult, StudyResult, SubgridResult
-from downpour.reports.timeline import AttemptSpan, ResourceSample
-from downpour.values import ExperimentState
+from downpour.base.values import ExperimentState
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
+from downpour.experiments.reading.timeline import AttemptSpan, ResourceSample
 
 
 class Make:

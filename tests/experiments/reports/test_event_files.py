@@ -11,18 +11,18 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from downpour.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
-from downpour.records.record import parse_lines, read_record
-from downpour.records.record_lines import (
+from downpour.base.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
+from downpour.experiments.pages.event_files import EndedRuns, EventFiles, Follower, write_events
+from downpour.experiments.reading import Result
+from downpour.files.records.record import parse_lines, read_record
+from downpour.files.records.record_lines import (
     AggregatedLine,
     ResourcesUsedLine,
     Sample,
     SubmittedLine,
     UpdatedLine,
 )
-from downpour.reports import Result
-from downpour.reports.event_files import EndedRuns, EventFiles, Follower, write_events
-from downpour.store.layout import RECORD_NAME
+from downpour.files.store.layout import RECORD_NAME
 
 RECORDED = Path(__file__).parent / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from downpour.reports.export import for_page, to_png, to_svg
-from downpour.reports.figures import (
+from downpour.experiments.figures.export import for_page, to_png, to_svg
+from downpour.experiments.figures.figures import (
     classes_figure,
     learning_figure,
     outcome_figure,
     plots_of,
 )
-from downpour.reports.measures import Measure
-from downpour.reports.style import LIGHT
-from downpour.reports.timeline_figure import (
+from downpour.experiments.figures.style import LIGHT
+from downpour.experiments.figures.timeline_figure import (
     SPANS_MAX,
     first_rounds,
     resource_figure,
     timeline_figure,
     timelines_figure,
 )
-from tests.reports.conftest import Make
+from downpour.experiments.reading.measures import Measure
+from tests.experiments.reports.conftest import Make
 
 ACCURACY = Measure("accuracy")
 

@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from downpour.reports.console import SafeConsole
-from downpour.reports.live import experiments_table, status_view
-from downpour.reports.result import Result
-from downpour.reports.result_parts import FailureResult
-from downpour.reports.terminal_tables import result_table, workers_table
-from downpour.rpc.messages import ExperimentSummary, Status, WorkerStatus
-from downpour.values import ExperimentState, WorkerState
+from downpour.base.values import ExperimentState, WorkerState
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import FailureResult
+from downpour.experiments.tables.console import SafeConsole
+from downpour.experiments.tables.live import experiments_table, status_view
+from downpour.experiments.tables.terminal_tables import result_table, workers_table
+from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures" / "record.jsonl"
 HOSTILE = "\x1b[2J\n\x07[red]\u202e"

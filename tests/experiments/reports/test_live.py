@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from downpour.reports.live import experiments_table, status_view
-from downpour.rpc.messages import ExperimentSummary, Metric, Status, TaskStatus, WorkerStatus
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     ExperimentState,
     Forecast,
     SystemState,
     TaskState,
     WorkerState,
+)
+from downpour.experiments.tables.live import experiments_table, status_view
+from downpour.network.rpc.messages import (
+    ExperimentSummary,
+    Metric,
+    Status,
+    TaskStatus,
+    WorkerStatus,
 )
 
 RECORDED = Path(__file__).parent / "recorded"

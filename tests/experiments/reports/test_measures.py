@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from downpour.reports import Result
-from downpour.reports.figures import plots_of
-from downpour.reports.live import experiments_table, status_view
-from downpour.reports.measures import Measure, in_words
-from downpour.reports.report_tables import tables_of
-from downpour.reports.result_parts import BestModel
-from downpour.reports.terminal_tables import result_table, study_table
-from downpour.rpc.messages import ExperimentSummary, Metric, Status
-from downpour.values import ExperimentState
-from tests.reports.conftest import Make
-from tests.reports.test_terminal_tables import LINES, rendered
+from downpour.base.values import ExperimentState
+from downpour.experiments.figures.figures import plots_of
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.measures import Measure, in_words
+from downpour.experiments.reading.result_parts import BestModel
+from downpour.experiments.tables.live import experiments_table, status_view
+from downpour.experiments.tables.report_tables import tables_of
+from downpour.experiments.tables.terminal_tables import result_table, study_table
+from downpour.network.rpc.messages import ExperimentSummary, Metric, Status
+from tests.experiments.reports.conftest import Make
+from tests.experiments.reports.test_terminal_tables import LINES, rendered
 
 
 def with_metrics(**metrics: float) -> Result:

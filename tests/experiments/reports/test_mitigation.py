@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.records.record_lines import (
+from downpour.experiments.reading import Result, Stragglers
+from downpour.experiments.reading.mitigation import costs_of, stragglers_of
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -18,8 +20,6 @@ from downpour.records.record_lines import (
     SavedLine,
     UpdatedLine,
 )
-from downpour.reports import Result, Stragglers
-from downpour.reports.mitigation import costs_of, stragglers_of
 
 HANDOFF = Path(__file__).parent / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")

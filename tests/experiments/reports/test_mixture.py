@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from downpour.records.record_lines import (
+from downpour.base.values import NumericClass, WorkerState
+from downpour.experiments.reading.mixture import mixture_now, mixture_of
+from downpour.experiments.reading.result import Result
+from downpour.experiments.tables.terminal_tables import result_table
+from downpour.files.records.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
     UpdatedLine,
     WorkerJoinedLine,
 )
-from downpour.reports.mixture import mixture_now, mixture_of
-from downpour.reports.result import Result
-from downpour.reports.terminal_tables import result_table
-from downpour.rpc.messages import Status, WorkerStatus
-from downpour.values import NumericClass, WorkerState
+from downpour.network.rpc.messages import Status, WorkerStatus
 
 WIDE = NumericClass(torch="2", device="cpu", instruction_set="AVX512")
 NARROW = NumericClass(torch="2", device="cpu", instruction_set="AVX2")

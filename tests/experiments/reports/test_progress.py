@@ -9,9 +9,15 @@ import types
 import pytest
 from rich.console import Console
 
-from downpour.reports.progress import ProgressDisplay
-from downpour.rpc.messages import ExperimentSummary, Metric, Status, TaskStatus, WorkerStatus
-from downpour.values import ExperimentState, TaskState, WorkerState
+from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.experiments.tables.progress import ProgressDisplay
+from downpour.network.rpc.messages import (
+    ExperimentSummary,
+    Metric,
+    Status,
+    TaskStatus,
+    WorkerStatus,
+)
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
 

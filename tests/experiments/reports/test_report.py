@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.reports.figures import Part
-from downpour.reports.page import Drawn, html_page
-from downpour.reports.report import write_report
-from downpour.reports.report_tables import tables_of
-from downpour.reports.study import StudyResult
-from downpour.values import ExperimentState
-from tests.reports.conftest import Make
+from downpour.base.errors import SpecError
+from downpour.base.values import ExperimentState
+from downpour.experiments.figures.figures import Part
+from downpour.experiments.pages.page import Drawn, html_page
+from downpour.experiments.pages.report import write_report
+from downpour.experiments.reading.study_result import StudyResult
+from downpour.experiments.tables.report_tables import tables_of
+from tests.experiments.reports.conftest import Make
 
 HARM = "<script>alert('x')</script>"
 

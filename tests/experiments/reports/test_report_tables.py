@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.reports.report_tables import (
+from downpour.experiments.reading.statistics import Estimate
+from downpour.experiments.reading.study_result import label, read_one
+from downpour.experiments.tables.report_tables import (
     Column,
     Table,
     classes,
@@ -18,9 +20,7 @@ from downpour.reports.report_tables import (
     tables_of,
     written,
 )
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import label, read_one
-from tests.reports.conftest import Make
+from tests.experiments.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded" / "splits"
 

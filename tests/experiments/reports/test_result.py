@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
-from downpour.reports import Result
-from downpour.values import ExperimentState
+from downpour.base.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
+from downpour.base.values import ExperimentState
+from downpour.experiments.tables.notebook import Result
 
 FOLDER = Path(__file__).parent / "recorded" / "gestures"
 LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.reports.statistics import Estimate, t_quantile
+from downpour.experiments.reading.statistics import Estimate, t_quantile
 
 
 @pytest.mark.parametrize(

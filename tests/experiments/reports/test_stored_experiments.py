@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour.records.record import RecordWriter
-from downpour.records.record_lines import CancelledLine, SubmittedLine
-from downpour.reports.result import Result
-from downpour.reports.stored_experiments import experiments_in
-from downpour.spec import Spec
-from downpour.store.layout import RECORD_NAME
+from downpour.core.spec import Spec
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.stored_experiments import experiments_in
+from downpour.files.records.record import RecordWriter
+from downpour.files.records.record_lines import CancelledLine, SubmittedLine
+from downpour.files.store.layout import RECORD_NAME
 
 
 def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

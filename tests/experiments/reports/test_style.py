@@ -8,7 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from downpour.reports.style import DARK, LIGHT, area, series, turned_where_crowded, variables
+from downpour.experiments.figures.style import (
+    DARK,
+    LIGHT,
+    area,
+    series,
+    turned_where_crowded,
+    variables,
+)
 
 Rgb = npt.NDArray[np.float64]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from downpour.reports import Result
-from downpour.reports.terminal_tables import (
+from downpour.experiments.reading import Result
+from downpour.experiments.tables.terminal_tables import (
     classes_table,
     result_table,
     seconds,
     study_table,
     workers_table,
 )
-from tests.reports.conftest import Make
+from tests.experiments.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded"
 LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()

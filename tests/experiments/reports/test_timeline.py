@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.records.record_lines import (
+from downpour.experiments.reading.study_result import read_one
+from downpour.experiments.reading.timeline import attempt_spans, resources
+from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     RecordLine,
@@ -12,8 +14,6 @@ from downpour.records.record_lines import (
     Sample,
     UpdatedLine,
 )
-from downpour.reports.study import read_one
-from downpour.reports.timeline import attempt_spans, resources
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures"
 

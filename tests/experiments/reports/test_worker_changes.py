@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.records.record_lines import (
+from downpour.experiments.reading.worker_changes import worker_changes_of
+from downpour.files.records.record_lines import (
     AssignedLine,
     RecordLine,
     SubmittedLine,
@@ -10,7 +11,6 @@ from downpour.records.record_lines import (
     WorkerLeftLine,
     from_fields,
 )
-from downpour.reports.worker_changes import worker_changes_of
 
 
 def joined(name: str) -> WorkerJoinedLine:

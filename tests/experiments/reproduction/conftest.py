@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc import ManagerClient, parse_address
-from downpour.rpc.messages import TaskMessage
-from downpour.spec import ResolvedSpec
-from downpour.store import SharedDirectory
-from downpour.worker.control import TaskControl
-from downpour.worker.task import TaskRunner
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc import ManagerClient, parse_address
+from downpour.network.rpc.messages import TaskMessage
 from tests.cli.conftest import downpour as command
 from tests.cli.conftest import own_signals
-from tests.manager.conftest import Cluster, FakeWorker
+from tests.cluster.manager.conftest import Cluster, FakeWorker
 
 __all__ = ["command", "own_signals"]
 

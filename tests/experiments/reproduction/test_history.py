@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import FileCorrupt
-from downpour.records.record_lines import (
+from downpour.base.errors import FileCorrupt
+from downpour.experiments.reproduction.history import TrainedTask, history_of
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AttemptFailedLine,
     CancelledLine,
@@ -19,7 +20,6 @@ from downpour.records.record_lines import (
     UpdatedLine,
     WorkerJoinedLine,
 )
-from downpour.replaying.history import TrainedTask, history_of
 
 
 def submitted() -> SubmittedLine:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from downpour.modes import MODES
-from downpour.records.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
+from downpour.core.modes import MODES
+from downpour.files.records.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
 from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
 from tests.chaos.watching import Watcher
 

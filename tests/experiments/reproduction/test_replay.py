@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import downpour
-from downpour.devices import Devices
-from downpour.errors import DownpourError, SpecError
-from downpour.modes import MODES
-from downpour.replaying.outcome import Replay
-from downpour.replaying.past import past_of
-from downpour.replaying.replaying import device_for, replay
+from downpour.base.devices import Devices
+from downpour.base.errors import DownpourError, SpecError
+from downpour.core.modes import MODES
+from downpour.experiments.reproduction.outcome import Replay
+from downpour.experiments.reproduction.past import past_of
+from downpour.experiments.reproduction.reproducing import device_for, replay
 from tests.cli.conftest import Downpour
-from tests.replaying.conftest import Trained
+from tests.experiments.reproduction.conftest import Trained
 
 Lines = list[dict[str, Any]]
 NESTEROV = {"optimizer": "nesterov", "learning_rate": 0.7, "momentum": 0.6}
@@ -336,6 +336,6 @@ def test_a_task_that_fails_here_is_no_mistake_of_the_user(
     def fail(*_: object) -> Replay:
         raise DownpourError("the loss is NaN")
 
-    monkeypatch.setattr("downpour.worker.task.TaskRunner.run", fail)
+    monkeypatch.setattr("downpour.cluster.worker.task_runner.TaskRunner.run", fail)
     with pytest.raises(DownpourError, match="the loss is NaN"):
         replay(changed(nothing), shared=shared)

@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downpour.records.record_lines import (
+from downpour.experiments.client import OnStatus
+from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
+from downpour.experiments.studies.backends import Train, measured_in
+from downpour.experiments.studies.plan import OnEpoch
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -29,11 +33,7 @@ from downpour.records.record_lines import (
     UpdatedLine,
     to_fields,
 )
-from downpour.remote import OnStatus
-from downpour.rpc.messages import Status
-from downpour.studies import Grid, Run, Search, Study, StudyFolder
-from downpour.studies.backends import Train, measured_in
-from downpour.studies.plan import OnEpoch
+from downpour.network.rpc.messages import Status
 
 GRID = """\
 name = "small"

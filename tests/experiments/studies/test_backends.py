@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour import api
-from downpour.errors import ExperimentFailed, SpecError
-from downpour.remote import Asked, Client
-from downpour.reports import Result
-from downpour.rpc.messages import Status
-from downpour.spec import ResolvedSpec, Spec
-from downpour.studies import (
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.experiments import api
+from downpour.experiments.client import Asked, Client
+from downpour.experiments.reading import Result
+from downpour.experiments.studies import (
     Embedded,
     Grid,
     Remote,
@@ -25,9 +24,10 @@ from downpour.studies import (
     read_folder,
     run_study,
 )
-from downpour.studies.search_plan import SearchPlan
-from downpour.studies.summary import Measured
-from tests.studies.conftest import (
+from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.summary import Measured
+from downpour.network.rpc.messages import Status
+from tests.experiments.studies.conftest import (
     FakeBackend,
     Interruption,
     Silence,

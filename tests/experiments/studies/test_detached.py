@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.studies import Grid, StudyFolder
-from downpour.studies.detached import detach
-from downpour.studies.lock import LOG_NAME, held, holder
-from tests.studies.conftest import GRID
+from downpour.base.errors import SpecError
+from downpour.experiments.studies import Grid, StudyFolder
+from downpour.experiments.studies.detached import detach
+from downpour.experiments.studies.lock import LOG_NAME, held, holder
+from tests.experiments.studies.conftest import GRID
 
 PATIENCE_SECONDS = 90.0
 COMMAND = [sys.executable, "-m", "downpour.cli", "grid"]

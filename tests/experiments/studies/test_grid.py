@@ -10,9 +10,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.studies import Grid, Search
-from tests.studies.conftest import GRID
+from downpour.base.errors import SpecError
+from downpour.experiments.studies import Grid, Search
+from tests.experiments.studies.conftest import GRID
 
 AXES: dict[str, list[Any]] = {
     "workers": [1, 2, 5],

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.reports.report_tables import tables_of
-from downpour.studies import Grid, StudyFolder, grid_results, read_folder, run_study
-from tests.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
+from downpour.experiments.studies import Grid, StudyFolder, grid_results, read_folder, run_study
+from downpour.experiments.tables.report_tables import tables_of
+from tests.experiments.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
 
 RUNS = len(Grid.from_toml(GRID).runs)
 

@@ -9,8 +9,8 @@ from threading import Timer
 import pytest
 from filelock import FileLock
 
-from downpour.errors import SpecError
-from downpour.studies.lock import held, holder
+from downpour.base.errors import SpecError
+from downpour.experiments.studies.lock import held, holder
 
 
 def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour.datasets import open_prepared, prepare
-from downpour.errors import SpecError
-from downpour.studies import Embedded, Grid, StudyFolder, grid_results, run_study
-from tests.studies.conftest import FakeBackend, Silence
+from downpour.base.errors import SpecError
+from downpour.experiments.studies import Embedded, Grid, StudyFolder, grid_results, run_study
+from downpour.learning.datasets import open_prepared, prepare
+from tests.experiments.studies.conftest import FakeBackend, Silence
 
-PAPERS = Path(__file__).parents[2] / "examples" / "papers"
+PAPERS = Path(__file__).parents[3] / "examples" / "papers"
 
 
 def test_both_experiments_of_ece751_are_there() -> None:

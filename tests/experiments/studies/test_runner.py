@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import ExperimentFailed, SpecError
-from downpour.studies import Run, Study, StudyFolder, run_study
-from tests.studies.conftest import (
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.experiments.studies import Run, Study, StudyFolder, run_study
+from tests.experiments.studies.conftest import (
     FakeBackend,
     Interruption,
     Silence,

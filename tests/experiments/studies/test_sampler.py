@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.errors import MissingPackage
-from downpour.reports.search_result import SearchRun
-from downpour.studies import Search
-from downpour.studies.sampler import Sampler, Values
-from tests.studies.conftest import SEARCH
+from downpour.base.errors import MissingPackage
+from downpour.experiments.reading.search_result import SearchRun
+from downpour.experiments.studies import Search
+from downpour.experiments.studies.sampler import Sampler, Values
+from tests.experiments.studies.conftest import SEARCH
 
 
 def run_of(number: int, values: Values, accuracy: float | None) -> SearchRun:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.studies import Search
-from downpour.studies.axis import Choices, Range
-from downpour.studies.pruner import Pruner
-from tests.studies.conftest import SEARCH
+from downpour.base.errors import SpecError
+from downpour.experiments.studies import Search
+from downpour.experiments.studies.axis import Choices, Range
+from downpour.experiments.studies.pruner import Pruner
+from tests.experiments.studies.conftest import SEARCH
 
 PLAIN = 'name = "s"\nworkers = 2\n'
 RATE = "learning_rate = { low = 0.1, high = 0.2 }\n"

@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.errors import ExperimentFailed, SpecError
-from downpour.reports.search_result import SearchResult, SearchRun
-from downpour.spec import Spec
-from downpour.studies import Search, StudyFolder
-from downpour.studies.runner import run_study
-from downpour.studies.search_plan import SearchPlan
-from downpour.values import Goal
-from tests.studies.conftest import SEARCH, FakeBackend, Interruption, Silence, search_folder
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.base.values import Goal
+from downpour.core.spec import Spec
+from downpour.experiments.reading.search_result import SearchResult, SearchRun
+from downpour.experiments.studies import Search, StudyFolder
+from downpour.experiments.studies.runner import run_study
+from downpour.experiments.studies.search_plan import SearchPlan
+from tests.experiments.studies.conftest import (
+    SEARCH,
+    FakeBackend,
+    Interruption,
+    Silence,
+    search_folder,
+)
 
 RUNS = 12
 HALVING = SEARCH.replace('"median", startup_trials = 3', '"halving", factor = 2')

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from downpour.reports import Result
-from downpour.studies import run_study
-from downpour.studies.display import StudyDisplay
-from downpour.studies.durations import about, spoken
-from downpour.studies.lock import held, holder
-from downpour.studies.search_plan import SearchPlan
-from downpour.studies.status import status_of
-from downpour.studies.summary import RunSummary
-from tests.studies.conftest import (
+from downpour.experiments.reading import Result
+from downpour.experiments.studies import run_study
+from downpour.experiments.studies.display import StudyDisplay
+from downpour.experiments.studies.durations import about, spoken
+from downpour.experiments.studies.lock import held, holder
+from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.status import status_of
+from downpour.experiments.studies.summary import RunSummary
+from tests.experiments.studies.conftest import (
     SEARCH,
     FakeBackend,
     Interruption,

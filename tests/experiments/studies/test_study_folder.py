@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.spec import ResolvedSpec
-from downpour.studies import (
+from downpour.base.errors import SpecError
+from downpour.core.spec import ResolvedSpec
+from downpour.experiments.studies import (
     Grid,
     Search,
     Study,
@@ -21,8 +21,8 @@ from downpour.studies import (
     read_folder,
     run_study,
 )
-from downpour.studies.results import draw_search, search_files
-from tests.studies.conftest import (
+from downpour.experiments.studies.results import draw_search, search_files
+from tests.experiments.studies.conftest import (
     GRID,
     SEARCH,
     FakeBackend,

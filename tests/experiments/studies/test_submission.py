@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError, Unreachable
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.remote import Client
-from downpour.studies import Grid, read_folder
-from downpour.studies.lock import holder
-from downpour.studies.submission import submitted
-from tests.studies.conftest import Interruption
-from tests.studies.test_detached import COMMAND, wait_for
+from downpour.base.errors import SpecError, Unreachable
+from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.experiments.client import Client
+from downpour.experiments.studies import Grid, read_folder
+from downpour.experiments.studies.lock import holder
+from downpour.experiments.studies.submission import submitted
+from tests.experiments.studies.conftest import Interruption
+from tests.experiments.studies.test_detached import COMMAND, wait_for
 
 FIRST, SECOND = Grid.from_toml('name = "g"\nshards = 1\nbatch_size = [16, 32]').runs.values()
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import downpour
-from downpour.allowlist import FOLDERS, VARIABLE, allow_in
-from downpour.datasets import open_prepared
-from downpour.operations.templates import write_template
-from downpour.trained.finding import TrainedModel, find
-from downpour.trained.loading import data_key
+from downpour.cluster.operations.templates import write_template
+from downpour.experiments.trained_model.loading import data_key
+from downpour.experiments.trained_model.locating import TrainedModel, find
+from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in
+from downpour.learning.datasets import open_prepared
 
 SPEC = downpour.Spec(name="early", shards=2, epochs=2, train_limit=400, test_limit=100)
 

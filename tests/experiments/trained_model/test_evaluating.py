@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 import downpour
-from downpour.errors import SpecError
-from downpour.trained.finding import TrainedModel, find
-from downpour.trained.measuring import measure
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.evaluating import measure
+from downpour.experiments.trained_model.locating import TrainedModel, find
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

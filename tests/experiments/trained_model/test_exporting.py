@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import downpour
-from downpour.errors import SpecError
-from downpour.trained.exporting import export
-from downpour.trained.finding import find
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.exporting import export
+from downpour.experiments.trained_model.locating import find
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

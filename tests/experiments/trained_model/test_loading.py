@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import downpour
-from downpour.errors import SpecError
-from downpour.trained.loading import load_model
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.loading import load_model
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import downpour
-from downpour.allowlist import FOLDERS, VARIABLE
-from downpour.errors import SpecError
-from downpour.store.named_model import read_model
-from downpour.trained.exporting import export
-from downpour.trained.finding import find
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.exporting import export
+from downpour.experiments.trained_model.locating import find
+from downpour.files.store.named_model import read_model
+from downpour.learning.allowlist import FOLDERS, VARIABLE
 
 pytestmark = pytest.mark.slow
 

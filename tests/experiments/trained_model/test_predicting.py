@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 import downpour
-from downpour.errors import SpecError
-from downpour.trained.finding import TrainedModel, find
-from downpour.trained.loading import task_of
-from downpour.trained.predicting import _columns, predict
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.loading import task_of
+from downpour.experiments.trained_model.locating import TrainedModel, find
+from downpour.experiments.trained_model.predicting import _columns, predict
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

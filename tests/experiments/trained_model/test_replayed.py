@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.allowlist import FOLDERS, VARIABLE
+from downpour.learning.allowlist import FOLDERS, VARIABLE
 
 pytestmark = pytest.mark.slow
 

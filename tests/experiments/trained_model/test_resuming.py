@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import downpour
-from downpour.errors import ExperimentFailed, SpecError
-from downpour.trained.finding import spec_in
-from downpour.trained.resuming import resumed_spec
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.experiments.trained_model.locating import spec_in
+from downpour.experiments.trained_model.resuming import resumed_spec
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command
-from tests.trained.conftest import SPEC
+from tests.experiments.trained_model.conftest import SPEC
 
 __all__ = ["command", "own_signals", "served"]
 

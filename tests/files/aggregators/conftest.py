@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from downpour.aggregators import Contribution
-from downpour.store import Array, Store, encode
-from downpour.values import PublishedFile
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import Contribution
+from downpour.files.store import Array, Store, encode
 
 
 class Contribute(Protocol):

@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from downpour.aggregators import AGGREGATORS, Contribution, fold, summing
-from downpour.compression import CODECS
-from downpour.errors import UpdatesRefused
-from downpour.store import (
+from downpour.base.errors import UpdatesRefused
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
+from downpour.files.compression import CODECS
+from downpour.files.store import (
     WHOLE,
     Array,
     MemoryStore,
@@ -26,8 +27,7 @@ from downpour.store import (
     encode,
     model_metadata,
 )
-from downpour.values import PublishedFile
-from tests.aggregators.conftest import contribution_of
+from tests.files.aggregators.conftest import contribution_of
 
 Tensors = dict[str, Array]
 

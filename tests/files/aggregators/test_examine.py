@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.aggregators.examine import examine
-from downpour.store import Array, MemoryStore
+from downpour.files.aggregators.examine import examine
+from downpour.files.store import Array, MemoryStore
 
 
 def test_nothing_is_wrong_with_good_updates(contribute: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.aggregators import AGGREGATORS
+from downpour.files.aggregators import AGGREGATORS
 
 
 def test_shard_zero_is_everything(imagine: Any) -> None:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.aggregators import AGGREGATORS, Contribution, fold, summing
-from downpour.errors import DownpourError, NonFinite, StoreError, UpdatesRefused
-from downpour.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
-from downpour.values import PublishedFile
+from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRefused
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
+from downpour.files.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
 
 Update = dict[str, Array]
 

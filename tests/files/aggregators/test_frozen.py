@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour import datasets
-from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.datasets import PreparedDataset
-from downpour.spec import Spec
-from downpour.splitters import split
-from downpour.store import Array, MemoryStore, encode
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import frozen_of, load_parameters, parameters_of
+from downpour.core.spec import Spec
+from downpour.core.splitters import split
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold
+from downpour.files.store import Array, MemoryStore, encode
+from downpour.learning import datasets
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import frozen_of, load_parameters, parameters_of
 
 FROZEN = 106_304
 

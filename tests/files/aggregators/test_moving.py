@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.aggregators import Move, Versions, moved, own_after
-from downpour.errors import NonFinite, UpdatesRefused
-from downpour.store import Array, DirectoryStore, encode, model_metadata
-from downpour.values import PublishedFile
+from downpour.base.errors import NonFinite, UpdatesRefused
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import Move, Versions, moved, own_after
+from downpour.files.store import Array, DirectoryStore, encode, model_metadata
 
 
 @pytest.fixture

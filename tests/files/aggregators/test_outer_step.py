@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from downpour.aggregators import first_state, is_state_of, outer, take_step
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.spec import Outer
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.core.spec import Outer
+from downpour.files.aggregators import first_state, is_state_of, take_step
+from downpour.files.aggregators import outer_step as outer
 
 Tensors = dict[str, NDArray[Any]]
 

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from downpour.aggregators import AGGREGATORS, Contribution
-from downpour.spec import Spec
+from downpour.core.spec import Spec
+from downpour.files.aggregators import AGGREGATORS, Contribution
 
 
 @pytest.fixture(params=AGGREGATORS)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from downpour.aggregators import summing
-from downpour.aggregators.summing import RunningSum, SummedFile
-from downpour.store import Array, UpdateFormat, decode, encode
+from downpour.files.aggregators import summing
+from downpour.files.aggregators.summing import RunningSum, SummedFile
+from downpour.files.store import Array, UpdateFormat, decode, encode
 
 
 def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[SummedFile, str]:

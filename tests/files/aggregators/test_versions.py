@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.aggregators import Move, Versions, moved
-from downpour.errors import FileMissing
-from downpour.store import Array, DirectoryStore, encode
-from downpour.values import PublishedFile
+from downpour.base.errors import FileMissing
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import Move, Versions, moved
+from downpour.files.store import Array, DirectoryStore, encode
 
 NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
 ABOUT = {"buffers": "[]"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from downpour.aggregators import AGGREGATORS
-from downpour.errors import UpdatesRefused
+from downpour.base.errors import UpdatesRefused
+from downpour.files.aggregators import AGGREGATORS
 
 
 def test_higher_losses_count_more(imagine: Any) -> None:

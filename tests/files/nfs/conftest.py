@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nfs.lab import Guest, Lab, stop_quietly, why_not
+from tests.files.nfs.lab import Guest, Lab, stop_quietly, why_not
 
 GUESTS = 4
 

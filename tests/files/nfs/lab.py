@@ -25,7 +25,7 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TOOL = (ROOT.parent / "shared" / "tools" / "nfslab.sh").resolve()
 NAMESPACE = Path("/var/run/netns/nfslab")
 MOUNTED = Path("/mnt/shared")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import downpour
-from tests.nfs.lab import MOUNTED, Guest, Lab, until
+from tests.files.nfs.lab import MOUNTED, Guest, Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.nfs.lab import LEASE_SECONDS, Guest, Lab
+from tests.files.nfs.lab import LEASE_SECONDS, Guest, Lab
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +19,13 @@ import fcntl, os, secrets, subprocess, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from downpour.datasets.preparation import prepared_key
-from downpour.datasets.prepared import open_prepared
-from downpour.datasets.source import Arrays, SourceFiles
-from downpour.errors import StoreError
-from downpour.spec import Spec
-from downpour.store import SharedDirectory
-from downpour.values import PublishedFile
+from downpour.learning.datasets.preparation import prepared_key
+from downpour.learning.datasets.prepared import open_prepared
+from downpour.learning.datasets.source import Arrays, SourceFiles
+from downpour.base.errors import StoreError
+from downpour.core.spec import Spec
+from downpour.files.store import SharedDirectory
+from downpour.base.values import PublishedFile
 
 slept = []
 
@@ -150,7 +150,7 @@ out = doctor.wait(30)
 
 def test_the_doctor_tells_of_a_server_that_stands_still(lab: Lab, anna: Guest) -> None:
     """In time, or ends at Ctrl-C, which does not arrive where one waits for such a server."""
-    anna.python("from downpour.operations.doctor import diagnose")
+    anna.python("from downpour.cluster.operations.doctor import diagnose")
     look = "findings = diagnose(shared.root, None, limit_seconds=2)\n"
     with lab.server_paused():
         found = anna.python(look + "out = [[f.verdict, f.seen] for f in findings.values()]")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from downpour.store import SharedDirectory
-from downpour.store.bucket import Bucket
-from downpour.store.location import LOCAL_VARIABLE, open_location
+from downpour.files.store import SharedDirectory
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.location import LOCAL_VARIABLE, open_location
 
 URL = "s3://bucket/place"
 

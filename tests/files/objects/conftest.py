@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.objects.cloud import Cloud
-from tests.objects.lab import S3Server, why_not
+from tests.files.objects.cloud import Cloud
+from tests.files.objects.lab import S3Server, why_not
 
 
 @pytest.fixture(scope="session")

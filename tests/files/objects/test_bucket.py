@@ -12,12 +12,12 @@ import obstore
 import pytest
 from obstore.store import MemoryStore, ObjectStore, S3Store
 
-from downpour.errors import FileMissing, SharedDirectoryError, SpecError
-from downpour.paths import checked_url
-from downpour.store.bucket import Bucket, KeyTakenError
-from downpour.store.object_files import FileCache, ObjectFiles
-from downpour.store.retry import RetryPolicy
-from tests.objects.lab import ForgetfulS3, MoodyS3, S3Server, environment
+from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
+from downpour.files.store.bucket import Bucket, KeyTakenError
+from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.retry import RetryPolicy
+from downpour.host.paths import checked_url
+from tests.files.objects.lab import ForgetfulS3, MoodyS3, S3Server, environment
 
 SetEnv = Callable[[dict[str, str]], None]
 

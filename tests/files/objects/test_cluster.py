@@ -15,7 +15,7 @@ from typing import Any
 import obstore
 import pytest
 
-from tests.objects.lab import S3Server
+from tests.files.objects.lab import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

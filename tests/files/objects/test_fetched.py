@@ -13,14 +13,14 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from downpour import datasets
-from downpour.data import ImageFolder, TokenWindows
-from downpour.datasets.fetched import local_path
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.store.bucket import Bucket
-from tests.objects.cloud import Cloud
-from tests.objects.lab import S3Server
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.files.store.bucket import Bucket
+from downpour.learning import datasets
+from downpour.learning.datasets.fetched import local_path
+from downpour.learning.on_demand import ImageFolder, TokenWindows
+from tests.files.objects.cloud import Cloud
+from tests.files.objects.lab import S3Server
 
 URL = "s3://bucket/place/set.npz"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import FileMissing, SharedDirectoryError, SpecError
-from downpour.store.bucket import Bucket
-from downpour.store.folders import fetch_dataset, send_dataset
-from downpour.store.lease import Lease, current_leader, leader_of
-from downpour.store.location import open_location, seen_location
-from tests.objects.cloud import URL, Cloud
+from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.folders import fetch_dataset, send_dataset
+from downpour.files.store.lease import Lease, current_leader, leader_of
+from downpour.files.store.location import open_location, seen_location
+from tests.files.objects.cloud import URL, Cloud
 
 
 def test_a_path_is_a_folder_as_before(tmp_path: Path) -> None:

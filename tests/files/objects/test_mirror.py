@@ -11,20 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import Line
-from downpour.records import mirror
-from downpour.records.journal import Journal, read_journal, segments, term_of
-from downpour.records.mirror import FOLDER, fetch_journals, fetch_records, journal_of
-from downpour.scheduler import Checkpoint, facts
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.store import SharedDirectory
-from downpour.store.bucket import Bucket
-from downpour.store.layout import RECORD_NAME
-from downpour.store.lease import Leader
-from downpour.values import PublishedFile
-from tests.objects.cloud import URL, Cloud
+from downpour.base.errors import SharedDirectoryError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Checkpoint, facts
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records import mirror
+from downpour.files.records.journal import Journal, read_journal, segments, term_of
+from downpour.files.records.mirror import FOLDER, fetch_journals, fetch_records, journal_of
+from downpour.files.store import SharedDirectory
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.lease import Leader
+from tests.files.objects.cloud import URL, Cloud
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)
 SUBMITTED = on.ExperimentSubmitted(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from downpour.errors import FileCorrupt, FileMissing
-from downpour.store.bucket import Bucket
-from downpour.store.object_files import FileCache, ObjectFiles
-from downpour.store.retry import RetryPolicy
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.base.values import PublishedFile
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.retry import RetryPolicy
 
 
 def files(bucket: Bucket, cache: Path) -> ObjectFiles:

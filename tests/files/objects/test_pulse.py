@@ -8,12 +8,12 @@ from threading import Event, Thread
 import pytest
 from obstore.store import MemoryStore
 
-from downpour.errors import SharedDirectoryError
-from downpour.store import pulse
-from downpour.store.bucket import Bucket
-from downpour.store.lease import Leader, Lease
-from downpour.store.pulse import DEAD_SECONDS, FOLDER, Watch
-from tests.objects.cloud import URL, Cloud
+from downpour.base.errors import SharedDirectoryError
+from downpour.files.store import pulse
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.pulse import DEAD_SECONDS, FOLDER, Watch
+from tests.files.objects.cloud import URL, Cloud
 
 PATIENCE_SECONDS = 30.0
 

@@ -12,15 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.errors import FileCorrupt, SharedDirectoryError
-from downpour.node.journal import Line
-from downpour.records.journal import Journal, read_journal, segments
-from downpour.records.sealed_lines import seal
-from downpour.scheduler import Checkpoint, Entry, facts
-from downpour.scheduler import events as on
-from downpour.scheduler.best import Best
-from downpour.spec import ResolvedSpec
-from downpour.values import (
+from downpour.base.errors import FileCorrupt, SharedDirectoryError
+from downpour.base.values import (
     AttemptId,
     Evaluation,
     ExperimentState,
@@ -28,6 +21,13 @@ from downpour.values import (
     PublishedFile,
     Update,
 )
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Checkpoint, Entry, facts
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.best import Best
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.journal import Journal, read_journal, segments
+from downpour.files.records.sealed_lines import seal
 
 FILE = PublishedFile(name="update-1", size_bytes=7, checksum="0" * 32)
 ATTEMPT = AttemptId(experiment="one", round=0, shard=1, attempt=2)

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.records import record as module
-from downpour.records.record import RecordWriter, parse_lines, read_record
-from downpour.records.record_lines import (
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.core.spec import Spec
+from downpour.files.records import record as module
+from downpour.files.records.record import RecordWriter, parse_lines, read_record
+from downpour.files.records.record_lines import (
     KINDS,
     AssignedLine,
     CancelledLine,
@@ -30,7 +31,6 @@ from downpour.records.record_lines import (
     from_fields,
     to_fields,
 )
-from downpour.spec import Spec
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
 SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s")

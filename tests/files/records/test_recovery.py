@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from downpour.node.journal import Line
-from downpour.records.recovery import belongs_elsewhere, next_order, replay
-from downpour.scheduler import Entry, Scheduler, durable, facts
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.values import ExperimentState, PublishedFile
+from downpour.base.values import ExperimentState, PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Entry, Scheduler, durable, facts
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.recovery import belongs_elsewhere, next_order, replay
 
 MODEL = PublishedFile(name="m0", size_bytes=1, checksum="0")
 SPEC = ResolvedSpec(shards=1)

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.store import DirectoryStore, MemoryStore, Store, check_bare_name
-from downpour.store.bucket import Bucket
-from downpour.store.object_files import FileCache, ObjectFiles
-from downpour.store.retry import RetryPolicy
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.store import DirectoryStore, MemoryStore, Store, check_bare_name
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.retry import RetryPolicy
 
 
 def _objects(path: Path) -> Store:

@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load as library_load
 from safetensors.numpy import save as library_save
 
-from downpour.errors import SpecError
-from downpour.store import Array, MemoryStore, decode, encode
-from downpour.store.header import DTYPES
+from downpour.base.errors import SpecError
+from downpour.files.store import Array, MemoryStore, decode, encode
+from downpour.files.store.header import DTYPES
 
 arrays = st.sampled_from(sorted(DTYPES)).flatmap(
     lambda code: hnp.arrays(DTYPES[code], hnp.array_shapes(min_dims=0, min_side=0, max_side=4))

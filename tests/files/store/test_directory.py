@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.store import DirectoryStore, directory
-from downpour.store.directory import names_in
-from downpour.store.mounts import Mount
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.store import DirectoryStore, directory
+from downpour.files.store.directory import names_in
+from downpour.files.store.mounts import Mount
 
 
 class Later:

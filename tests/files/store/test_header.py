@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import FileCorrupt
-from downpour.store import decode, encode
-from downpour.store.header import DTYPES, HEADER_BYTES_MAX, plan_layout, write_header
+from downpour.base.errors import FileCorrupt
+from downpour.files.store import decode, encode
+from downpour.files.store.header import DTYPES, HEADER_BYTES_MAX, plan_layout, write_header
 
 Fields = dict[str, Any]
 

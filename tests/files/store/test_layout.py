@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import (
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.values import AttemptId
+from downpour.files.store import (
     FINAL_NAME,
     RECORD_NAME,
     SPEC_NAME,
@@ -24,8 +25,8 @@ from downpour.store import (
     model_name,
     parse_name,
 )
-from downpour.store.directory import names_in
-from downpour.store.layout import (
+from downpour.files.store.directory import names_in
+from downpour.files.store.layout import (
     AttemptKind,
     OwnName,
     is_in_flight,
@@ -33,8 +34,7 @@ from downpour.store.layout import (
     is_spent,
     own_name,
 )
-from downpour.store.os_errors import explain
-from downpour.values import AttemptId
+from downpour.files.store.os_errors import explain
 
 numbers = st.integers(0, 10**9)
 tokens = st.text("0123456789abcdef", min_size=1, max_size=12)

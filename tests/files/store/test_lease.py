@@ -9,16 +9,16 @@ from threading import Event, Thread
 
 import pytest
 
-from downpour.errors import SharedDirectoryError
-from downpour.store import SharedDirectory
-from downpour.store.lease import Leader, Lease, current_leader, highest_term
+from downpour.base.errors import SharedDirectoryError
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Leader, Lease, current_leader, highest_term
 
 PATIENCE_SECONDS = 30.0
 HOLDER = """
 import sys
 from pathlib import Path
-from downpour.store import SharedDirectory
-from downpour.store.lease import Lease
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Lease
 lease = Lease(SharedDirectory.open(Path(sys.argv[1]), create=False))
 lease.acquire(wait=False, while_waiting=print)
 lease.claim("elsewhere:1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.store import MemoryStore
+from downpour.files.store import MemoryStore
 
 
 def test_chunks_may_change_afterwards() -> None:

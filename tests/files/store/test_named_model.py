@@ -11,9 +11,9 @@ import torch
 import xxhash
 from safetensors.torch import save_file
 
-from downpour.errors import SpecError
-from downpour.store import SharedDirectory, encode
-from downpour.store.named_model import find_model, read_model
+from downpour.base.errors import SpecError
+from downpour.files.store import SharedDirectory, encode
+from downpour.files.store.named_model import find_model, read_model
 
 
 @pytest.fixture

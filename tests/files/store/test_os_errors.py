@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.records.journal import Journal, read_journal, segments
-from downpour.records.record import RecordWriter
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec
-from downpour.store import DirectoryStore, SharedDirectory
-from downpour.store.lease import Lease, current_leader, highest_term
-from downpour.store.os_errors import reading, writing
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.journal import Journal, read_journal, segments
+from downpour.files.records.record import RecordWriter
+from downpour.files.store import DirectoryStore, SharedDirectory
+from downpour.files.store.lease import Lease, current_leader, highest_term
+from downpour.files.store.os_errors import reading, writing
 
 OF_THE_DIRECTORY = (
     errno.EACCES,

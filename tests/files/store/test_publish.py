@@ -14,12 +14,12 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import Buffer
-from downpour.store import publish as publishing
-from downpour.store.directory import names_in
-from downpour.store.publish import publish
-from downpour.store.retry import RetryPolicy
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.files.store import Buffer
+from downpour.files.store import publish as publishing
+from downpour.files.store.directory import names_in
+from downpour.files.store.publish import publish
+from downpour.files.store.retry import RetryPolicy
 
 
 def test_content_longer_than_a_block_arrives_whole(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from downpour.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.store.retry import RetryPolicy
+from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.files.store.retry import RetryPolicy
 
 
 def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import StoreError
-from downpour.rpc import Trust
-from downpour.store.token import make_token
+from downpour.base.errors import StoreError
+from downpour.files.store.token import make_token
+from downpour.host.credentials import Credentials
+from downpour.network.rpc import Trust
 
 
 def test_a_token_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None:

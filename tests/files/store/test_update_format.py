@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from downpour.compression import CODECS
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.store import (
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.base.values import PublishedFile
+from downpour.files.compression import CODECS
+from downpour.files.store import (
     WHOLE,
     Array,
     ParameterFile,
@@ -21,7 +22,6 @@ from downpour.store import (
     encode,
     model_metadata,
 )
-from downpour.values import PublishedFile
 
 FILE = PublishedFile(name="model", size_bytes=1, checksum="c" * 32)
 MODEL: dict[str, Array] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.store import DirectoryStore, Work, attempt_name, find_updates, publish_work
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.files.store import DirectoryStore, Work, attempt_name, find_updates, publish_work
 
 ATTEMPT = AttemptId(experiment="any", round=2, shard=1, attempt=3)
 WORK = Work(

@@ -44,7 +44,7 @@ def write_idx(folder: Path, *, zipped: bool = False, count: int = 30) -> dict[st
 def real_data() -> Path:
     """The folder that holds the real MNIST; skips the test without it."""
     named = os.environ.get("DOWNPOUR_DATA")
-    beside = Path(__file__).parents[3] / "shared" / "data"
+    beside = Path(__file__).parents[4] / "shared" / "data"
     folder = Path(named) if named else beside
     if not (folder / "MNIST" / "raw").is_dir():
         pytest.skip("MNIST is not here; DOWNPOUR_DATA can name its folder")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.datasets import open_prepared, prepare
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import open_prepared, prepare
 
 CIFAR = Spec.make({"dataset": "cifar10"})
 

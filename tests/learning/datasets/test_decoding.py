@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from downpour.datasets.decoding import Decoded, decoded
-from downpour.datasets.source import Arrays
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.source import Arrays
 
 
 def decode(x: NDArray[Any], y: NDArray[Any], **fields: Any) -> Decoded:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from downpour.datasets import digits, open_prepared, prepare
-from downpour.spec import Spec
+from downpour.core.spec import Spec
+from downpour.learning.datasets import digits, open_prepared, prepare
 
 
 def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from downpour.allowlist import VARIABLE
-from downpour.datasets import check_source, factory, open_prepared, prepare
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.datasets import check_source, factory, open_prepared, prepare
 
 MODULE = """
 import numpy as np

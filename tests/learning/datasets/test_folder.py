@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from downpour.datasets import check_source, open_prepared, prepare
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import check_source, open_prepared, prepare
 
 
 def draw(path: Path, level: int, mode: str = "L", size: tuple[int, int] = (8, 8)) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.datasets import open_prepared, prepare
-from downpour.datasets.idx import read_idx
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.datasets.idx import read_idx
 
 from .conftest import IDX_STEMS, idx_bytes, write_idx
 

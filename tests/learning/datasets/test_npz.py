@@ -12,9 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from downpour.datasets import PreparedDataset, check_source, open_prepared, prepare
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset, check_source, open_prepared, prepare
 
 
 def prepared(folder: Path, **arrays: Any) -> PreparedDataset:

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from downpour.datasets import open_prepared, prepare
-from downpour.datasets.array_folder import _write
-from downpour.datasets.preparation import prepared_key
-from downpour.datasets.source import Arrays, SourceFiles
-from downpour.errors import SharedDirectoryError, SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SharedDirectoryError, SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.datasets.array_folder import _write
+from downpour.learning.datasets.preparation import prepared_key
+from downpour.learning.datasets.source import Arrays, SourceFiles
 
 
 class Counted:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.datasets import open_prepared, prepare
-from downpour.datasets.prepared import ARRAYS
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
-from downpour.spec import Spec
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.datasets.prepared import ARRAYS
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.datasets import SOURCES, check_source
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import SOURCES, check_source
 
 
 def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
@@ -30,7 +30,7 @@ def test_well_known_sets_pass_the_cheap_check_without_their_files(name: str) -> 
 
 def test_importing_the_datasets_brings_no_heavy_package() -> None:
     """torch, torchvision, scikit-learn and Pillow come only when they are needed."""
-    code = "import sys, downpour.datasets; print(*sys.modules)"
+    code = "import sys, downpour.learning.datasets; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "torchvision", "sklearn", "PIL"} & set(done.stdout.split())
 

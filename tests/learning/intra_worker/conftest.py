@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.inside.team import Team
-from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
+from downpour.core.spec import Spec
+from downpour.learning.intra_worker.team import Team
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
 
 FIELDS = {
     "dataset": "digits",
@@ -71,7 +71,7 @@ def trainer(
     digits: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Trainer]]:
     """Make a trainer of some fields; its helpers end with the test."""
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.inside.conftest")
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
     teams: list[Team] = []
     yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, teams)
     for team in teams:

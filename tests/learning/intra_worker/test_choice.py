@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.errors import SpecError
-from downpour.inside.choice import Candidate, Measured, candidates, chosen_of, settled
-from downpour.resolve import resolve
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory
+from downpour.base.errors import SpecError
+from downpour.core.resolve import resolve
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.store import SharedDirectory
+from downpour.learning.intra_worker.choice import (
+    Candidate,
+    Measured,
+    candidates,
+    chosen_of,
+    settled,
+)
 
 AUTO = {"inside": "auto", "dataset": "digits", "batch_size": 32}
 
@@ -84,10 +90,10 @@ def test_what_the_code_of_a_user_prints_does_not_disturb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that prints when it is made is measured like any other."""
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.inside.conftest")
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     told: list[str] = []
-    spec = Spec.make({**AUTO, "model": "tests.inside.conftest:loud_network"})
+    spec = Spec.make({**AUTO, "model": "tests.learning.intra_worker.conftest:loud_network"})
     settled(spec, 1, tmp_path, tell=told.append)
     assert len(told) == 6
     assert all("ms a step" in line or "not possible" in line for line in told[:5])

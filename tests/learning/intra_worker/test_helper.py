@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from downpour.inside.helper import help_worker
-from downpour.inside.jobs import Answer, HelperJob, HelperTask, JobPart
-from downpour.inside.memory import create_memory
-from downpour.inside.shared_network import SharedNetwork
-from downpour.tasks import open_data
-from downpour.tasks.loaded import load
-from tests.inside.conftest import Trainer
+from downpour.learning.intra_worker.helper import help_worker
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask, JobPart
+from downpour.learning.intra_worker.shared_memory import create_memory
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.tasks import open_data
+from downpour.learning.tasks.loaded import load
+from tests.learning.intra_worker.conftest import Trainer
 
 
 def test_a_job_that_fails_is_answered_without_losses(trainer: Callable[..., Trainer]) -> None:

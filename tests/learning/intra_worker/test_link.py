@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from downpour.inside.link import Link, ProcessGone, linked
-from downpour.models import generators
+from downpour.learning.intra_worker.link import Link, ProcessGone, linked
+from downpour.learning.models import generators
 
 
 @pytest.fixture

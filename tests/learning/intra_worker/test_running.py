@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from downpour.inside.running import PIDS
-from downpour.worker.system import ProcessSampler
-from tests.inside.conftest import Trainer
+from downpour.cluster.worker.system import ProcessSampler
+from downpour.learning.intra_worker.running import PIDS
+from tests.learning.intra_worker.conftest import Trainer
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.inside.memory import create_memory
-from downpour.inside.shared_network import SharedNetwork
+from downpour.learning.intra_worker.shared_memory import create_memory
+from downpour.learning.intra_worker.shared_network import SharedNetwork
 
 
 class Network(nn.Module):

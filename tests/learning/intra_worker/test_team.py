@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from downpour.inside import process
-from downpour.tasks.classification import Classification
-from downpour.training.loop import ShardTraining
-from tests.inside.conftest import Trainer
+from downpour.learning.intra_worker import helper_process as process
+from downpour.learning.tasks.classification import Classification
+from downpour.learning.training.loop import ShardTraining
+from tests.learning.intra_worker.conftest import Trainer
 
 Make = Callable[..., Trainer]
 
@@ -58,12 +58,12 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
             "inside": {"processes": 3, "how": "hybrid"},
             "accumulate": 4,
             "flip": True,
-            "model": "tests.inside.conftest:drawing_network",
+            "model": "tests.learning.intra_worker.conftest:drawing_network",
         },
         {**HYBRID, "clip_norm": 0.5, "optimizer": "adamw", "learning_rate": 0.001},
         {
             "inside": {"processes": 3, "how": "pipeline", "cut": ["relu_", "dense"]},
-            "model": "tests.inside.conftest:drawing_network",
+            "model": "tests.learning.intra_worker.conftest:drawing_network",
         },
     ],
     ids=str,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from downpour.errors import SpecError
-from downpour.inside.choice import Candidate
-from downpour.inside.measuring import Subject, all_measured
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.intra_worker.choice import Candidate
+from downpour.learning.intra_worker.timing import Subject, all_measured
 
 pytestmark = pytest.mark.slow
 

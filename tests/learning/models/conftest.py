@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.values import DatasetFacts
+from downpour.base.values import DatasetFacts
 
 GRAY28 = (1, 28, 28)
 

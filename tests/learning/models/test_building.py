@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.models import build, check_fit, outputs_needed
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.models import build, check_fit, outputs_needed
 
 from .conftest import facts_of
 

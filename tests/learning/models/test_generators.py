@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from downpour.models import generators
+from downpour.learning.models import generators
 
 
 def test_draws_are_those_of_a_manual_seed_and_the_state_before_comes_back() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.models import NETWORKS, build, check_fit, check_model
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.models import NETWORKS, build, check_fit, check_model
 
 from .conftest import facts_of
 

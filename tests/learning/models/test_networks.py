@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from downpour.models.networks import digits_cnn, mlp, mnist_cnn
+from downpour.learning.models.networks import digits_cnn, mlp, mnist_cnn
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.models import build, check_fit, check_model
-from downpour.models.vision import vision_builder
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.models import build, check_fit, check_model
+from downpour.learning.models.vision import vision_builder
 
 from .conftest import facts_of
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from downpour.data import ImageFolder, images
-from downpour.datasets.image_files import pixels_of
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.datasets.image_files import pixels_of
+from downpour.learning.on_demand import ImageFolder, images
 
 
 @pytest.fixture

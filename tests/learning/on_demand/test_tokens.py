@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from downpour.data import TokenWindows
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.on_demand import TokenWindows
 
 
 def test_an_epoch_sees_every_token_once_and_predicts_the_next(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from downpour.data import transforms
-from downpour.data.transforms import ALLOWED
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.on_demand import transforms
+from downpour.learning.on_demand.transforms import ALLOWED
 
 STEPS = [
     "RandomCrop(8, padding=2)",

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from downpour.allowlist import VARIABLE
-from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import LoadedTask, load
-from tests.training.conftest import dataset, numbers
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import LoadedTask, load
+from tests.learning.training.conftest import dataset, numbers
 
 __all__ = ["dataset", "lab", "loaded", "numbers"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import FileMissing, SpecError, UnfitWorker
-from downpour.spec import Spec
-from downpour.tasks import check_named, check_same_data, open_data, prepare_data
-from downpour.tasks.agreement import TaskData
-from downpour.tasks.loaded import load
+from downpour.base.errors import FileMissing, SpecError, UnfitWorker
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
+from downpour.learning.tasks.agreement import TaskData
+from downpour.learning.tasks.loaded import load
 
 from .conftest import loaded
 

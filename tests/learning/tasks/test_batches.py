@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from downpour.tasks.batches import batch_of, on_device
-from downpour.tasks.task import Task
+from downpour.learning.tasks.batches import batch_of, on_device
+from downpour.learning.tasks.task import Task
 
 
 class Pair(NamedTuple):

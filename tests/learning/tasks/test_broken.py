@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import load
-from downpour.training.trial import check_trains
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.trial import check_trains
 
 pytestmark = pytest.mark.usefixtures("lab")
 

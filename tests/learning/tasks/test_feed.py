@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.datasets import PreparedDataset
-from downpour.spec import Spec
-from downpour.tasks.feed import Feed
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.feed import Feed
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

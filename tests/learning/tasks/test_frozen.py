@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import xxhash
 
-from downpour.allowlist import VARIABLE
-from downpour.errors import OtherCode, UnfitWorker
-from downpour.factory_code import fixed_code
-from downpour.manager import work
-from downpour.manager.workspace import Workspace, open_workspace
-from downpour.rpc.messages import TaskMessage
-from downpour.scheduler import commands as do
-from downpour.spec import ResolvedSpec
-from downpour.store import SharedDirectory, decode, encode
-from downpour.values import AttemptId, PublishedFile, Update
-from downpour.worker.control import TaskControl
-from downpour.worker.task import TaskRunner
+from downpour.base.errors import OtherCode, UnfitWorker
+from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.cluster.manager import work
+from downpour.cluster.manager.workspace import Workspace, open_workspace
+from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.scheduler import commands as do
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import SharedDirectory, decode, encode
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.factory_code import fixed_code
+from downpour.network.rpc.messages import TaskMessage
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -192,7 +192,7 @@ def test_a_worker_with_other_code_takes_nothing(
     """The digest of the task's file is part of the spec."""
     task = task_of(space, 0)
     monkeypatch.setattr(
-        "downpour.worker.task.Spec.from_toml",
+        "downpour.cluster.worker.task_runner.Spec.from_toml",
         lambda _: space.spec.replace(code={"own_tasks.py": "0" * 16}),
     )
     with pytest.raises(OtherCode, match=r"own_tasks\.py"):

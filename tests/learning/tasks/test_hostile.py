@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import downpour
-from downpour.allowlist import VARIABLE
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import load
-from downpour.tasks.own import ARGUMENTS
-from downpour.training.optimizers import without_effect
-from downpour.training.trial import check_trains
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import VARIABLE
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.tasks.own import ARGUMENTS
+from downpour.learning.training.optimizers import without_effect
+from downpour.learning.training.trial import check_trains
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -95,6 +95,6 @@ def test_a_run_warns_of_a_field_without_effect(
     fields = {"task": "hostile_tasks:Hostile", "learning_rate": 0.5, "epochs": 1, "batch_size": 4}
     result = downpour.run(fields, workers=1, shared=tmp_path, on="inline", progress=False)
     line = "learning_rate = 0.5 has no effect: hostile_tasks:Hostile has an optimizer() of its own"
-    told = [one.message for one in caplog.records if one.name == "downpour.remote"]
+    told = [one.message for one in caplog.records if one.name == "downpour.experiments.client"]
     assert told == [line]
     assert line in result.dataset

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from downpour.spec import Spec
-from downpour.tasks.objective import batch_loss, correct
+from downpour.core.spec import Spec
+from downpour.learning.tasks.objective import batch_loss, correct
 
 CROSS = Spec.make({"loss": "cross_entropy"})
 BINARY = Spec.make({"loss": "binary_cross_entropy"})

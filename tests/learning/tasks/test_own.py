@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks.task import Task
-from downpour.training.evaluation import evaluate, evaluate_on
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.optimizers import without_effect
-from downpour.training.parameters import frozen_of, parameters_of
-from downpour.training.trial import check_trains
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.tasks.task import Task
+from downpour.learning.training.evaluation import evaluate, evaluate_on
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.optimizers import without_effect
+from downpour.learning.training.parameters import frozen_of, parameters_of
+from downpour.learning.training.trial import check_trains
 
 from .conftest import loaded
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.spec import Spec
-from downpour.tasks.classification import Classification
-from downpour.tasks.loaded import LoadedTask, load
-from downpour.training.loop import LocalTask, ShardTraining
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
+from downpour.learning.tasks.classification import Classification
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.loop import LocalTask, ShardTraining
 
 # Dropout, two memory layouts and a last batch that is not full.
 BASE: dict[str, Any] = {"model": "mnist-cnn", "batch_size": 16, "learning_rate": 0.01}

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
-from downpour.models.generators import ALONE
-from downpour.spec import Spec
-from downpour.training.cut import balanced, check_cut, stages_of
-from downpour.training.layers import layers_of
-from downpour.training.layout import exact_copy
-from downpour.training.probe import Probe, probed
-from downpour.training.step import batch_parts
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.models.generators import ALONE
+from downpour.learning.training.cut import balanced, check_cut, stages_of
+from downpour.learning.training.layers import layers_of
+from downpour.learning.training.probe import Probe, probed
+from downpour.learning.training.step import batch_parts
+from downpour.learning.training.tensor_memory import exact_copy
 
 from .conftest import BASE, with_network
 
@@ -145,7 +145,7 @@ def test_networks_with_places_to_cut_pass(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_own_networks_can_be_cut(dataset: PreparedDataset, model: str, precision: str) -> None:
     """Between any two of their modules."""
-    from downpour.tasks.loaded import load
+    from downpour.learning.tasks.loaded import load
 
     spec = Spec.make({**BASE, "model": model, "precision": precision, **pipeline(2)})
     loaded = load(spec, dataset)

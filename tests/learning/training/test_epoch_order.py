@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.training.batches import batch_order, batches_in, samples_in
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.training.epoch_order import batch_order, batches_in, samples_in
 
 shards = st.lists(st.integers(0, 6), max_size=150)
 

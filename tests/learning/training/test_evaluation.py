@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.errors import NonFinite
-from downpour.models import build
-from downpour.spec import Spec
-from downpour.tasks.loaded import load
-from downpour.training import evaluation
-from downpour.training.evaluation import evaluate, evaluate_on
-from downpour.training.parameters import parameters_of
+from downpour.base.errors import NonFinite
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
+from downpour.learning.models import build
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training import evaluation
+from downpour.learning.training.evaluation import evaluate, evaluate_on
+from downpour.learning.training.parameters import parameters_of
 
 from .conftest import same_bytes
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.models import build
-from downpour.spec import Spec
-from downpour.training.flops import counted_flops, epoch_flops, layers_flops
-from downpour.values import DatasetFacts
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.models import build
+from downpour.learning.training.flops import counted_flops, epoch_flops, layers_flops
 
 FACTS = DatasetFacts(train_samples=100, test_samples=20, sample_shape=(1, 50, 50), classes=2)
 EXAMPLES = FACTS.train_samples

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from downpour.datasets import PreparedDataset
-from downpour.errors import FileCorrupt, NonFinite, SpecError
-from downpour.models import build
-from downpour.spec import Spec
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.optimizers import OPTIMIZERS
-from downpour.training.parameters import load_parameters
+from downpour.base.errors import FileCorrupt, NonFinite, SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.models import build
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.optimizers import OPTIMIZERS
+from downpour.learning.training.parameters import load_parameters
 
 from .conftest import BASE, same_bytes, started
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import loop
-from downpour.training.batches import batch_order, batches_in, check_meetings, part_of
-from downpour.training.optimizers import Optimizers
-from downpour.training.step import train_step
-from tests.training.conftest import started
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import loop
+from downpour.learning.training.epoch_order import batch_order, batches_in, check_meetings, part_of
+from downpour.learning.training.optimizers import Optimizers
+from downpour.learning.training.step import train_step
+from tests.learning.training.conftest import started
 
 Steps = list[tuple[list[int], float]]
 """The examples of each step, and the learning rate."""

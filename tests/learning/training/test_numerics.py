@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from downpour.errors import OutOfMemory
-from downpour.spec import Spec
-from downpour.training.numerics import Randomness, settings
+from downpour.base.errors import OutOfMemory
+from downpour.core.spec import Spec
+from downpour.learning.training.numerics import Randomness, settings
 
 
 def test_a_lack_of_memory_is_called_by_its_name() -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.errors import FileCorrupt
-from downpour.spec import Spec
-from downpour.tasks import Task, TaskData
-from downpour.tasks.loaded import LoadedTask
-from downpour.training.optimizers import OPTIMIZERS, Optimizers
-from downpour.values import DatasetFacts
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.tasks import Task, TaskData
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.optimizers import OPTIMIZERS, Optimizers
 
 FACTS = DatasetFacts(
     train_samples=1, test_samples=1, sample_shape=(), classes=0, targets_per_sample=0

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.training.parameters import (
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.learning.training.parameters import (
     check_finite,
     infinite_constants,
     is_finite,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.training.plain import unwrapped
+from downpour.learning.training.plain import unwrapped
 
 KINDS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}),
@@ -21,11 +21,11 @@ TRAINS = """
 import sys
 from pathlib import Path
 import numpy as np
-from downpour.datasets import open_prepared, prepare
-from downpour.spec import Spec
-from downpour.tasks.loaded import load
-from downpour.training.evaluation import evaluate
-from downpour.training.loop import LocalTask, ShardTraining
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.core.spec import Spec
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.loop import LocalTask, ShardTraining
 
 spec, root = Spec(dataset="digits", model="mlp", clip_norm=1.0), Path(sys.argv[1])
 loaded = load(spec, open_prepared(root, prepare(spec, root, None)))

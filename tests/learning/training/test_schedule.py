@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.spec import Spec
-from downpour.tasks import Task, TaskData
-from downpour.tasks.loaded import LoadedTask
-from downpour.training.schedule import Position, rate_factor
-from downpour.values import DatasetFacts
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.tasks import Task, TaskData
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.schedule import Position, rate_factor
 
 DATA = TaskData(
     facts=DatasetFacts(train_samples=1, test_samples=1, sample_shape=(), classes=0),

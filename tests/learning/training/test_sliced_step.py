@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from downpour.datasets import PreparedDataset
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask, load
-from downpour.training import numerics
-from downpour.training.hybrid import Everything, HybridStep
-from downpour.training.step import batch_parts
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training import numerics
+from downpour.learning.training.sliced_step import Everything, HybridStep
+from downpour.learning.training.step import batch_parts
 
 from .conftest import BASE, started
 

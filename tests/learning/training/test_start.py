@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.errors import SpecError
-from downpour.training.parameters import Arrays, parameters_of
-from downpour.training.start import begin_from
+from downpour.base.errors import SpecError
+from downpour.learning.training.parameters import Arrays, parameters_of
+from downpour.learning.training.start import begin_from
 
 
 class Net(nn.Module):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.datasets import PreparedDataset
-from downpour.training.loop import ShardTraining
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.training.loop import ShardTraining
 
 from .conftest import started
 

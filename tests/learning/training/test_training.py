@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from downpour.datasets import open_prepared, prepare
-from downpour.models import build, check_fit
-from downpour.spec import Spec
-from downpour.tasks.loaded import load
-from downpour.training.evaluation import evaluate
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import load_parameters, parameters_of
+from downpour.core.spec import Spec
+from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.models import build, check_fit
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import load_parameters, parameters_of
 
 
 def test_four_shards_learn_digits_by_averaging(tmp_path: Path) -> None:

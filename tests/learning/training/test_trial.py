@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks.classification import Classification
-from downpour.tasks.loaded import LoadedTask, load
-from downpour.training.trial import check_trains
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.classification import Classification
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.trial import check_trains
 
 from .conftest import BASE, with_network
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from downpour.discovery.managers import Managers, managers_for
-from downpour.errors import SpecError, Unreachable
-from downpour.manager.options import ManagerOptions
-from downpour.manager.process import Manager
-from downpour.rpc import OPEN, Address, parse_address
-from downpour.store import SharedDirectory
-from downpour.store.lease import Lease
+from downpour.base.errors import SpecError, Unreachable
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import Manager
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Lease
+from downpour.network.discovery.managers import Managers, managers_for
+from downpour.network.rpc import OPEN, Address, parse_address
 
 TOLD = Address("told", 1)
 
@@ -79,7 +79,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoClusters
     """Both serve; the current folder holds no shared directory."""
     folders = tmp_path / "one", tmp_path / "other"
     one, other = (Manager(ManagerOptions(shared=str(f), port=0)) for f in folders)
-    monkeypatch.setattr("downpour.discovery.managers.DEFAULT_MANAGER", str(one.address))
+    monkeypatch.setattr("downpour.network.discovery.managers.DEFAULT_MANAGER", str(one.address))
     monkeypatch.chdir(tmp_path)
     yield TwoClusters(one, other, folders)
     one.close()

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.discovery.waiting import awaiting, checked_seconds, files_may_come
-from downpour.errors import (
+from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
     Refused,
@@ -17,8 +15,10 @@ from downpour.errors import (
     SpecError,
     Unreachable,
 )
-from downpour.rpc import Trust
-from downpour.store import SharedDirectory
+from downpour.files.store import SharedDirectory
+from downpour.host.credentials import Credentials
+from downpour.network.discovery.waiting import awaiting, checked_seconds, files_may_come
+from downpour.network.rpc import Trust
 
 PATIENCE_SECONDS = 30.0
 

@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import Refused, SpecError
-from downpour.rpc import (
+from downpour.base.errors import Refused, SpecError
+from downpour.base.values import (
+    AttemptId,
+    ExperimentState,
+    FailureKind,
+    ProcessState,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
+from downpour.network.rpc import (
     PROTOCOL,
     ExperimentSummary,
     Heartbeat,
@@ -24,17 +35,6 @@ from downpour.rpc import (
     Server,
     Status,
     serve_manager,
-)
-from downpour.values import (
-    AttemptId,
-    ExperimentState,
-    FailureKind,
-    ProcessState,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    SystemState,
-    Update,
 )
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import SpecError
-from downpour.rpc import Address, parse_address
-from downpour.values import DEFAULT_PORT
+from downpour.base.errors import SpecError
+from downpour.base.values import DEFAULT_PORT
+from downpour.network.rpc import Address, parse_address
 
 
 @pytest.mark.parametrize(

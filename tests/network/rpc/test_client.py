@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from downpour.errors import Refused
-from downpour.rpc import (
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
+from downpour.network.rpc import (
     PROTOCOL,
     Heartbeat,
     HeartbeatReply,
@@ -20,10 +21,9 @@ from downpour.rpc import (
     WorkerInfo,
     serve_worker,
 )
-from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
 
 if TYPE_CHECKING:
-    from tests.rpc.conftest import Served
+    from tests.network.rpc.conftest import Served
 
 REGISTRATION = Registration(
     name="w1",

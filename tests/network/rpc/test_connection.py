@@ -14,11 +14,11 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from downpour.errors import DeadlineExceeded, IncompatiblePeer, ProtocolError, Unreachable
-from downpour.rpc import Address, Limits, ManagerClient, serve_manager
+from downpour.base.errors import DeadlineExceeded, IncompatiblePeer, ProtocolError, Unreachable
+from downpour.network.rpc import Address, Limits, ManagerClient, serve_manager
 
 if TYPE_CHECKING:
-    from tests.rpc.conftest import Serve, Served
+    from tests.network.rpc.conftest import Serve, Served
 
 
 @contextmanager

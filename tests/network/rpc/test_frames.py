@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from downpour.errors import IncompatiblePeer
-from downpour.rpc import frames
+from downpour.base.errors import IncompatiblePeer
+from downpour.network.rpc import frames
 
 Pair = tuple[socket.socket, frames.Channel]
 

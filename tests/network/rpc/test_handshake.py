@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.errors import ProtocolError, SpecError, Unreachable, Untrusted
-from downpour.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
-from tests.rpc.conftest import FakeManager, Served
+from downpour.base.errors import ProtocolError, SpecError, Unreachable, Untrusted
+from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from tests.network.rpc.conftest import FakeManager, Served
 
 if TYPE_CHECKING:
-    from downpour.rpc import Server
+    from downpour.network.rpc import Server
 
 TOKEN = "the token of these tests"
 HOLDER = Trust(token=TOKEN.encode())

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import IncompatiblePeer
-from downpour.rpc import pack_indices, unpack_indices
+from downpour.base.errors import IncompatiblePeer
+from downpour.network.rpc import pack_indices, unpack_indices
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)))

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from downpour.rpc import PROTOCOL, ManagerInfo, Status, frames
-from downpour.rpc.generated import ttypes
-from downpour.rpc.wire import from_wire
-from downpour.values import ExperimentState
+from downpour.base.values import ExperimentState
+from downpour.network.rpc import PROTOCOL, ManagerInfo, Status, frames
+from downpour.network.rpc.generated import ttypes
+from downpour.network.rpc.wire import from_wire
 
 
 def test_a_message_cannot_be_changed() -> None:

@@ -15,12 +15,12 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from downpour.errors import SpecError, Unreachable
-from downpour.rpc import Address, Limits, ManagerClient, Trust, serve_manager
-from downpour.rpc.frames import FRAME_BYTES_MAX
+from downpour.base.errors import SpecError, Unreachable
+from downpour.network.rpc import Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.network.rpc.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
-    from tests.rpc.conftest import FakeManager, Serve, Served
+    from tests.network.rpc.conftest import FakeManager, Serve, Served
 
 BOMB = 2**31 - 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.errors import (
+from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
     ProtocolError,
@@ -16,13 +16,19 @@ from downpour.errors import (
     SharedDirectoryError,
     SpecError,
 )
-from downpour.rpc import ManagerClient, ManagerService, WorkerClient, WorkerService, services
-from downpour.rpc.generated import Manager, Worker
-from downpour.rpc.messages import Heartbeat
-from downpour.values import BARE_NAME, AttemptId, Update
+from downpour.base.values import BARE_NAME, AttemptId, Update
+from downpour.network.rpc import (
+    ManagerClient,
+    ManagerService,
+    WorkerClient,
+    WorkerService,
+    services,
+)
+from downpour.network.rpc.generated import Manager, Worker
+from downpour.network.rpc.messages import Heartbeat
 
 if TYPE_CHECKING:
-    from tests.rpc.conftest import Served
+    from tests.network.rpc.conftest import Served
 
 
 def methods(kind: type) -> dict[str, int]:

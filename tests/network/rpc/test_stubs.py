@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-GENERATED = ROOT / "src/downpour/rpc/generated"
+ROOT = Path(__file__).parents[3]
+GENERATED = ROOT / "src/downpour/network/rpc/generated"
 
 
 def version_of(compiler: str) -> str:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
-from downpour.operations.certificates import issue
-from downpour.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
-from downpour.rpc.frames import Channel, Closed
-from tests.rpc.conftest import FakeManager, Served
+from downpour.base.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
+from downpour.cluster.operations.certificates import issue
+from downpour.host.credentials import Credentials
+from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.network.rpc.frames import Channel, Closed
+from tests.network.rpc.conftest import FakeManager, Served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

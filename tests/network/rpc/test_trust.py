@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downpour.credentials import Credentials
-from downpour.errors import SpecError
-from downpour.rpc import OPEN, Trust
+from downpour.base.errors import SpecError
+from downpour.host.credentials import Credentials
+from downpour.network.rpc import OPEN, Trust
 
 TOKEN = "sixteen or more characters"
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour import values
-from downpour.rpc import frames, messages
-from downpour.rpc.field_error import FieldError
-from downpour.rpc.generated import ttypes
-from downpour.rpc.wire import from_wire, reader, to_wire
+from downpour.base import values
+from downpour.network.rpc import frames, messages
+from downpour.network.rpc.field_error import FieldError
+from downpour.network.rpc.generated import ttypes
+from downpour.network.rpc.wire import from_wire, reader, to_wire
 
 _NAMES = st.text(
     st.characters(categories=["L", "N"], include_characters="-_"), min_size=1, max_size=20

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.model_file import Trained

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from downpour.base.values import Forecast
 from downpour.predictor.base import Features, Request
 from downpour.predictor.fitting.scoring import folds, replay_job, scores
 from downpour.predictor.fitting.traces import Traces
-from downpour.values import Forecast
 from tests.predictor.conftest import WORKERS
 
 

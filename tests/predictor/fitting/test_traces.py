@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 from downpour.predictor.fitting.traces import Traces, read_traces
 from tests.predictor.conftest import columns, write
 

@@ -6,22 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from downpour.policylab.coding import CODES, gradient_coding, stochastic_gradient_coding
-from downpour.policylab.comparison import (
-    ORACLES,
-    Contender,
-    Settings,
-    Trial,
-    contenders,
-    run_trial,
-)
-from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
-from downpour.policylab.curves import Curve
-from downpour.policylab.ledger import RoundOutcome
-from downpour.policylab.reference import Reference, reference
-from downpour.policylab.traced import TracedJob, read_recordings
-from downpour.predictor import MODELS, Trained, make
-from downpour.stragglers import (
+from downpour.base.values import SystemState
+from downpour.core.stragglers import (
     POLICIES,
     Action,
     Assignment,
@@ -31,10 +17,24 @@ from downpour.stragglers import (
     RoundView,
     Withdrawal,
 )
-from downpour.stragglers.pairing import pair
-from downpour.values import SystemState
+from downpour.core.stragglers.pairing import pair
+from downpour.predictor import MODELS, Trained, make
+from downpour.virtual.policylab.coding import CODES, gradient_coding, stochastic_gradient_coding
+from downpour.virtual.policylab.comparison import (
+    ORACLES,
+    Contender,
+    Settings,
+    Trial,
+    contenders,
+    run_trial,
+)
+from downpour.virtual.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.virtual.policylab.curves import Curve
+from downpour.virtual.policylab.ledger import RoundOutcome
+from downpour.virtual.policylab.reference import Reference, reference
+from downpour.virtual.policylab.traced import TracedJob, read_recordings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT = Contender(name="wait", standbys=0)
 
 

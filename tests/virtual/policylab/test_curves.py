@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
-from downpour.policylab.curves import Curve, Stretch
+from downpour.virtual.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.virtual.policylab.curves import Curve, Stretch
 
 positive = st.floats(min_value=0.01, max_value=50.0)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour import Spec, run
-from downpour.errors import SpecError
-from downpour.policylab.learning import Learning
-from downpour.policylab.ledger import RoundOutcome
+from downpour.base.errors import SpecError
+from downpour.virtual.policylab.learning import Learning
+from downpour.virtual.policylab.ledger import RoundOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path

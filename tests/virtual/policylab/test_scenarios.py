@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import SpecError
-from downpour.policylab.scenarios import MADE_UP, WHEN, Choice, _spread, conditions_of, scenarios_of
-from downpour.policylab.traced import Recording, read_recordings
-from tests.policylab.test_traced import made_up, written
+from downpour.base.errors import SpecError
+from downpour.virtual.policylab.scenarios import (
+    MADE_UP,
+    WHEN,
+    Choice,
+    _spread,
+    conditions_of,
+    scenarios_of,
+)
+from downpour.virtual.policylab.traced import Recording, read_recordings
+from tests.virtual.policylab.test_traced import made_up, written
 
 CHOICE = Choice(jobs=2, rounds=3, standbys=1)
 

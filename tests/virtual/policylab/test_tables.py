@@ -9,13 +9,13 @@ import pytest
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from downpour.policylab.comparison import Contender, Trial
-from downpour.policylab.figure import policy_figure
-from downpour.policylab.ledger import RoundOutcome
-from downpour.policylab.reference import Reference
-from downpour.policylab.tables import Prices, csv_of, price_table, rows_of, scenario_table
-from downpour.reports.statistics import Estimate, t_quantile
-from downpour.values import Evaluation
+from downpour.base.values import Evaluation
+from downpour.experiments.reading.statistics import Estimate, t_quantile
+from downpour.virtual.policylab.comparison import Contender, Trial
+from downpour.virtual.policylab.figure import policy_figure
+from downpour.virtual.policylab.ledger import RoundOutcome
+from downpour.virtual.policylab.reference import Reference
+from downpour.virtual.policylab.tables import Prices, csv_of, price_table, rows_of, scenario_table
 
 BY_ITSELF = Reference(
     wait=20.0, ideal=10.0, kind_ideal=12.0, best_hosts=15.0, whole_shards=14.0, divided=9.0

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.errors import SpecError
-from downpour.policylab.given_machines import GivenMachines
-from downpour.policylab.traced import TracedJob, read_recordings
-from downpour.values import AttemptId
+from downpour.base.errors import SpecError
+from downpour.base.values import AttemptId
+from downpour.virtual.policylab.given_machines import GivenMachines
+from downpour.virtual.policylab.traced import TracedJob, read_recordings
 
 ROUNDS, WORKERS = 3, 4
 Columns = dict[str, Any]

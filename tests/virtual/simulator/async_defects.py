@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
-from downpour.scheduler import Output, Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, TaskKey
-from downpour.simulator.manager import SimulatedManager
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round, TaskKey
+from downpour.virtual.simulated.manager import SimulatedManager
 
 _assign, _due = Experiment.assign, Experiment.due
 

@@ -9,21 +9,29 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import in_order
-from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions, dispatch, facts, liveness
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.commands import Command
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.state import SchedulerState
-from downpour.simulator import fake_files
-from downpour.simulator.command_runner import Done, SimulatedCommandRunner
-from downpour.simulator.environment import Environment, Stories
-from downpour.simulator.manager import SimulatedManager
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import FailureKind
-from tests.node import manager_defects
+from downpour.base.errors import SharedDirectoryError
+from downpour.base.values import FailureKind
+from downpour.core.node.journal import in_order
+from downpour.core.scheduler import (
+    Entry,
+    Output,
+    Scheduler,
+    SchedulerOptions,
+    dispatch,
+    facts,
+    liveness,
+)
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.commands import Command
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.stragglers import POLICIES, Policy
+from downpour.virtual.simulated import fake_files
+from downpour.virtual.simulated.command_runner import Done, SimulatedCommandRunner
+from downpour.virtual.simulated.environment import Environment, Stories
+from downpour.virtual.simulated.manager import SimulatedManager
+from tests.core.node import manager_defects
 
 
 class ActsBeforeItKeeps(SimulatedManager):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
-from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.plan import plan_of
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import plan_of
 
 
 def seeds_with(*kinds: FaultKind, operation: str = "", number: int) -> Iterator[int]:

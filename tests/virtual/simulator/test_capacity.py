@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.modes import MODES
-from downpour.simulator.capacity import CapacityEstimate, Load, estimate_capacity
-from downpour.simulator.environment import Timings
+from downpour.core.modes import MODES
+from downpour.virtual.capacity import CapacityEstimate, Load, estimate_capacity
+from downpour.virtual.simulated.environment import Timings
 
 EVEN = Timings(task_seconds=60.0, spread=0.0, worker_spread=0.0, patience=1.0)
 

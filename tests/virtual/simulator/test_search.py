@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from downpour.node.step_loop import StepLoop
-from downpour.node.worker import WorkerNode
-from downpour.simulator.environment import Timings
-from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.manager import SimulatedManager
-from downpour.simulator.plan import plan_of
-from downpour.simulator.run import simulate
-from downpour.simulator.search import outcomes, shrunken
-from downpour.spec import ResolvedSpec
-from downpour.stragglers import POLICIES
-from tests.node import defects as worker_defects
-from tests.node import loop_defects
-from tests.simulator import async_defects, defects
-from tests.simulator.seeds import seeds_with
+from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import plan_of
+from downpour.virtual.simulated.environment import Timings
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.trials.seed_search import outcomes, shrunken
+from downpour.virtual.trials.simulation import simulate
+from tests.core.node import defects as worker_defects
+from tests.core.node import loop_defects
+from tests.virtual.simulator import async_defects, defects
+from tests.virtual.simulator.seeds import seeds_with
 
 SEEDS_FOR_A_DEFECT = 600
 
@@ -140,7 +140,7 @@ def test_a_rare_defect_is_found_where_its_faults_are(
 def test_a_defect_of_a_workers_node_is_found(
     worker_node: type[WorkerNode[Any]], sentence: str
 ) -> None:
-    """Defects that a seed shows soon; real workers show the others (`tests/worker`)."""
+    """Defects that a seed shows soon; real workers show the others (`tests/cluster/worker`)."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
@@ -162,7 +162,7 @@ def test_a_defect_of_a_workers_node_is_found(
 def test_a_defect_of_the_loop_between_steps_is_found(
     step_loop: type[StepLoop], sentence: str
 ) -> None:
-    """All but `NeverSaves`, which costs time alone; real workers show it (`tests/worker`)."""
+    """All but `NeverSaves`, which costs time alone; real workers show it (`cluster/worker`)."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), step_loop=step_loop):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.node.journal import Line
-from downpour.scheduler import events as on
-from downpour.simulator.clock import Clock, Process
-from downpour.simulator.disk import (
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.simulated.clock import Clock, Process
+from downpour.virtual.simulated.disk import (
     AWAY,
     ERRORS,
     OPERATIONS,
@@ -20,9 +22,7 @@ from downpour.simulator.disk import (
     Operation,
     Trouble,
 )
-from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
-from downpour.spec import ResolvedSpec
-from downpour.values import PublishedFile
+from downpour.virtual.simulated.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
 
 
 class Echo(Process):

@@ -7,18 +7,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from downpour.errors import SpecError, did_you_mean
-from downpour.launchers.base import Ended, Engine, Launcher, RunningCluster
-from downpour.launchers.compose import ComposeEngine, ComposeOptions, on_compose
-from downpour.launchers.inline import InlineCluster
-from downpour.launchers.local import LocalCluster
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.ray import RayEngine, RayOptions, on_ray
-from downpour.launchers.slurm import SlurmEngine, on_slurm
-from downpour.launchers.slurm_script import SlurmOptions
-from downpour.launchers.ssh import SshEngine, on_ssh
-from downpour.launchers.ssh_script import SshOptions
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.cluster.launchers.base import Ended, Engine, Launcher, RunningCluster
+from downpour.cluster.launchers.compose import ComposeEngine, ComposeOptions, on_compose
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.inline import InlineCluster
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.local import LocalCluster
+from downpour.cluster.launchers.ray import RayEngine, RayOptions, on_ray
+from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
+from downpour.cluster.launchers.slurm_script import SlurmOptions
+from downpour.cluster.launchers.ssh import SshEngine, on_ssh
+from downpour.cluster.launchers.ssh_script import SshOptions
 
 __all__ = [
     "LAUNCHERS",

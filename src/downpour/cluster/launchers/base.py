@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from downpour.credentials import Credentials
-from downpour.launchers.plan import LaunchPlan
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import Credentials
 
 
 class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):

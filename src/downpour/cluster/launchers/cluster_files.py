@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.errors import LaunchError, SharedDirectoryError
+from downpour.base.errors import LaunchError, SharedDirectoryError
 
 FORMAT = 1
 DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
@@ -135,8 +135,8 @@ class StandingFolder:
 
     def _write(self, name: str, value: StandingCluster | StopRequest) -> None:
         # Here, because help texts import this module, and these import numpy.
-        from downpour.store.os_errors import writing
-        from downpour.store.publish import TEMPORARY_PREFIX
+        from downpour.files.store.os_errors import writing
+        from downpour.files.store.publish import TEMPORARY_PREFIX
 
         new = self.root / f"{TEMPORARY_PREFIX}{name}"
         with writing(self.root, name):
@@ -144,7 +144,7 @@ class StandingFolder:
             new.replace(self.root / name)
 
     def _read(self, name: str, kind: type[_Value]) -> _Value | None:
-        from downpour.store.directory import read_regular
+        from downpour.files.store.directory import read_regular
 
         if not (self.root / name).exists():
             return None

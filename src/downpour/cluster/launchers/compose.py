@@ -17,19 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from downpour.arguments import checked_calls
-from downpour.credentials import FILES
-from downpour.errors import LaunchError
-from downpour.launchers.base import Launcher
-from downpour.launchers.hosts import SLOTS_MAX, Host
-from downpour.launchers.last_will import LastWill
-from downpour.launchers.leash import LeashedWorkers
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.ssh_script import worker_script
-from downpour.text import one_line
-from downpour.worker.environment import thread_environment
-from downpour.worker.options import WorkerOptions
+from downpour.base.arguments import checked_calls
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
+from downpour.cluster.launchers.last_will import LastWill
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.ssh_script import worker_script
+from downpour.cluster.launchers.tether import LeashedWorkers
+from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import FILES
+from downpour.host.text import one_line
 
 SERVICE = "worker"
 DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from downpour import allowlist
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError
-from downpour.launchers.base import Ended, Engine
-from downpour.launchers.local import LocalCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.restarts import Restarts
-from downpour.worker.environment import thread_environment
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Ended, Engine
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.local import LocalCluster
+from downpour.cluster.launchers.restarts import Restarts
+from downpour.cluster.worker.environment import thread_environment
+from downpour.host.credentials import Credentials
+from downpour.learning import allowlist
 
 _LEFT, _ASKED_WRONGLY = 0, 2
 
@@ -173,7 +173,7 @@ class PlacedCluster:
     def _reachable(self) -> LaunchPlan:
         """Return the plan with an address that the workers reach, and a token."""
         # Here, because help texts import this module, and this imports numpy.
-        from downpour.store.token import make_token
+        from downpour.files.store.token import make_token
 
         plan = self._plan.reached_at(self._engine.manager_host)
         if plan.manager.credentials != self._plan.manager.credentials:

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, Any
 
-from downpour.errors import LaunchError
-from downpour.sessions import end_session
+from downpour.base.errors import LaunchError
+from downpour.host.sessions import end_session
 
 CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""
@@ -37,7 +37,7 @@ class ForkServerProcess:
         self._changed = Condition()
         with log.open("ab") as file:  # others append to it
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "downpour.launchers.forkserver"],
+                [sys.executable, "-m", "downpour.cluster.launchers.forkserver"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

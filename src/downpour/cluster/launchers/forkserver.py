@@ -26,16 +26,16 @@ from typing import Any, NoReturn
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.blame import ending_told
-from downpour.credentials import without_credentials
-from downpour.devices import CPU
-from downpour.errors import DownpourError
-from downpour.manager.options import ManagerOptions
-from downpour.rpc import Address
-from downpour.sessions import end_session
-from downpour.signals import end_with_parent
-from downpour.text import set_up_log
-from downpour.worker.options import WorkerOptions
+from downpour.base.devices import CPU
+from downpour.base.errors import DownpourError
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import without_credentials
+from downpour.host.sessions import end_session
+from downpour.host.signals import end_with_parent
+from downpour.host.text import set_up_log
+from downpour.learning.blame import ending_told
+from downpour.network.rpc import Address
 
 GRACE_SECONDS = 5.0
 _NEWS_CHARACTERS_MAX = 600
@@ -167,14 +167,14 @@ class ForkServer:
 
 
 def _run_manager(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
-    from downpour.manager.process import run_manager
+    from downpour.cluster.manager.process import run_manager
 
     run_manager(TypeAdapter(ManagerOptions).validate_python(options), ready)
 
 
 def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
-    from downpour.accelerators import devices_here
-    from downpour.worker.process import run_worker
+    from downpour.cluster.worker.process import run_worker
+    from downpour.learning.accelerators import devices_here
 
     worker = TypeAdapter(WorkerOptions).validate_python(options)
     worker = replace(worker, device=devices_here().chosen(worker.device))
@@ -191,8 +191,8 @@ _ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] =
 }
 
 _PRELOADED = {
-    "manager": ("downpour.manager.process", "downpour.manager.global_model"),
-    "worker": ("downpour.worker.process", "downpour.worker.task"),
+    "manager": ("downpour.cluster.manager.process", "downpour.cluster.manager.global_model"),
+    "worker": ("downpour.cluster.worker.process", "downpour.cluster.worker.task_runner"),
 }
 
 

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from downpour.errors import SpecError
-from downpour.user_file import read_user_file
+from downpour.base.errors import SpecError
+from downpour.host.user_file import read_user_file
 
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")

@@ -14,14 +14,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
-from downpour.credentials import Credentials
-from downpour.errors import DownpourError, LaunchError, SpecError
-from downpour.launchers.logs import new_log
-from downpour.launchers.plan import LaunchPlan
+from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.logs import new_log
+from downpour.host.credentials import Credentials
 
 if TYPE_CHECKING:
-    from downpour.manager.process import Manager
-    from downpour.worker.agent import WorkerAgent
+    from downpour.cluster.manager.process import Manager
+    from downpour.cluster.worker.agent import WorkerAgent
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class InlineCluster:
     def __enter__(self) -> Self:
         """Start the manager, and then all workers."""
         # Here, because it imports torch, which the launcher of processes does without.
-        from downpour.manager.process import Manager
+        from downpour.cluster.manager.process import Manager
 
         self.log = new_log(Path(self._plan.manager.shared))
         with ExitStack() as starting:
@@ -92,7 +92,7 @@ class InlineCluster:
         self._threads.append(_thread(f"worker-{number}", self._work, number))
 
     def _work(self, number: int) -> None:
-        from downpour.worker.process import run_worker
+        from downpour.cluster.worker.process import run_worker
 
         try:
             run_worker(self._plan.worker(number, self.address), lambda *_: None, obey=self._obey)
@@ -108,7 +108,7 @@ class InlineCluster:
             agent.leave()
 
     def _look_around(self, manager: Manager) -> None:
-        from downpour.node.manager import LOOK_SECONDS
+        from downpour.core.node.manager import LOOK_SECONDS
 
         while not self._closing.wait(LOOK_SECONDS):
             manager.look_around()

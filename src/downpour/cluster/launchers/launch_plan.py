@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from downpour.credentials import TOKEN_NAME, Credentials
-from downpour.manager.options import ManagerOptions
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import TOKEN_NAME, Credentials
 
 ALONE_SECONDS = 60.0
 """The lease of a run's worker: if its manager stays away for longer, the run was killed, and the
@@ -45,7 +45,7 @@ class LaunchPlan:
     def reached_at(self, host: str) -> Self:
         """Return the plan with the manager at an address; others than loopback take a token."""
         # Here, because help texts import this module, and this imports numpy.
-        from downpour.rpc import Address
+        from downpour.network.rpc import Address
 
         manager = replace(self.manager, host=host)
         if not Address(host, 0).is_loopback and manager.credentials == Credentials():

@@ -9,14 +9,14 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.discovery.waiting import checked_seconds
-from downpour.errors import SpecError, did_you_mean
-from downpour.launchers import Launcher, launcher_of, launcher_with
-from downpour.launchers.compose import ComposeOptions
-from downpour.launchers.ray import RayOptions
-from downpour.launchers.slurm_script import SlurmOptions
-from downpour.launchers.ssh_script import SshOptions
-from downpour.spec_file import read_launch
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.cluster.launchers import Launcher, launcher_of, launcher_with
+from downpour.cluster.launchers.compose import ComposeOptions
+from downpour.cluster.launchers.ray import RayOptions
+from downpour.cluster.launchers.slurm_script import SlurmOptions
+from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.files.spec_file import read_launch
+from downpour.network.discovery.waiting import checked_seconds
 
 _OPTIONS: dict[str, type] = {
     "slurm": SlurmOptions,

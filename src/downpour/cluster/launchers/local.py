@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from downpour.credentials import Credentials
-from downpour.errors import LaunchError
-from downpour.launchers.forking import ForkServerProcess
-from downpour.launchers.logs import new_log
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.restarts import Restarts
-from downpour.worker.environment import thread_environment
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.forking import ForkServerProcess
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.logs import new_log
+from downpour.cluster.launchers.restarts import Restarts
+from downpour.cluster.worker.environment import thread_environment
+from downpour.host.credentials import Credentials
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from downpour.launchers.hosts import SLOTS_MAX, Host
-from downpour.launchers.leash import LeashedWorkers
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.tether import LeashedWorkers
 
 
 class HereEngine(LeashedWorkers):

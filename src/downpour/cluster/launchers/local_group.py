@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from downpour.launchers.base import Ended
-from downpour.launchers.here import HereEngine
-from downpour.worker.options import WorkerOptions
+from downpour.cluster.launchers.base import Ended
+from downpour.cluster.launchers.local_engine import HereEngine
+from downpour.cluster.worker.options import WorkerOptions
 
 LOOK_SECONDS = 0.2
 

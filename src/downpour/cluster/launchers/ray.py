@@ -16,18 +16,18 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from downpour.arguments import checked_calls
-from downpour.devices import Device
-from downpour.errors import LaunchError, SpecError
-from downpour.extras import require
-from downpour.launchers.base import Ended, Launcher
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.ray_actor import WorkerProcess
-from downpour.launchers.ray_nodes import NodeWatch
-from downpour.launchers.ray_reach import reach, refuse_forgotten
-from downpour.signals import kept_handlers
-from downpour.worker.options import WorkerOptions
+from downpour.base.arguments import checked_calls
+from downpour.base.devices import Device
+from downpour.base.errors import LaunchError, SpecError
+from downpour.cluster.launchers.base import Ended, Launcher
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.ray_actor import WorkerProcess
+from downpour.cluster.launchers.ray_nodes import NodeWatch
+from downpour.cluster.launchers.ray_reach import reach, refuse_forgotten
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.extras import require
+from downpour.host.signals import kept_handlers
 
 _LOCAL = "local"
 _OF_RAY = {"cuda", "xpu"}

@@ -75,7 +75,7 @@ def _find() -> str:
 
 def _connect(address: str) -> str:
     """Return HOST:PORT of an address at which something listens."""
-    from downpour.rpc import parse_address  # the command's help must not wait for it
+    from downpour.network.rpc import parse_address  # the command's help must not wait for it
 
     place = parse_address(address, field="ray_address", default_port=_RAY_PORT)
     create_connection((place.host, place.port), _CONNECT_SECONDS).close()

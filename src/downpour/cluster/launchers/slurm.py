@@ -17,17 +17,17 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from downpour.errors import ComeAgain, LaunchError
-from downpour.launchers import slurm_queue
-from downpour.launchers.base import Ended, Launcher
-from downpour.launchers.last_will import LastWill
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.slurm_queue import ArrayTask
-from downpour.launchers.slurm_script import JOB_NAME, SlurmOptions, number_of, script
-from downpour.text import one_line
-from downpour.worker.environment import thread_environment
-from downpour.worker.options import WorkerOptions
+from downpour.base.errors import ComeAgain, LaunchError
+from downpour.cluster.launchers import slurm_queue
+from downpour.cluster.launchers.base import Ended, Launcher
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.last_will import LastWill
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.slurm_queue import ArrayTask
+from downpour.cluster.launchers.slurm_script import JOB_NAME, SlurmOptions, number_of, script
+from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.text import one_line
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from downpour.credentials import without_credentials
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers.slurm_script import JOB_NAME, overriding
+from downpour.base.errors import LaunchError, SpecError
+from downpour.cluster.launchers.slurm_script import JOB_NAME, overriding
+from downpour.host.credentials import without_credentials
 
 ASK_SECONDS = 30.0
 """A busy controller answers late; squeue itself gives up after 10 s or so, by default."""

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from downpour.arguments import checked_calls
-from downpour.discovery.waiting import checked_seconds
-from downpour.errors import SpecError
-from downpour.worker.options import WorkerOptions
+from downpour.base.arguments import checked_calls
+from downpour.base.errors import SpecError
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.network.discovery.waiting import checked_seconds
 
 JOB_NAME = "downpour"
 SIGNALS = ("HUP", "TERM", "USR1", "USR2")

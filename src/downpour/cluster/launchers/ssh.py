@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from downpour.errors import LaunchError
-from downpour.launchers.base import Launcher
-from downpour.launchers.hosts import Host, read_hosts
-from downpour.launchers.leash import LeashedWorkers
-from downpour.launchers.placed import PlacedCluster
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.slurm import reachable_host
-from downpour.launchers.ssh_looking import look_at, refuse_unfit
-from downpour.launchers.ssh_script import SshOptions, command, worker_script
-from downpour.worker.environment import thread_environment
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.hosts import Host, read_hosts
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.slurm import reachable_host
+from downpour.cluster.launchers.ssh_probe import look_at, refuse_unfit
+from downpour.cluster.launchers.ssh_script import SshOptions, command, worker_script
+from downpour.cluster.launchers.tether import LeashedWorkers
+from downpour.cluster.worker.environment import thread_environment
 
 
 def on_ssh(options: SshOptions | None = None) -> Launcher:
@@ -40,7 +40,7 @@ class SshEngine(LeashedWorkers):
     def check(self, plan: LaunchPlan) -> None:
         """Look at all hosts at once, and learn how they reach this machine."""
         # Here, because help texts import this module, and this imports numpy.
-        from downpour.store import SharedDirectory
+        from downpour.files.store import SharedDirectory
 
         slots = sum(host.slots for host in self.hosts)
         if plan.workers > slots:

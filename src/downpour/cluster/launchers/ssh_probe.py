@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from downpour.errors import LaunchError
-from downpour.launchers.hosts import Host
-from downpour.launchers.ssh_script import (
+from downpour.base.errors import LaunchError
+from downpour.base.version import VERSION
+from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.ssh_script import (
     CANNOT_RUN,
     SEEN,
     SshOptions,
@@ -21,8 +22,7 @@ from downpour.launchers.ssh_script import (
     last_words,
     look_script,
 )
-from downpour.text import one_line
-from downpour.version import VERSION
+from downpour.host.text import one_line
 
 LOOK_SECONDS = 60.0
 _AT_ONCE = 32
@@ -57,7 +57,7 @@ def look_at(
     A file that lies in the shared directory meanwhile shows whether they have the same.
     """
     # Here, because help texts import this module, and this imports numpy.
-    from downpour.store.publish import TEMPORARY_PREFIX
+    from downpour.files.store.publish import TEMPORARY_PREFIX
 
     probe = shared / f"{TEMPORARY_PREFIX}ssh-{uuid4().hex[:12]}"
     try:

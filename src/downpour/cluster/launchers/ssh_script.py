@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from downpour.arguments import checked_calls
-from downpour.credentials import FILES, TOKEN
-from downpour.errors import SpecError
-from downpour.launchers.hosts import Host
-from downpour.worker.options import WorkerOptions
+from downpour.base.arguments import checked_calls
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.credentials import FILES, TOKEN
 
 SEEN = "downpour-seen: "
 ENDED = "downpour-ended: "
@@ -55,12 +55,12 @@ if os.path.isdir(folder):
     if not os.access(folder, os.W_OK):
         seen["folder"] = "read-only"
 try:
-    from downpour.version import VERSION
+    from downpour.base.version import VERSION
     import psutil
     seen["version"] = VERSION
     seen["memory_bytes"] = psutil.virtual_memory().available
     if numerics == "yes":
-        from downpour.training.numeric_class import numeric_class
+        from downpour.learning.training.numeric_class import numeric_class
         seen["numerics"] = str(numeric_class("cpu"))
 except ImportError:
     pass

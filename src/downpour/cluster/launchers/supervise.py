@@ -11,9 +11,9 @@ from threading import Thread
 
 from pydantic import TypeAdapter
 
-from downpour.errors import LaunchError
-from downpour.launchers.keeper import KeptPlan
-from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
+from downpour.cluster.launchers.supervisor import KeptPlan
 
 START_SECONDS = 180.0
 """Hosts have a minute to answer, and the manager has two to start."""
@@ -41,7 +41,7 @@ def start(kept: KeptPlan) -> StandingCluster:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as written:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "downpour.launchers.keeper"],
+            [sys.executable, "-m", "downpour.cluster.launchers.supervisor"],
             stdin=subprocess.PIPE,
             stdout=written,
             stderr=written,

@@ -20,16 +20,16 @@ from typing import Any
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.errors import DownpourError, LaunchError
-from downpour.launchers import launcher_with
-from downpour.launchers.base import Launcher, RunningCluster
-from downpour.launchers.here import here
-from downpour.launchers.plan import LaunchPlan
-from downpour.launchers.restarts import LASTING_SECONDS, PAUSES_SECONDS
-from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
-from downpour.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
-from downpour.signals import waiting_for_leave
-from downpour.text import set_up_log
+from downpour.base.errors import DownpourError, LaunchError
+from downpour.cluster.launchers import launcher_with
+from downpour.cluster.launchers.base import Launcher, RunningCluster
+from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.local_engine import here
+from downpour.cluster.launchers.restarts import LASTING_SECONDS, PAUSES_SECONDS
+from downpour.host.signals import waiting_for_leave
+from downpour.host.text import set_up_log
+from downpour.network.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from downpour import allowlist
-from downpour.errors import LaunchError, SpecError
-from downpour.launchers.plan import LaunchPlan
-from downpour.worker.environment import thread_environment
+from downpour.base.errors import LaunchError, SpecError
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.worker.environment import thread_environment
+from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")
 """It exists where systemd is the system's first process (sd_booted(3))."""
@@ -76,8 +76,8 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
         LaunchError: systemd does not run, or refuses, in its own words.
     """
     # Here, because help texts import this module, and these import numpy.
-    from downpour.store import SharedDirectory
-    from downpour.store.token import make_token
+    from downpour.files.store import SharedDirectory
+    from downpour.files.store.token import make_token
 
     _check_running()
     SharedDirectory.open(Path(plan.manager.shared), create=True)

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
-from downpour.errors import LaunchError
-from downpour.launchers.base import Ended
-from downpour.launchers.hosts import Host
-from downpour.launchers.ssh_script import CANNOT_RUN, last_words, status_in, worker_script
-from downpour.text import one_line
-from downpour.worker.options import WorkerOptions
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Ended
+from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.ssh_script import CANNOT_RUN, last_words, status_in, worker_script
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.text import one_line
 
 CLOSE_SECONDS = 60.0
 """A worker leaves within seconds; one whose host is gone never says so."""

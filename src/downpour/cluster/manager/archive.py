@@ -1,8 +1,8 @@
 """The experiments of a directory that no manager continues: what `downpour list` shows of them.
 
 Those that have ended are read from one file, `ended-TERM.jsonl`, so that a start does not read
-thousands of journals. The file has a line for each experiment (`records/sealed_lines.py`) and is
-written by the manager of that term. It only saves time: where it is missing or damaged, the
+thousands of journals. The file has a line for each experiment (`files/records/sealed_lines.py`) and
+is written by the manager of that term. It only saves time: where it is missing or damaged, the
 journals are read instead. Each manager writes a new file with all that it knows, and later managers
 read only the one of the highest term, because a manager that was replaced without its knowledge may
 go on writing to an older one.
@@ -24,15 +24,15 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.records.record import RecordReader
-from downpour.records.sealed_lines import seal, whole_lines
-from downpour.rpc.messages import ExperimentSummary
-from downpour.store import SharedDirectory
-from downpour.store.directory import names_in, read_regular
-from downpour.store.layout import RECORD_NAME
-from downpour.store.publish import publish
-from downpour.values import ExperimentState
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.values import ExperimentState
+from downpour.files.records.record import RecordReader
+from downpour.files.records.sealed_lines import seal, whole_lines
+from downpour.files.store import SharedDirectory
+from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.publish import publish
+from downpour.network.rpc.messages import ExperimentSummary
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from downpour.errors import Refused
-from downpour.scheduler import Scheduler
-from downpour.store import layout
-from downpour.store.layout import AttemptKind, AttemptName
-from downpour.training.batches import part_of
-from downpour.values import AttemptId, Progress, PublishedFile, Snapshot, Update
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, Update
+from downpour.core.scheduler import Scheduler
+from downpour.files.store import layout
+from downpour.files.store.layout import AttemptKind, AttemptName
+from downpour.learning.training.epoch_order import part_of
 
 
 def check_update(attempt: AttemptId, update: Update) -> None:

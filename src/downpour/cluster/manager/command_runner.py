@@ -1,7 +1,7 @@
 """Runs the core's commands: each in another thread, each coming back as an event.
 
-`node/effects.py` says which commands wait for each other; here each lane has threads of its own.
-Calls to workers are short and many; work on parameters is long and rare.
+`core/node/effects.py` says which commands wait for each other; here each lane has threads of its
+own. Calls to workers are short and many; work on parameters is long and rare.
 
 Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
 experiment, except the removal of files, which costs no more than their space. A shared directory
@@ -20,8 +20,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
-from downpour.blame import describe_error, is_of_users_code, users_errors
-from downpour.errors import (
+from downpour.base.errors import (
     DownpourError,
     OtherCode,
     ProtocolError,
@@ -30,26 +29,27 @@ from downpour.errors import (
     StoreError,
     UpdatesRefused,
 )
-from downpour.manager import work
-from downpour.manager.archive import Archive
-from downpour.manager.counters import Counters
-from downpour.manager.ordered_calls import OrderedCalls
-from downpour.manager.persistence import Persistence
-from downpour.manager.recovery import RecoveredState
-from downpour.manager.rehearsal import rehearse
-from downpour.manager.roster import Roster
-from downpour.manager.serial_executor import SerialExecutor
-from downpour.manager.workspace import Workspace
-from downpour.node.answers import Answers
-from downpour.node.effects import Effects
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager import work
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.counters import Counters
+from downpour.cluster.manager.ordered_calls import OrderedCalls
+from downpour.cluster.manager.persistence import Persistence
+from downpour.cluster.manager.rehearsal import rehearse
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.serial_executor import SerialExecutor
+from downpour.cluster.manager.takeover import RecoveredState
+from downpour.cluster.manager.workspace import Workspace
+from downpour.core.node.answers import Answers
+from downpour.core.node.effects import Effects
+from downpour.core.scheduler import Entry, Output, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.files.store import find_updates
+from downpour.files.store.lease import Leader
+from downpour.learning.blame import describe_error, is_of_users_code, users_errors
+from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor.forecaster import Forecaster
-from downpour.rpc.messages import TaskMessage
-from downpour.scheduler import Entry, Output, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.store import find_updates
-from downpour.store.lease import Leader
-from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
 

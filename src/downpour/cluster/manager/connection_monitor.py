@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from threading import local
 
-from downpour.errors import DownpourError, Unreachable
-from downpour.manager.roster import Roster, RosterEntry
-from downpour.rpc import Address, Trust, WorkerClient
+from downpour.base.errors import DownpourError, Unreachable
+from downpour.cluster.manager.roster import Roster, RosterEntry
+from downpour.network.rpc import Address, Trust, WorkerClient
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from downpour.metrics import Timing
-from downpour.records.record_lines import (
+from downpour.base.values import FailureKind
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -21,7 +21,7 @@ from downpour.records.record_lines import (
     SavedLine,
     UpdatedLine,
 )
-from downpour.values import FailureKind
+from downpour.network.metrics import Timing
 
 COUNTED = "counted"
 ENDS = (COUNTED, *map(str, FailureKind))

@@ -27,14 +27,14 @@ from threading import Condition, Thread
 from threading import Event as Ending
 from typing import Any, Protocol, TypeVar
 
-from downpour.errors import (
+from downpour.base.errors import (
     DownpourError,
     FailStop,
     Refused,
     SharedDirectoryError,
     StoreError,
 )
-from downpour.node.manager import (
+from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,
     Asked,
     ManagerContext,
@@ -42,10 +42,10 @@ from downpour.node.manager import (
     Posted,
     Step,
 )
-from downpour.scheduler import Output, Scheduler
-from downpour.scheduler.commands import Command
-from downpour.scheduler.events import Event, HeartbeatReceived, Tick
-from downpour.store.retry import RetryPolicy
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler.commands import Command
+from downpour.core.scheduler.events import Event, HeartbeatReceived, Tick
+from downpour.files.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict, assert_never
 
-from downpour.records.record_lines import (
+from downpour.core.scheduler import facts
+from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     ContradictedLine,
@@ -19,7 +20,6 @@ from downpour.records.record_lines import (
     WorkerLeftLine,
     WorkerRequestedLine,
 )
-from downpour.scheduler import facts
 
 RecordedFact = (
     facts.Assigned

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour.accelerators import devices_here
-from downpour.devices import AUTO, CPU
-from downpour.spec import Spec
-from downpour.store import WHOLE, model_metadata
-from downpour.tasks import Data
-from downpour.tasks.loaded import load
-from downpour.training.evaluation import evaluate, evaluate_on
-from downpour.training.numeric_class import numeric_class
-from downpour.training.optimizers import without_effect
-from downpour.training.parameters import (
+from downpour.base.devices import AUTO, CPU
+from downpour.base.values import Evaluation
+from downpour.core.spec import Spec
+from downpour.files.store import WHOLE, model_metadata
+from downpour.learning.accelerators import devices_here
+from downpour.learning.tasks import Data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.evaluation import evaluate, evaluate_on
+from downpour.learning.training.numeric_class import numeric_class
+from downpour.learning.training.optimizers import without_effect
+from downpour.learning.training.parameters import (
     Arrays,
     buffers_of,
     frozen_of,
@@ -31,9 +32,8 @@ from downpour.training.parameters import (
     parameters_of,
     ties_of,
 )
-from downpour.training.start import begin_from
-from downpour.training.trial import StepCost, check_trains
-from downpour.values import Evaluation
+from downpour.learning.training.start import begin_from
+from downpour.learning.training.trial import StepCost, check_trains
 
 _CPU_TRIAL_BATCH = 16
 """Examples in a trial batch on the CPU, if the spec names a device that this machine lacks."""

@@ -14,17 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from downpour.errors import StoreError
-from downpour.manager.archive import Archive
-from downpour.manager.command_runner import CommandRunner
-from downpour.manager.counters import ENDS, Counters
-from downpour.manager.driver import Driver
-from downpour.metrics import counter, gauge, summary
-from downpour.records.journal import segments
-from downpour.scheduler import Scheduler
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
-from downpour.values import ExperimentState, WorkerState
+from downpour.base.errors import StoreError
+from downpour.base.values import ExperimentState, WorkerState
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.counters import ENDS, Counters
+from downpour.cluster.manager.driver import Driver
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
+from downpour.files.records.journal import segments
+from downpour.network.metrics import counter, gauge, summary
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from downpour.credentials import Credentials
-from downpour.errors import SpecError
-from downpour.values import DEFAULT_PORT
+from downpour.base.errors import SpecError
+from downpour.base.values import DEFAULT_PORT
+from downpour.host.credentials import Credentials
 
 _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 
@@ -17,12 +17,12 @@ class ManagerOptions:
 
     `data_dir` holds datasets that are already on this machine, in torchvision's layout. Reading a
     file that is missing or short is retried for `patience_seconds`; then its attempt fails.
-    `patience` scales that and every other timeout (`scheduler/timeouts.py`). `predictor` is a file
-    made by `downpour predictor train`, which replaces the one shipped. A `successor` waits until
-    the leading manager has ended. An `embedded` manager belongs to one `run`, whose name marks its
-    experiments, so that it finds them again after `restarts`. It takes no lock, continues no
-    experiment of others, and cancels its own when it closes. Metrics are served at `metrics_port`
-    unless it is None.
+    `patience` scales that and every other timeout (`core/scheduler/timeouts.py`). `predictor` is a
+    file made by `downpour predictor train`, which replaces the one shipped. A `successor` waits
+    until the leading manager has ended. An `embedded` manager belongs to one `run`, whose name
+    marks its experiments, so that it finds them again after `restarts`. It takes no lock, continues
+    no experiment of others, and cancels its own when it closes. Metrics are served at
+    `metrics_port` unless it is None.
     """
 
     shared: str

@@ -3,23 +3,23 @@
 `keep` writes nothing; it gathers the consequences of one event. `commit` writes them, the record
 first, because each line of the journal states the length of the record at that moment. After a
 crash the record is cut back to the length in the last line of the journal. What is journaled, and
-what must be synced, are the rules in `node/journaling.py`.
+what must be synced, are the rules in `core/node/journaling.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from downpour.errors import SharedDirectoryError
-from downpour.manager import status
-from downpour.manager.archive import Archive
-from downpour.manager.recorder import Recorder
-from downpour.manager.roster import Roster
-from downpour.manager.workspace import Workspace
-from downpour.node.journal import JournalWriter
-from downpour.node.journaling import Journaling
-from downpour.scheduler import Entry, Output, Scheduler, facts
-from downpour.scheduler import events as on
+from downpour.base.errors import SharedDirectoryError
+from downpour.cluster.manager import status
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.recorder import Recorder
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.workspace import Workspace
+from downpour.core.node.journal import JournalWriter
+from downpour.core.node.journaling import Journaling
+from downpour.core.scheduler import Entry, Output, Scheduler, facts
+from downpour.core.scheduler import events as on
 
 
 class Persistence:

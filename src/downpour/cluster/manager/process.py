@@ -15,36 +15,37 @@ from threading import Event, Timer
 
 import psutil
 
-from downpour.errors import DownpourError, SharedDirectoryError
-from downpour.manager.archive import Archive
-from downpour.manager.command_runner import CommandRunner
-from downpour.manager.driver import Driver
-from downpour.manager.metrics import ManagerMetrics
-from downpour.manager.options import ManagerOptions
-from downpour.manager.recovery import RecoveredState, recover, recover_run
-from downpour.manager.roster import Roster
-from downpour.manager.service import ManagerHandler
-from downpour.metrics import MetricsEndpoint
-from downpour.node.manager import LOOK_SECONDS
+from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.service import ManagerHandler
+from downpour.cluster.manager.takeover import RecoveredState, recover, recover_run
+from downpour.core.node.manager import LOOK_SECONDS
+from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.location import open_location
+from downpour.host.signals import on_interrupt, on_leaving
+from downpour.network.metrics import MetricsEndpoint
+from downpour.network.rpc import Address, Trust, serve_manager
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
-from downpour.rpc import Address, Trust, serve_manager
-from downpour.scheduler import Scheduler, SchedulerOptions
-from downpour.signals import on_interrupt, on_leaving
-from downpour.store import SharedDirectory
-from downpour.store.lease import Leader, Lease
-from downpour.store.location import open_location
 
 log = logging.getLogger(__name__)
 
-# Far more than the 16,384 connections that the server takes (`rpc/server.py`); the soft limit of
-# many systems, 1024, is less.
+# Far more than the 16,384 connections that the server takes (`network/rpc/server.py`); the soft
+# limit of many systems, 1024, is less.
 _FILES = 65536
 _WARM_UP_SECONDS = 5.0
 """The delay after which a manager that continues experiments imports torch, if nothing did yet."""
 _AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1. Workers retry for five
-minutes (`worker/task.py`), so that what they have trained outlasts a restart of the manager."""
+minutes (`cluster/worker/task_runner.py`), so that what they have trained outlasts a restart of the
+manager."""
 
 
 class Manager:
@@ -286,7 +287,7 @@ def _called_at(address: Address) -> list[str]:
     """Return the addresses to announce: all of this machine's, if the manager listens on all."""
     if address.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         return [str(address)]
-    # A socket on `::` takes IPv4 as well, where the system can do that (`rpc/server.py`).
+    # A socket on `::` takes IPv4 as well, where the system can do that (`network/rpc/server.py`).
     kinds = {socket.AF_INET} if address.host == "0.0.0.0" else {socket.AF_INET, socket.AF_INET6}  # noqa: S104
     interfaces = (one for several in psutil.net_if_addrs().values() for one in several)
     # Link-local addresses (with a %zone) mean something on this machine only.

@@ -11,12 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from downpour.manager.counters import Counters
-from downpour.manager.fact_lines import line_of
-from downpour.manager.roster import Roster, membership_log
-from downpour.manager.usage import Usage
-from downpour.manager.workspace import Workspace
-from downpour.records.record_lines import (
+from downpour.base.values import ExperimentState
+from downpour.base.version import VERSION
+from downpour.cluster.manager.counters import Counters
+from downpour.cluster.manager.fact_lines import line_of
+from downpour.cluster.manager.roster import Roster, membership_log
+from downpour.cluster.manager.usage import Usage
+from downpour.cluster.manager.workspace import Workspace
+from downpour.core.scheduler import Output, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.facts import Fact
+from downpour.files.records.record_lines import (
     AggregatedLine,
     CancelledLine,
     EvaluatedLine,
@@ -27,12 +33,6 @@ from downpour.records.record_lines import (
     SubmittedLine,
     WorkerJoinedLine,
 )
-from downpour.scheduler import Output, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.facts import Fact
-from downpour.values import ExperimentState
-from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from downpour.blame import ending_told, place_of
-from downpour.errors import SpecError
-from downpour.sessions import end_session
-from downpour.signals import end_with_parent
-from downpour.spec import Spec
-from downpour.text import one_line
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.sessions import end_session
+from downpour.host.signals import end_with_parent
+from downpour.host.text import one_line
+from downpour.learning.blame import ending_told, place_of
 
 _FAULT = re.compile(
     r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)$', re.MULTILINE
@@ -54,7 +54,7 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
     # lives. In a session of its own, so that it can be ended, too.
     with TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
-            [sys.executable, "-m", "downpour.manager.rehearsal"],
+            [sys.executable, "-m", "downpour.cluster.manager.rehearsal"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=said,
@@ -85,9 +85,9 @@ def _say(words: str) -> None:
 
 
 def _prepare(asked: dict[str, Any]) -> None:
-    from downpour import tasks
-    from downpour.manager.global_model import GlobalModel
-    from downpour.splitters import divide
+    from downpour.cluster.manager.global_model import GlobalModel
+    from downpour.core.splitters import divide
+    from downpour.learning import tasks
 
     spec, folder = Spec.from_toml(asked["spec"]), Path(asked["folder"])
     data_dir = Path(asked["data_dir"]) if asked["data_dir"] else None

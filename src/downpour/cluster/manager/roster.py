@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from threading import Lock
 
-from downpour.errors import Unreachable
-from downpour.node.roster import Registry
-from downpour.rpc import Address, WorkerClient
-from downpour.rpc.messages import Registration
+from downpour.base.errors import Unreachable
+from downpour.core.node.roster import Registry
+from downpour.network.rpc import Address, WorkerClient
+from downpour.network.rpc.messages import Registration
 
 membership_log = logging.getLogger("downpour.membership")
 """Workers that join, leave and are lost; a manager in a terminal shows these lines."""

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from downpour.devices import trained_on
-from downpour.errors import (
+from downpour.base.devices import trained_on
+from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
     Refused,
@@ -24,23 +24,31 @@ from downpour.errors import (
     SpecError,
     StoreError,
 )
-from downpour.factory_code import fixed_code
-from downpour.labels import checked_labels
-from downpour.manager import status as views
-from downpour.manager.archive import Archive
-from downpour.manager.claims import check_snapshot, check_update, check_work, credible
-from downpour.manager.command_runner import CommandRunner
-from downpour.manager.connection_monitor import ConnectionMonitor
-from downpour.manager.driver import Driver
-from downpour.manager.options import ManagerOptions
-from downpour.manager.roster import Roster, membership_log
-from downpour.manager.start_file import with_checksums
-from downpour.manager.workspace import Workspace, open_workspace
-from downpour.node.manager import heartbeat_reply
-from downpour.records.record import RecordReader
-from downpour.resolve import resolve
-from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
-from downpour.rpc.messages import (
+from downpour.base.labels import checked_labels
+from downpour.base.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
+from downpour.base.version import VERSION
+from downpour.cluster.manager import status as views
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.claims import check_snapshot, check_update, check_work, credible
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.connection_monitor import ConnectionMonitor
+from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.roster import Roster, membership_log
+from downpour.cluster.manager.start_file import with_checksums
+from downpour.cluster.manager.workspace import Workspace, open_workspace
+from downpour.core.node.manager import heartbeat_reply
+from downpour.core.resolve import resolve
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.records.record import RecordReader
+from downpour.files.store import SharedDirectory, layout
+from downpour.files.store.lease import Leader
+from downpour.files.store.presence import Presence
+from downpour.learning.factory_code import fixed_code
+from downpour.learning.tasks import check_named
+from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient
+from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
     Heartbeat,
@@ -51,14 +59,6 @@ from downpour.rpc.messages import (
     Registration,
     Status,
 )
-from downpour.scheduler import events as on
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory, layout
-from downpour.store.lease import Leader
-from downpour.store.presence import Presence
-from downpour.tasks import check_named
-from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
-from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ class ManagerHandler:
 
     def warm_up(self) -> None:
         """Import torch, which takes 1 to 3 s, so that the first submission need not wait for it."""
-        import downpour.manager.global_model  # noqa: F401 - for what it imports
-        from downpour.training.numeric_class import numeric_class
+        import downpour.cluster.manager.global_model  # noqa: F401 - for what it imports
+        from downpour.learning.training.numeric_class import numeric_class
 
         self._numeric_class = numeric_class("cpu")
 
@@ -259,7 +259,7 @@ class ManagerHandler:
             raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
 
     def _accept(self, spec: str, request: str) -> str:
-        from downpour.models import check_model
+        from downpour.learning.models import check_model
 
         asked = Spec.from_toml(spec)
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from downpour.aggregators import first_state, is_state_of
-from downpour.errors import SpecError
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import Array, SharedDirectory, layout
-from downpour.store.named_model import NamedModel, find_model, read_model
+from downpour.base.errors import SpecError
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.aggregators import first_state, is_state_of
+from downpour.files.store import Array, SharedDirectory, layout
+from downpour.files.store.named_model import NamedModel, find_model, read_model
 
 
 def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:

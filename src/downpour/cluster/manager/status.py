@@ -8,22 +8,22 @@ import socket
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from downpour.manager.roster import Roster
-from downpour.rpc.messages import (
+from downpour.base.values import ExperimentState, Forecast, NumericClass, Progress
+from downpour.cluster.manager.roster import Roster
+from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import ShardTask
+from downpour.core.scheduler.workers import Worker
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,
     TaskStatus,
     WorkerStatus,
     metrics_of,
 )
-from downpour.scheduler import Scheduler
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import ShardTask
-from downpour.scheduler.workers import Worker
-from downpour.values import ExperimentState, Forecast, NumericClass, Progress
 
 TASKS_SHOWN = 10_000
-"""Keeps the reply to a client well under the 16 MiB of a message (`rpc/frames.py`)."""
+"""Keeps the reply to a client well under the 16 MiB of a message (`network/rpc/frames.py`)."""
 
 
 def status(

@@ -16,17 +16,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.manager import status
-from downpour.manager.archive import Archive
-from downpour.manager.work import sweep
-from downpour.manager.workspace import Workspace, reopen_workspace
-from downpour.node.journal import Line
-from downpour.records.journal import read_journal, segments, segments_among, term_of
-from downpour.records.mirror import fetch_journals
-from downpour.records.record import read_record
-from downpour.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
-from downpour.records.recovery import (
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.values import ExperimentState
+from downpour.cluster.manager import status
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.work import sweep
+from downpour.cluster.manager.workspace import Workspace, reopen_workspace
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.core.scheduler.experiment import Experiment
+from downpour.files.records.journal import read_journal, segments, segments_among, term_of
+from downpour.files.records.mirror import fetch_journals
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
+from downpour.files.records.recovery import (
     ReplayedJournals,
     belongs_elsewhere,
     next_order,
@@ -34,16 +37,13 @@ from downpour.records.recovery import (
     replay_one,
     take_in,
 )
-from downpour.scheduler import Scheduler, SchedulerOptions
-from downpour.scheduler.experiment import Experiment
-from downpour.store import SharedDirectory, layout
-from downpour.store.directory import names_in
-from downpour.store.lease import Leader, highest_term
-from downpour.store.os_errors import reading
-from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned
-from downpour.store.publish import TEMPORARY_PREFIX
-from downpour.store.retry import RetryPolicy
-from downpour.values import ExperimentState
+from downpour.files.store import SharedDirectory, layout
+from downpour.files.store.directory import names_in
+from downpour.files.store.lease import Leader, highest_term
+from downpour.files.store.os_errors import reading
+from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned
+from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.files.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,8 @@ def recover(
     folders = _folders(shared)
     archive.read(set(folders))
     # Without the minute that an outage gets: a journal that this user may not read counts as an
-    # outage (`store/os_errors.py`), and each such folder would delay the start by that minute.
+    # outage (`files/store/os_errors.py`), and each such folder would delay the start by that
+    # minute.
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     journals: dict[str, list[Line]] = {}

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from downpour.records.record_lines import (
+from downpour.base.values import AttemptId, ProcessState
+from downpour.core.scheduler import events as on
+from downpour.files.records.record_lines import (
     RecordLine,
     ResourcesUsedLine,
     Sample,
 )
-from downpour.scheduler import events as on
-from downpour.values import AttemptId, ProcessState
 
 SAMPLES_MAX = 240
 """For each attempt. An even number, because when it is reached every second sample is dropped."""

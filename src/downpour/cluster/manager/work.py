@@ -20,8 +20,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
-from downpour import tasks
-from downpour.aggregators import (
+from downpour.base.values import AttemptId, Evaluation, PublishedFile
+from downpour.cluster.manager.start_file import first_outer_state, start_of
+from downpour.cluster.manager.workspace import PreparedExperiment, Workspace
+from downpour.core.resolve import oddities
+from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
+from downpour.core.spec import Spec
+from downpour.core.splitters import divide
+from downpour.files.aggregators import (
     AGGREGATORS,
     Contribution,
     Move,
@@ -30,23 +36,17 @@ from downpour.aggregators import (
     own_after,
     take_step,
 )
-from downpour.factory_code import check_code
-from downpour.manager.start_file import first_outer_state, start_of
-from downpour.manager.workspace import PreparedExperiment, Workspace
-from downpour.resolve import oddities
-from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
-from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
-from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
-from downpour.spec import Spec
-from downpour.splitters import divide
-from downpour.store import Array, Buffer, Store, decode, encode, layout
-from downpour.store.folders import send_dataset
-from downpour.tasks import Data
-from downpour.training.batches import batch_order, check_meetings
-from downpour.values import AttemptId, Evaluation, PublishedFile
+from downpour.files.store import Array, Buffer, Store, decode, encode, layout
+from downpour.files.store.folders import send_dataset
+from downpour.learning import tasks
+from downpour.learning.factory_code import check_code
+from downpour.learning.tasks import Data
+from downpour.learning.training.epoch_order import batch_order, check_meetings
+from downpour.network.rpc.indices import PACKED_BYTES_MAX, pack_indices
+from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
 
 if TYPE_CHECKING:
-    from downpour.manager.global_model import GlobalModel
+    from downpour.cluster.manager.global_model import GlobalModel
 
 log = logging.getLogger(__name__)
 
@@ -314,6 +314,6 @@ def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
 
 
 def _global_model(spec: Spec, dataset: Data) -> GlobalModel:
-    from downpour.manager.global_model import GlobalModel
+    from downpour.cluster.manager.global_model import GlobalModel
 
     return GlobalModel(spec, dataset)

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 
 from filelock import BaseFileLock
 
-from downpour.aggregators import (
+from downpour.base.errors import FileCorrupt, SpecError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.aggregators import (
     Versions,
 )
-from downpour.errors import FileCorrupt, SpecError, StoreError
-from downpour.node.journal import Line
-from downpour.records.journal import Journal, segments
-from downpour.records.mirror import journal_of
-from downpour.records.record import RecordWriter
-from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.scheduler.experiment import Experiment
-from downpour.spec import ResolvedSpec, Spec
-from downpour.store import SharedDirectory, Store, layout
-from downpour.store.directory import names_in
-from downpour.store.lease import Leader
-from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
-from downpour.tasks import Data
-from downpour.values import PublishedFile
+from downpour.files.records.journal import Journal, segments
+from downpour.files.records.mirror import journal_of
+from downpour.files.records.record import RecordWriter
+from downpour.files.store import SharedDirectory, Store, layout
+from downpour.files.store.directory import names_in
+from downpour.files.store.lease import Leader
+from downpour.files.store.process_lock import RUN_LOCK_NAME, lock_file
+from downpour.learning.tasks import Data
+from downpour.network.rpc.messages import IndexArray, IndicesFile
 
 if TYPE_CHECKING:
-    from downpour.manager.global_model import GlobalModel
-    from downpour.training.trial import StepCost
+    from downpour.cluster.manager.global_model import GlobalModel
+    from downpour.learning.training.trial import StepCost
 
 log = logging.getLogger(__name__)
 

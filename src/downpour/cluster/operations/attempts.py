@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from threading import Thread
 
-from downpour.operations.finding import Finding, bad, unknown
+from downpour.cluster.operations.finding import Finding, bad, unknown
 
 _GRACE_SECONDS = 3.0
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.operations.finding import Finding, bad, doubtful, good
-from downpour.store.bucket import Bucket
-from downpour.store.publish import TEMPORARY_PREFIX
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.cluster.operations.finding import Finding, bad, doubtful, good
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.publish import TEMPORARY_PREFIX
 
 PUBLISH_WARN_MS = 500.0
 

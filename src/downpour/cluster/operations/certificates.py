@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from downpour.errors import SpecError
-from downpour.operations.names import Machine, Name, parse_machine
-from downpour.store.os_errors import explain
-from downpour.user_file import read_user_file
+from downpour.base.errors import SpecError
+from downpour.cluster.operations.names import Machine, Name, parse_machine
+from downpour.files.store.os_errors import explain
+from downpour.host.user_file import read_user_file
 
 DAYS_MAX = 3650
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from downpour.launchers.standing import StandingCluster
-from downpour.rpc.messages import Status
-from downpour.store.lease import Leader
+from downpour.cluster.launchers.cluster_files import StandingCluster
+from downpour.files.store.lease import Leader
+from downpour.network.rpc.messages import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

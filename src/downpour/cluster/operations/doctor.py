@@ -16,19 +16,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from downpour.errors import DownpourError, SharedDirectoryError
-from downpour.operations import bucket_probes, probes
-from downpour.operations.attempts import Attempts
-from downpour.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
-from downpour.rpc import PROTOCOL, ManagerClient
-from downpour.rpc.messages import ManagerInfo
-from downpour.store import SharedDirectory
-from downpour.store.bucket import Bucket
-from downpour.store.location import seen_location
-from downpour.store.mounts import find_mount
-from downpour.store.os_errors import explain
-from downpour.store.publish import TEMPORARY_PREFIX
-from downpour.version import VERSION
+from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.base.version import VERSION
+from downpour.cluster.operations import bucket_probes, probes
+from downpour.cluster.operations.attempts import Attempts
+from downpour.cluster.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
+from downpour.files.store import SharedDirectory
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.location import seen_location
+from downpour.files.store.mounts import find_mount
+from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.network.rpc import PROTOCOL, ManagerClient
+from downpour.network.rpc.messages import ManagerInfo
 
 Findings = Mapping[str, Finding]
 Check = Callable[[], Finding]

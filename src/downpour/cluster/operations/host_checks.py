@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.launchers.hosts import Host
-from downpour.launchers.ssh_looking import Look, look_at
-from downpour.launchers.ssh_script import SshOptions
-from downpour.operations.finding import Finding, Verdict, bad, doubtful
-from downpour.operations.probes import SKEW_WARN_SECONDS
+from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.ssh_probe import Look, look_at
+from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.operations.finding import Finding, Verdict, bad, doubtful
+from downpour.cluster.operations.probes import SKEW_WARN_SECONDS
 
 MEMORY_PER_WORKER_BYTES = 400 * 2**20
 """A worker with torch and a small model takes 300 MiB or so."""

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 Name = str | IPv4Address | IPv6Address
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from downpour.errors import StoreError
-from downpour.operations.finding import Finding, bad, doubtful, good
-from downpour.store.publish import publish, sync_directory
+from downpour.base.errors import StoreError
+from downpour.cluster.operations.finding import Finding, bad, doubtful, good
+from downpour.files.store.publish import publish, sync_directory
 
 SPACE_WARN_BYTES = 2**30
 SPACE_FAIL_BYTES = 16 * 2**20

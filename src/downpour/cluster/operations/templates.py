@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from downpour.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean
 
 TEMPLATES = {
     "classifier": "Tells two spirals apart.",
@@ -45,7 +45,7 @@ def write_template(name: str, folder: Path) -> str:
         accepted = f"must be {', '.join(TEMPLATES)}"
         raise SpecError("template", name, accepted + did_you_mean(name, TEMPLATES))
     module = name.replace("-", "_")
-    origin = files("downpour") / "templates" / name
+    origin = files("downpour.cli") / "templates" / name
     texts = {
         f"{module}.py": (origin / f"{module}.py.txt").read_text(encoding="utf-8"),
         "spec.toml": (origin / "spec.toml").read_text(encoding="utf-8"),

@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, Timer
 
-from downpour.blame import describe_error, is_of_users_code, users_errors
-from downpour.discovery.waiting import manager_may_come
-from downpour.errors import (
+from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
     NonFinite,
@@ -31,7 +29,11 @@ from downpour.errors import (
     UnfitWorker,
     Unreachable,
 )
-from downpour.node.worker import (
+from downpour.base.values import AttemptId, Failure, FailureKind, NumericClass, Snapshot, Update
+from downpour.base.version import VERSION
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.system import Samples
+from downpour.core.node.worker import (
     Action,
     End,
     Register,
@@ -43,18 +45,16 @@ from downpour.node.worker import (
     TryAnotherManager,
     WorkerNode,
 )
-from downpour.rpc import PROTOCOL, Address, ManagerClient
-from downpour.rpc.messages import (
+from downpour.files.store import SharedDirectory
+from downpour.learning.blame import describe_error, is_of_users_code, users_errors
+from downpour.network.discovery.waiting import manager_may_come
+from downpour.network.rpc import PROTOCOL, Address, ManagerClient
+from downpour.network.rpc.messages import (
     Heartbeat,
     Registration,
     TaskMessage,
     WorkerInfo,
 )
-from downpour.store import SharedDirectory
-from downpour.values import AttemptId, Failure, FailureKind, NumericClass, Snapshot, Update
-from downpour.version import VERSION
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from downpour.node.attempt import HeldAttempt
-from downpour.values import Snapshot
+from downpour.base.values import Snapshot
+from downpour.core.node.attempt import HeldAttempt
 
 
 class TaskCancelled(Exception):

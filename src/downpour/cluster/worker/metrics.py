@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from downpour.metrics import Timing, counter, gauge, summary
-from downpour.rpc.messages import TaskMessage
-from downpour.values import Update
-from downpour.worker.agent import RunTask
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.system import SystemSampler
+from downpour.base.values import Update
+from downpour.cluster.worker.agent import RunTask
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.system import SystemSampler
+from downpour.network.metrics import Timing, counter, gauge, summary
+from downpour.network.rpc.messages import TaskMessage
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from downpour.credentials import Credentials
-from downpour.discovery.waiting import CONNECT_SECONDS
+from downpour.host.credentials import Credentials
+from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

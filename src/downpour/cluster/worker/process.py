@@ -12,18 +12,18 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from downpour.discovery.managers import Managers
-from downpour.discovery.waiting import awaiting, files_may_come
-from downpour.errors import OtherDirectory, Untrusted
-from downpour.metrics import MetricsEndpoint
-from downpour.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
-from downpour.signals import on_interrupt, on_leaving
-from downpour.store import SharedDirectory
-from downpour.store.location import open_location
-from downpour.worker.agent import ShownWorker, WorkerAgent
-from downpour.worker.environment import keep_memory, wait_passively
-from downpour.worker.metrics import WorkerMetrics
-from downpour.worker.options import WorkerOptions
+from downpour.base.errors import OtherDirectory, Untrusted
+from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
+from downpour.cluster.worker.environment import keep_memory, wait_passively
+from downpour.cluster.worker.metrics import WorkerMetrics
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.files.store import SharedDirectory
+from downpour.files.store.location import open_location
+from downpour.host.signals import on_interrupt, on_leaving
+from downpour.network.discovery.managers import Managers
+from downpour.network.discovery.waiting import awaiting, files_may_come
+from downpour.network.metrics import MetricsEndpoint
+from downpour.network.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +129,9 @@ def _make_agent(
     ending: ExitStack,
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Here, because all import torch, and that reads the settings made before.
-    from downpour.accelerators import devices_here
-    from downpour.training.numeric_class import numeric_class
-    from downpour.worker.task import TaskRunner
+    from downpour.cluster.worker.task_runner import TaskRunner
+    from downpour.learning.accelerators import devices_here
+    from downpour.learning.training.numeric_class import numeric_class
 
     device = devices_here().chosen(options.device)
     name = options.name or default_name(os.environ)

@@ -1,6 +1,6 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the whole shard.
 
-`node/step_loop.py` decides when. Nothing depends on a snapshot, so a failure to publish one
+`core/node/step_loop.py` decides when. Nothing depends on a snapshot, so a failure to publish one
 is logged and training continues.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import secrets
 
-from downpour.errors import StoreError
-from downpour.store import Store, encode, layout
-from downpour.training.loop import ShardTraining
-from downpour.values import Snapshot
-from downpour.worker.control import TaskControl
+from downpour.base.errors import StoreError
+from downpour.base.values import Snapshot
+from downpour.cluster.worker.control import TaskControl
+from downpour.files.store import Store, encode, layout
+from downpour.learning.training.loop import ShardTraining
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import psutil
 
-from downpour.inside.running import PIDS
-from downpour.values import ProcessState, SystemState
+from downpour.base.values import ProcessState, SystemState
+from downpour.learning.intra_worker.running import PIDS
 
 _NEARLY = 0.9
 """A heartbeat may come a little early; it brings a sample all the same."""

@@ -18,16 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from downpour.devices import trained_on
-from downpour.errors import SpecError, StoreError, UnfitWorker
-from downpour.factory_code import check_code
-from downpour.inside.team import Team
-from downpour.node.snapshot_schedule import PATIENCE_SECONDS
-from downpour.node.step_loop import NextStep, StepLoop
-from downpour.rpc.indices import unpack_indices
-from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
-from downpour.spec import Spec
-from downpour.store import (
+from downpour.base.devices import trained_on
+from downpour.base.errors import SpecError, StoreError, UnfitWorker
+from downpour.base.values import PublishedFile, Update
+from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.snapshots import Snapshots
+from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
+from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.spec import Spec
+from downpour.files.store import (
     WHOLE,
     SharedDirectory,
     Start,
@@ -38,14 +37,15 @@ from downpour.store import (
     publish_work,
     unsent_part,
 )
-from downpour.store.folders import fetch_dataset
-from downpour.tasks import Data, open_data
-from downpour.tasks.loaded import LoadedTask, load
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import load_frozen, load_parameters
-from downpour.values import PublishedFile, Update
-from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.worker.snapshots import Snapshots
+from downpour.files.store.folders import fetch_dataset
+from downpour.learning.factory_code import check_code
+from downpour.learning.intra_worker.team import Team
+from downpour.learning.tasks import Data, open_data
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import load_frozen, load_parameters
+from downpour.network.rpc.indices import unpack_indices
+from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
 
 log = logging.getLogger(__name__)
 

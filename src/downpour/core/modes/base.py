@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from downpour.spec import Option
+from downpour.core.spec import Option
 
 Weight = Callable[[int], float]
 """An update's staleness, the versions made since the one that it began from → its factor."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
-from downpour.modes.base import Mode
-from downpour.modes.kinds import MODES
-from downpour.spec import ResolvedSpec, Spec
+from downpour.base.errors import SpecError
+from downpour.core.modes.base import Mode
+from downpour.core.modes.kinds import MODES
+from downpour.core.spec import ResolvedSpec, Spec
 
 APART = ("handoff", "wait", "dylu")
 """The policies of modes whose shards are apart: they neither close rounds nor cut them."""

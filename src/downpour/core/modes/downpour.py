@@ -7,8 +7,8 @@ server's: SGD, or Adagrad as in the paper.
 
 from __future__ import annotations
 
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, STEP, staleness_of, step_of
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import STALENESS, STEP, staleness_of, step_of
 
 
 def _make(options: Options, shards: int) -> Mode:

@@ -12,9 +12,9 @@ hand-over need to know nothing of it. The paper's communication period is the st
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import number
+from downpour.base.errors import SpecError
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import number
 
 
 def _make(options: Options, shards: int) -> Mode:

@@ -5,9 +5,9 @@ x ← (1 - a) x + a x_new with a = alpha s(τ): towards the parameters, and not 
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, number, staleness_of
+from downpour.base.errors import SpecError
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import STALENESS, number, staleness_of
 
 
 def _make(options: Options, _shards: int) -> Mode:

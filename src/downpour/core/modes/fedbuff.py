@@ -7,8 +7,8 @@ are more shards than workers.
 
 from __future__ import annotations
 
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, count_of, staleness_of
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import STALENESS, count_of, staleness_of
 
 
 def _make(options: Options, shards: int) -> Mode:

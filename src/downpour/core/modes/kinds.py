@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from downpour.modes.base import ModeKind
-from downpour.modes.downpour import DOWNPOUR
-from downpour.modes.easgd import EASGD
-from downpour.modes.fedasync import FEDASYNC
-from downpour.modes.fedbuff import FEDBUFF, K_ASYNC
-from downpour.modes.quorum import QUORUM
-from downpour.modes.ssp import SSP
-from downpour.modes.sync import K_SYNC, SYNC
+from downpour.core.modes.base import ModeKind
+from downpour.core.modes.downpour import DOWNPOUR
+from downpour.core.modes.easgd import EASGD
+from downpour.core.modes.fedasync import FEDASYNC
+from downpour.core.modes.fedbuff import FEDBUFF, K_ASYNC
+from downpour.core.modes.quorum import QUORUM
+from downpour.core.modes.ssp import SSP
+from downpour.core.modes.sync import K_SYNC, SYNC
 
 MODES: dict[str, ModeKind] = {
     "sync": SYNC,

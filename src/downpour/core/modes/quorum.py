@@ -8,8 +8,8 @@ update of the quorum is there; where all shards' updates are there, nothing is w
 
 from __future__ import annotations
 
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, count_of, number, staleness_of
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import STALENESS, count_of, number, staleness_of
 
 
 def _make(options: Options, shards: int) -> Mode:

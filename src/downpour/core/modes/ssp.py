@@ -5,8 +5,8 @@ Stale synchronous parallel (Ho et al. 2013, sec. 3); bound 0 keeps shards within
 
 from __future__ import annotations
 
-from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, STEP, number, staleness_of, step_of
+from downpour.core.modes.base import Mode, ModeKind, Options
+from downpour.core.modes.staleness import STALENESS, STEP, number, staleness_of, step_of
 
 
 def _make(options: Options, shards: int) -> Mode:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from downpour.errors import SpecError
-from downpour.modes.base import Options, Weight, unweighted
+from downpour.base.errors import SpecError
+from downpour.core.modes.base import Options, Weight, unweighted
 
 STEP: Options = {"step": "mean"}
 """How far an update alone moves the model, see `step_of`.

@@ -7,8 +7,8 @@ sec. 2): its examples are not trained in that round, as with the policy `drop`.
 
 from __future__ import annotations
 
-from downpour.modes.base import Mode, ModeKind
-from downpour.modes.staleness import count_of
+from downpour.core.modes.base import Mode, ModeKind
+from downpour.core.modes.staleness import count_of
 
 SYNC = ModeKind(
     make=lambda _options, _shards: Mode(together=None, ahead=0),

@@ -1,6 +1,6 @@
 """What a manager and a worker decide, as pure state machines that two kinds of drivers drive.
 
-`manager/` and `worker/` put threads, sockets and files around a node; `simulator/` puts a queue of
-events in virtual time around it. So what the simulator shows of a node holds for the processes that
-users start: the two differ only in how time and bytes pass.
+`cluster/manager/` and `cluster/worker/` put threads, sockets and files around a node; `virtual/`
+puts a queue of events in virtual time around it. So what the simulator shows of a node holds for
+the processes that users start: the two differ only in how time and bytes pass.
 """

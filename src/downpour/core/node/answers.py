@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+from downpour.base.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
 
 
 class Answers:

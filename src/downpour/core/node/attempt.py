@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.values import AttemptId, Progress, Snapshot
+from downpour.base.values import AttemptId, Progress, Snapshot
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,9 @@
 """How a manager carries out commands: which wait for each other, and which do not.
 
-`Effects` starts each command in its lane, in the manager (`manager/command_runner.py`) and in the
-simulator (`simulator/command_runner.py`) alike. Only what a lane is differs: threads there, queues
-in virtual time here. So where commands can overtake each other, the simulator lets them.
+`Effects` starts each command in its lane, in the manager (`cluster/manager/command_runner.py`) and
+in the simulator (`virtual/simulated/command_runner.py`) alike. Only what a lane is differs: threads
+there, queues in virtual time here. So where commands can overtake each other, the simulator lets
+them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, ParamSpec, assert_never
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import facts
 
 P = ParamSpec("P")
 

@@ -15,8 +15,8 @@ A checkpoint begins the journal anew: submission, preparation and checkpoint are
 as one segment, which is there whole or not at all, and the segments before it are removed. A reader
 that finds these still there begins at the last segment that has an entry of number 1.
 
-This module does not know where segments lie: `records/journal.py` has them on a disk, the simulator
-in memory.
+This module does not know where segments lie: `files/records/journal.py` has them on a disk, the
+simulator in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from downpour.errors import FileCorrupt, SharedDirectoryError, StoreError
-from downpour.scheduler import Checkpoint, Entry
-from downpour.scheduler import events as on
+from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError
+from downpour.core.scheduler import Checkpoint, Entry
+from downpour.core.scheduler import events as on
 
 Segment = tuple[int, int]
 """The term of the manager that wrote it, and its number among those of that manager, from 1."""

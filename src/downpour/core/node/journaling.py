@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import JournalWriter
-from downpour.scheduler import (
+from downpour.base.errors import SharedDirectoryError
+from downpour.core.node.journal import JournalWriter
+from downpour.core.scheduler import (
     Entry,
     Scheduler,
     checkpoint,
@@ -20,7 +20,7 @@ from downpour.scheduler import (
     facts,
     must_last,
 )
-from downpour.scheduler import events as on
+from downpour.core.scheduler import events as on
 
 CHECKPOINT_ROUNDS = 50
 """Rounds between two checkpoints: few enough that a journal stays short and is read in moments."""

@@ -9,8 +9,8 @@ returns says what the driver must do, in this order:
 4. call again when something arrives, or at `wake_at_seconds`.
 
 So nothing is answered or done that a crash could undo. A `ManagerNode` holds no clock, thread,
-socket or file: `manager/driver.py` drives it with a thread, `simulator/manager.py` with a queue of
-events in virtual time.
+socket or file: `cluster/manager/driver.py` drives it with a thread, `virtual/simulated/manager.py`
+with a queue of events in virtual time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler import events as on
-from downpour.values import AttemptId, Progress
+from downpour.base.values import AttemptId, Progress
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import events as on
 
 BATCH_MAX_EVENTS = 256
 """The most events that share one sync of the journal: the first of them waits for the last."""

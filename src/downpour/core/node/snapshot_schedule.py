@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from downpour.node.attempt import HeldAttempt
+from downpour.core.node.attempt import HeldAttempt
 
 PATIENCE_SECONDS = 5.0
 """How long a worker tries to read or publish a snapshot, at most. Short, because a task can do

@@ -1,15 +1,15 @@
 """What a worker does between two steps of a task: train on, save, hand over, stop or finish.
 
-`worker/task.py` carries out the answers with torch and files, `simulator/training.py` by letting
-virtual time pass.
+`cluster/worker/task_runner.py` carries out the answers with torch and files,
+`virtual/simulated/training.py` by letting virtual time pass.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.snapshot_schedule import SnapshotSchedule
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.snapshot_schedule import SnapshotSchedule
 
 
 class NextStep(Enum):

@@ -3,8 +3,8 @@
 The manager alone decides what a worker does, so a new task supersedes the one before it. Heartbeats
 mention an attempt from its acceptance, although it may have to wait until the one before it has
 stopped, to the acknowledgement of its report; only then is the worker free. A `WorkerNode` holds no
-clock, thread or socket: `worker/agent.py` and `simulator/worker.py` tell it what happens and carry
-out the actions that it returns.
+clock, thread or socket: `cluster/worker/agent.py` and `virtual/simulated/worker.py` tell it what
+happens and carry out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from downpour.errors import Refused
-from downpour.node.attempt import HeldAttempt
-from downpour.node.pace import until_next_beat
-from downpour.values import AttemptId, Failure, FailureKind, Progress, Snapshot, Update
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, Failure, FailureKind, Progress, Snapshot, Update
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.pace import until_next_beat
 
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.scheduler.core import Scheduler
-from downpour.scheduler.replay import (
+from downpour.core.scheduler.core import Scheduler
+from downpour.core.scheduler.replay import (
     Checkpoint,
     DurableExperiment,
     Entry,
@@ -12,7 +12,7 @@ from downpour.scheduler.replay import (
     entries,
     must_last,
 )
-from downpour.scheduler.state import Output, SchedulerOptions, SchedulerState
+from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
 
 __all__ = [
     "Checkpoint",

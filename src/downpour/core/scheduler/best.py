@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.values import Evaluation, Goal, PublishedFile
+from downpour.base.values import Evaluation, Goal, PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.scheduler.facts import Assigned
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Ending, Part, PublishedFile, Update
+from downpour.base.values import AttemptId, Ending, Part, PublishedFile, Update
+from downpour.core.scheduler.facts import Assigned
+from downpour.core.spec import ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

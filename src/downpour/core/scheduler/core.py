@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import dispatch, liveness, queue, rounds, updates
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.replay import Entry, EntryEvent, apply, take_up
-from downpour.scheduler.state import Output, SchedulerOptions, SchedulerState
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import AttemptId, ExperimentState, FailureKind, Progress
+from downpour.base.values import AttemptId, ExperimentState, FailureKind, Progress
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.replay import Entry, EntryEvent, apply, take_up
+from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
+from downpour.core.stragglers import POLICIES, Policy
 
 
 class Scheduler:

@@ -13,14 +13,15 @@ from itertools import accumulate
 from statistics import median
 from typing import assert_never
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts, updates
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, ShardTask
-from downpour.scheduler.round_view import view_of
-from downpour.scheduler.state import Decision, SchedulerState
-from downpour.stragglers import (
+from downpour.base.values import AttemptId, FailureKind, Forecast, TaskState
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round_view import view_of
+from downpour.core.scheduler.state import Decision, SchedulerState
+from downpour.core.stragglers import (
     Action,
     Assignment,
     Close,
@@ -30,8 +31,7 @@ from downpour.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.stragglers.outlook import Outlook
-from downpour.values import AttemptId, FailureKind, Forecast, TaskState
+from downpour.core.stragglers.outlook import Outlook
 
 # A new worker takes seconds to import torch and register. Asked again sooner, a policy would have a
 # second one started for the same need.

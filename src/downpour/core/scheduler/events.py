@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.spec import ResolvedSpec
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Evaluation,
     FailureKind,
@@ -22,6 +21,7 @@ from downpour.values import (
     SystemState,
     Update,
 )
+from downpour.core.spec import ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

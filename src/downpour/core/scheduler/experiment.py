@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from downpour.modes import mode_of
-from downpour.scheduler.best import Best, better
-from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
-from downpour.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.scheduler.timeouts import progress_timeout
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
+from downpour.base.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
+from downpour.core.modes import mode_of
+from downpour.core.scheduler.best import Best, better
+from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.timeouts import progress_timeout
+from downpour.core.spec import ResolvedSpec
 
 # To import torch and to make a network took 7 to 10 s where three workers shared two busy cores.
 _STARTUP_SECONDS = 10.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Ending,
     FailureKind,

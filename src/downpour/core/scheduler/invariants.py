@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
-from downpour.scheduler.round import Round, ShardTask
-from downpour.scheduler.state import SchedulerState
-from downpour.values import ExperimentState, TaskState, WorkerState
+from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.state import SchedulerState
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
 _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}

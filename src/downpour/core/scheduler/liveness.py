@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts, updates
-from downpour.scheduler.state import SchedulerState
-from downpour.scheduler.timeouts import heartbeat_interval
-from downpour.scheduler.workers import Worker
-from downpour.values import AttemptId, FailureKind
+from downpour.base.values import AttemptId, FailureKind
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.timeouts import heartbeat_interval
+from downpour.core.scheduler.workers import Worker
 
 # Because each forecast is a line of the record: one a second would be most of it.
 _QUARTERS = 4

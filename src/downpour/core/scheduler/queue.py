@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.state import SchedulerState
-from downpour.values import Ending, ExperimentState
+from downpour.base.values import Ending, ExperimentState
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.state import SchedulerState
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from downpour.scheduler import events as on
-from downpour.scheduler import facts, queue, updates
-from downpour.scheduler.best import Best
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, ShardTask
-from downpour.scheduler.state import SchedulerState
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Evaluation,
     ExperimentState,
@@ -29,6 +23,12 @@ from downpour.values import (
     TaskState,
     Update,
 )
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts, queue, updates
+from downpour.core.scheduler.best import Best
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.state import SchedulerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

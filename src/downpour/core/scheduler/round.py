@@ -14,9 +14,7 @@ from operator import neg
 from statistics import median
 from typing import NamedTuple
 
-from downpour.scheduler.lifecycle import TASK, Lifecycle
-from downpour.stragglers import PendingTask
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     Failure,
     FailureKind,
@@ -25,6 +23,8 @@ from downpour.values import (
     TaskState,
     Update,
 )
+from downpour.core.scheduler.lifecycle import TASK, Lifecycle
+from downpour.core.stragglers import PendingTask
 
 
 class TaskKey(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, ShardTask
-from downpour.scheduler.state import SchedulerState
-from downpour.scheduler.workers import Worker
-from downpour.stragglers import Policy, RoundView, RunningTask, Speed, WorkerHistory
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.workers import Worker
+from downpour.core.stragglers import Policy, RoundView, RunningTask, Speed, WorkerHistory
 
 
 def view_of(

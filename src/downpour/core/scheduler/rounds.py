@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import dispatch, facts, queue, updates
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import TaskKey, files_of
-from downpour.scheduler.state import SchedulerState, TaskContext
-from downpour.values import (
+from downpour.base.values import (
     Evaluation,
     ExperimentState,
     FailureKind,
@@ -16,6 +10,12 @@ from downpour.values import (
     PublishedFile,
     unmeasured,
 )
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import dispatch, facts, queue, updates
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import TaskKey, files_of
+from downpour.core.scheduler.state import SchedulerState, TaskContext
 
 
 def prepared(state: SchedulerState, event: on.Prepared) -> None:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from downpour.stragglers import Speed
-from downpour.values import Progress
+from downpour.base.values import Progress
+from downpour.core.stragglers import Speed
 
 # Few, because a speed from old reports hides that a machine has just become slow.
 _REPORTS_REMEMBERED = 5

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from downpour.scheduler import commands as do
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.facts import Fact, ForecastRecorded
-from downpour.scheduler.round import Round, ShardTask
-from downpour.scheduler.workers import Worker, Workers
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import AttemptId, PublishedFile
+from downpour.base.values import AttemptId, PublishedFile
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.facts import Fact, ForecastRecorded
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.workers import Worker, Workers
+from downpour.core.stragglers import POLICIES, Policy
 
 # For `status` and `watch`; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12

@@ -6,15 +6,7 @@ is tried again, on another worker if there is one, until the spec's `retries` ar
 
 from __future__ import annotations
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts, queue
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.failures import failed_alike, wait_seconds
-from downpour.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.scheduler.state import SchedulerState, TaskContext
-from downpour.scheduler.workers import Worker
-from downpour.values import (
+from downpour.base.values import (
     BLAMELESS,
     AttemptId,
     Failure,
@@ -24,6 +16,14 @@ from downpour.values import (
     TaskState,
     Update,
 )
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts, queue
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.failures import failed_alike, wait_seconds
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.state import SchedulerState, TaskContext
+from downpour.core.scheduler.workers import Worker
 
 
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:

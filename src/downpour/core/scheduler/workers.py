@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, KeysView
 
-from downpour.scheduler.lifecycle import WORKER, Lifecycle
-from downpour.scheduler.speedometer import Speedometer
-from downpour.scheduler.timeouts import heartbeat_timeout
-from downpour.stragglers import ROUNDS_REMEMBERED, Speed
-from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
+from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
+from downpour.core.scheduler.lifecycle import WORKER, Lifecycle
+from downpour.core.scheduler.speedometer import Speedometer
+from downpour.core.scheduler.timeouts import heartbeat_timeout
+from downpour.core.stragglers import ROUNDS_REMEMBERED, Speed
 
 # An assignment passes a queue of calls and a connection before the worker can mention it, so the
 # next few heartbeats may not have it, however regular they are.

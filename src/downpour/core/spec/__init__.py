@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from downpour.spec.inside import Inside
-from downpour.spec.meetings import Meetings
-from downpour.spec.outer import Outer
-from downpour.spec.spec import TABLES, Option, ResolvedSpec, Spec, parse_split, toml_fields
+from downpour.core.spec.inside import Inside
+from downpour.core.spec.meetings import Meetings
+from downpour.core.spec.outer import Outer
+from downpour.core.spec.spec import TABLES, ResolvedSpec, Spec, parse_split, toml_fields
+from downpour.core.spec.spec_fields import Option
 
 __all__ = [
     "TABLES",

@@ -19,12 +19,12 @@ Policy: TypeAlias = Literal[
     "handoff",
     "dylu",
 ]
-"""The straggler policies (`stragglers/`)."""
+"""The straggler policies (`core/stragglers/`)."""
 
 Compression: TypeAlias = Literal[
     "none", "float32", "bfloat16", "float16", "int8", "ternary", "topk"
 ]
-"""The codecs of updates (`compression/`), and "none"."""
+"""The codecs of updates (`files/compression/`), and "none"."""
 
 WITH_ERROR_MEMORY = frozenset({"ternary", "topk"})
 """The codecs of which a shard keeps what was not sent, for its next task."""

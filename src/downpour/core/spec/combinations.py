@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from downpour.spec.refusals import ACCEPTED, refusal
-from downpour.values import LOSS, Goal
-
-if TYPE_CHECKING:
-    from downpour.spec.spec import Spec
+from downpour.base.values import LOSS, Goal
+from downpour.core.spec.refusals import ACCEPTED, refusal
+from downpour.core.spec.spec_fields import SpecFields
 
 _MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {
@@ -28,7 +24,7 @@ _OF_THE_BUILT_IN_TASK = (
 )
 
 
-def check_together(spec: Spec) -> None:
+def check_together(spec: SpecFields) -> None:
     """Refuse fields that contradict each other, or have no effect.
 
     Raises:
@@ -41,7 +37,7 @@ def check_together(spec: Spec) -> None:
     _goal_fits(spec)
 
 
-def _optimizer_fits(spec: Spec) -> None:
+def _optimizer_fits(spec: SpecFields) -> None:
     if any(not 0 <= beta < 1 for beta in spec.betas):
         raise refusal("betas", list(spec.betas), f"must be {ACCEPTED['betas']}")
     if spec.nesterov and (spec.momentum == 0 or spec.optimizer != "sgd"):
@@ -50,7 +46,7 @@ def _optimizer_fits(spec: Spec) -> None:
         raise refusal("nesterov", value=True, accepted=accepted)
 
 
-def _inside_fits(spec: Spec) -> None:
+def _inside_fits(spec: SpecFields) -> None:
     if spec.inside.processes > 1 and spec.device != "cpu":
         raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
     if spec.inside.how == "hybrid" and spec.precision != "float32":
@@ -60,7 +56,7 @@ def _inside_fits(spec: Spec) -> None:
         raise refusal("inside.processes", spec.inside.processes, accepted)
 
 
-def _data_fits(spec: Spec) -> None:
+def _data_fits(spec: SpecFields) -> None:
     if spec.task is None and spec.task_options:
         raise refusal("task_options", spec.task_options, "only a task takes them")
     for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
@@ -74,7 +70,7 @@ def _data_fits(spec: Spec) -> None:
         raise refusal("data_path", spec.data_path, accepted)
 
 
-def _start_fits(spec: Spec) -> None:
+def _start_fits(spec: SpecFields) -> None:
     if spec.init_from == "":
         raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
     for field, what in (
@@ -87,7 +83,7 @@ def _start_fits(spec: Spec) -> None:
             raise refusal(field, value, f"needs init_from, {what}")
 
 
-def _goal_fits(spec: Spec) -> None:
+def _goal_fits(spec: SpecFields) -> None:
     fields = ("keep_best", "stop_after", "validation")
     field = next((name for name in fields if getattr(spec, name)), None)
     if field is not None and not spec.evaluate_every:

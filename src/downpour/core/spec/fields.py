@@ -13,8 +13,8 @@ from pydantic import (
     model_validator,
 )
 
-from downpour.errors import SpecError
-from downpour.spec.refusals import as_spec_error
+from downpour.base.errors import SpecError
+from downpour.core.spec.refusals import as_spec_error
 
 
 class Fields(BaseModel):

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from downpour.spec.fields import Fields
-from downpour.spec.refusals import ACCEPTED, refusal
+from downpour.core.spec.fields import Fields
+from downpour.core.spec.refusals import ACCEPTED, refusal
 
 _BY_MOMENTUM = {"nesterov", "delayed-nesterov", "heloco"}
 

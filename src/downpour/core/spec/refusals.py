@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from downpour import devices
-from downpour.arguments import nearest
-from downpour.errors import SpecError, did_you_mean
+from downpour.base import devices
+from downpour.base.arguments import nearest
+from downpour.base.errors import SpecError, did_you_mean
 
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {

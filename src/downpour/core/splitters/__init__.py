@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from downpour.errors import SpecError
-from downpour.spec import Spec, parse_split
-from downpour.splitters import by_class, dirichlet, equal, random
-from downpour.splitters.base import Indices, Labels, SplitRequest, Splitter
-from downpour.splitters.holding_out import hold_out
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec, parse_split
+from downpour.core.splitters import by_class, dirichlet, equal, random
+from downpour.core.splitters.base import Indices, Labels, SplitRequest, Splitter
+from downpour.core.splitters.holding_out import hold_out
 
 SPLITTERS: dict[str, Splitter] = {
     "random": random.owners,

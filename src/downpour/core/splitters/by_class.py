@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from downpour.splitters.base import Indices, SplitRequest, shuffled_by_class
+from downpour.core.splitters.base import Indices, SplitRequest, shuffled_by_class
 
 
 def owners(request: SplitRequest) -> Indices:

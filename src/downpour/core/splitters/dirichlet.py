@@ -17,7 +17,7 @@ import heapq
 
 import numpy as np
 
-from downpour.splitters.base import Indices, SplitRequest, shuffled_by_class
+from downpour.core.splitters.base import Indices, SplitRequest, shuffled_by_class
 
 
 def owners(request: SplitRequest) -> Indices:

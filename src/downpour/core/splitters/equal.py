@@ -8,7 +8,7 @@ totals differ by at most one as well.
 
 from __future__ import annotations
 
-from downpour.splitters.base import Indices, SplitRequest, deal, shuffled_by_class
+from downpour.core.splitters.base import Indices, SplitRequest, deal, shuffled_by_class
 
 
 def owners(request: SplitRequest) -> Indices:

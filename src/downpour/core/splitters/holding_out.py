@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from downpour.errors import SpecError
-from downpour.splitters.base import Indices, Labels
+from downpour.base.errors import SpecError
+from downpour.core.splitters.base import Indices, Labels
 
 
 def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:

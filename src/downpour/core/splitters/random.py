@@ -5,7 +5,7 @@ It never looks at the classes, so it serves datasets that have none.
 
 from __future__ import annotations
 
-from downpour.splitters.base import Indices, SplitRequest, deal
+from downpour.core.splitters.base import Indices, SplitRequest, deal
 
 
 def owners(request: SplitRequest) -> Indices:

@@ -7,8 +7,8 @@ time. The registry's keys are what `Spec.policy` accepts.
 
 from __future__ import annotations
 
-from downpour.stragglers.backup import BACKUP
-from downpour.stragglers.base import (
+from downpour.core.stragglers.backup import BACKUP
+from downpour.core.stragglers.base import (
     ROUNDS_REMEMBERED,
     Action,
     Assignment,
@@ -24,19 +24,19 @@ from downpour.stragglers.base import (
     WorkerHistory,
     WorkerRequest,
 )
-from downpour.stragglers.blacklist import BLACKLIST
-from downpour.stragglers.checking import check_policy
-from downpour.stragglers.clone import CLONE
-from downpour.stragglers.drop import DROP
-from downpour.stragglers.dylu import DYLU
-from downpour.stragglers.grass import GRASS
-from downpour.stragglers.handoff import HANDOFF
-from downpour.stragglers.late import LATE
-from downpour.stragglers.mantri import MANTRI
-from downpour.stragglers.rebalance import REBALANCE
-from downpour.stragglers.replace import REPLACE
-from downpour.stragglers.wait import WAIT
-from downpour.stragglers.wrangler import WRANGLER
+from downpour.core.stragglers.blacklist import BLACKLIST
+from downpour.core.stragglers.checking import check_policy
+from downpour.core.stragglers.clone import CLONE
+from downpour.core.stragglers.drop import DROP
+from downpour.core.stragglers.dylu import DYLU
+from downpour.core.stragglers.grass import GRASS
+from downpour.core.stragglers.handoff import HANDOFF
+from downpour.core.stragglers.late import LATE
+from downpour.core.stragglers.mantri import MANTRI
+from downpour.core.stragglers.rebalance import REBALANCE
+from downpour.core.stragglers.replace import REPLACE
+from downpour.core.stragglers.wait import WAIT
+from downpour.core.stragglers.wrangler import WRANGLER
 
 POLICIES: dict[str, Policy] = {
     "wait": WAIT,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from downpour.stragglers.base import Action, Close, Option, Policy, RoundView
-from downpour.stragglers.outlook import number
-from downpour.stragglers.pairing import pair
+from downpour.core.stragglers.base import Action, Close, Option, Policy, RoundView
+from downpour.core.stragglers.outlook import number
+from downpour.core.stragglers.pairing import pair
 
 OPTIONS: Mapping[str, Option] = {"backups": 1}
 

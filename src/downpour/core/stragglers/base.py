@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from downpour.values import Forecast
+from downpour.base.values import Forecast
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 

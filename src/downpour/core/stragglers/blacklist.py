@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from downpour.stragglers.base import ROUNDS_REMEMBERED, Action, Option, Policy, RoundView
-from downpour.stragglers.outlook import number
-from downpour.stragglers.pairing import pair_among
+from downpour.core.stragglers.base import ROUNDS_REMEMBERED, Action, Option, Policy, RoundView
+from downpour.core.stragglers.outlook import number
+from downpour.core.stragglers.pairing import pair_among
 
 OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "rounds": 5, "at_most": 0.34}
 

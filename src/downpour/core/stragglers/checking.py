@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.stragglers.base import Policy
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.core.stragglers.base import Policy
 
 
 def check_policy(spec: Spec, policy: Policy, workers: int) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, expm1, log, log1p
 
-from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView
-from downpour.stragglers.outlook import number
-from downpour.stragglers.pairing import left_idle, pair
+from downpour.core.stragglers.base import Action, Assignment, Option, Policy, RoundView
+from downpour.core.stragglers.outlook import number
+from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
 # Because the number of copies grows without bound as the chance of straggling goes to one.

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import floor
 
-from downpour.stragglers.base import Action, Option, Policy, RoundView
-from downpour.stragglers.outlook import Outlook, number, quantile
-from downpour.stragglers.pairing import pair
+from downpour.core.stragglers.base import Action, Option, Policy, RoundView
+from downpour.core.stragglers.outlook import Outlook, number, quantile
+from downpour.core.stragglers.pairing import pair
 
 OPTIONS: Mapping[str, Option] = {"least": 0.1}
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
-from downpour.stragglers.outlook import Outlook, in_words, number
-from downpour.stragglers.pairing import left_idle, pair
+from downpour.core.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
+from downpour.core.stragglers.outlook import Outlook, in_words, number
+from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, sqrt
 
-from downpour.stragglers.base import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Handoff,
@@ -29,8 +29,8 @@ from downpour.stragglers.base import (
     RoundView,
     RunningTask,
 )
-from downpour.stragglers.outlook import Outlook, number
-from downpour.stragglers.pairing import pair
+from downpour.core.stragglers.outlook import Outlook, number
+from downpour.core.stragglers.pairing import pair
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
 # They were found by simulating 16 workers and one standby on recorded traces. There, moves to idle

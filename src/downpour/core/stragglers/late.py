@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import inf
 
-from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
-from downpour.stragglers.outlook import Outlook, copied, in_words, number, quantile
-from downpour.stragglers.pairing import left_idle, pair
+from downpour.core.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
+from downpour.core.stragglers.outlook import Outlook, copied, in_words, number, quantile
+from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
 

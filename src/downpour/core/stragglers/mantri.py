@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from downpour.stragglers.base import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Option,
@@ -19,8 +19,8 @@ from downpour.stragglers.base import (
     RunningTask,
     Withdrawal,
 )
-from downpour.stragglers.outlook import Outlook, chance_above, in_words, number
-from downpour.stragglers.pairing import left_idle, pair
+from downpour.core.stragglers.outlook import Outlook, chance_above, in_words, number
+from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"margin": 0.5, "chance": 0.25, "copies": 3}
 

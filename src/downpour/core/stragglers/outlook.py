@@ -16,8 +16,8 @@ from math import ceil, floor, inf, sqrt
 from statistics import fmean, median
 from typing import cast
 
-from downpour.stragglers.base import Option, RoundView, RunningTask, Speed
-from downpour.values import Forecast
+from downpour.base.values import Forecast
+from downpour.core.stragglers.base import Option, RoundView, RunningTask, Speed
 
 # After this share of a task, a worker's average in it counts for as much as what was expected.
 # Before, the average says little, because the time of loading is part of it.

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from downpour.stragglers.base import Assignment, PendingTask, RoundView
+from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
 
 
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:

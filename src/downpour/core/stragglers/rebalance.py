@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from downpour.stragglers.base import Action, Option, Policy, Resize, RoundView
-from downpour.stragglers.outlook import number
-from downpour.stragglers.pairing import pair
+from downpour.core.stragglers.base import Action, Option, Policy, Resize, RoundView
+from downpour.core.stragglers.outlook import number
+from downpour.core.stragglers.pairing import pair
 
 OPTIONS: Mapping[str, Option] = {"bound": 4.0, "least": 0.05}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import inf
 from statistics import median
 
-from downpour.stragglers.base import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Option,
@@ -22,8 +22,8 @@ from downpour.stragglers.base import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.stragglers.outlook import Outlook, number
-from downpour.stragglers.pairing import left_idle, pair
+from downpour.core.stragglers.outlook import Outlook, number
+from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "tries": 3}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.stragglers.base import Action, Policy, RoundView
-from downpour.stragglers.pairing import pair
+from downpour.core.stragglers.base import Action, Policy, RoundView
+from downpour.core.stragglers.pairing import pair
 
 
 def _wait(view: RoundView) -> list[Action]:

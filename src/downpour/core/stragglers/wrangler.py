@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from downpour.stragglers.base import Action, Option, Policy, RoundView
-from downpour.stragglers.outlook import Outlook, chance_above, number
-from downpour.stragglers.pairing import pair, pair_among
+from downpour.core.stragglers.base import Action, Option, Policy, RoundView
+from downpour.core.stragglers.outlook import Outlook, chance_above, number
+from downpour.core.stragglers.pairing import pair, pair_among
 
 OPTIONS: Mapping[str, Option] = {"slowness": 1.3, "confidence": 0.7, "patience": 0.25}
 

@@ -6,7 +6,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from downpour.reports.style import LIGHT, PNG_DPI, styled
+from downpour.experiments.figures.style import LIGHT, PNG_DPI, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,11 +12,7 @@ from itertools import chain, pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.reports.measures import Measure
-from downpour.reports.report_tables import final_classes, measured_by, part_of, setting_of
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
-from downpour.reports.style import (
+from downpour.experiments.figures.style import (
     LIGHT,
     WIDTH_INCHES,
     area,
@@ -27,7 +23,21 @@ from downpour.reports.style import (
     styled,
     turned_where_crowded,
 )
-from downpour.reports.timeline_figure import MEASURES, measures_of, resource_figure, timeline_figure
+from downpour.experiments.figures.timeline_figure import (
+    MEASURES,
+    measures_of,
+    resource_figure,
+    timeline_figure,
+)
+from downpour.experiments.reading.measures import Measure
+from downpour.experiments.reading.statistics import Estimate
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult, label
+from downpour.experiments.tables.report_tables import (
+    final_classes,
+    measured_by,
+    part_of,
+    setting_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

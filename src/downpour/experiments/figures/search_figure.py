@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from downpour.reports.search_result import SearchField, SearchResult, SearchRun
-from downpour.reports.study import label
-from downpour.reports.style import (
+from downpour.experiments.figures.style import (
     LIGHT,
     WIDTH_INCHES,
     count_from_one,
@@ -20,6 +18,8 @@ from downpour.reports.style import (
     styled,
     turned_where_crowded,
 )
+from downpour.experiments.reading.search_result import SearchField, SearchResult, SearchRun
+from downpour.experiments.reading.study_result import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from math import inf, nan
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from downpour.reports.study import natural
-from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.reports.timeline import AttemptSpan, ResourceSample
+from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.experiments.reading.study_result import natural
+from downpour.experiments.reading.timeline import AttemptSpan, ResourceSample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

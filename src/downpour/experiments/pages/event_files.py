@@ -22,10 +22,12 @@ from typing import IO, Any, Self
 
 import tomli_w
 
-from downpour.errors import DownpourError, FileCorrupt, SpecError
-from downpour.extras import require
-from downpour.records.record import parse_lines, read_record
-from downpour.records.record_lines import (
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.base.values import is_bare_name
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+from downpour.files.records.record import parse_lines, read_record
+from downpour.files.records.record_lines import (
     AggregatedLine,
     EvaluatedLine,
     PreparedLine,
@@ -35,10 +37,8 @@ from downpour.records.record_lines import (
     SubmittedLine,
     UpdatedLine,
 )
-from downpour.reports.result import Result
-from downpour.reports.result_parts import RoundResult
-from downpour.store.os_errors import explain
-from downpour.values import is_bare_name
+from downpour.files.store.os_errors import explain
+from downpour.host.extras import require
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from downpour.reports.figures import Part
-from downpour.reports.report_tables import Column, Table, setting_of
-from downpour.reports.study import StudyResult, label
-from downpour.reports.style import DARK, LIGHT, variables
+from downpour.experiments.figures.figures import Part
+from downpour.experiments.figures.style import DARK, LIGHT, variables
+from downpour.experiments.reading.study_result import StudyResult, label
+from downpour.experiments.tables.report_tables import Column, Table, setting_of
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from downpour.errors import SpecError
-from downpour.extras import require
-from downpour.reports.export import for_page, to_png, to_svg
-from downpour.reports.figures import Plot, plots_of
-from downpour.reports.page import Drawn, html_page
-from downpour.reports.report_tables import Table, tables_of
-from downpour.reports.study import StudyResult
-from downpour.store.os_errors import explain
+from downpour.base.errors import SpecError
+from downpour.experiments.figures.export import for_page, to_png, to_svg
+from downpour.experiments.figures.figures import Plot, plots_of
+from downpour.experiments.pages.page import Drawn, html_page
+from downpour.experiments.reading.study_result import StudyResult
+from downpour.experiments.tables.report_tables import Table, tables_of
+from downpour.files.store.os_errors import explain
+from downpour.host.extras import require
 
 PAGE_NAME = "index.html"
 GENERATOR = 'name="generator" content="downpour report"'

@@ -5,9 +5,9 @@ Nothing here asks a manager or changes an experiment; a record is all it needs.
 
 from __future__ import annotations
 
-from downpour.reports.mitigation import Stragglers
-from downpour.reports.result import Result
-from downpour.reports.result_parts import (
+from downpour.experiments.reading.mitigation import Stragglers
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import (
     BestModel,
     FailureResult,
     RoundResult,

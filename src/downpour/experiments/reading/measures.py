@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from downpour.text import one_line
-from downpour.values import LOSS, Part
+from downpour.base.values import LOSS, Part
+from downpour.host.text import one_line
 
 _SHARES = {"acc", "accuracy"}
 _LARGE = 1000

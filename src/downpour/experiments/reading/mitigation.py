@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 
-from downpour.records.record_lines import (
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,

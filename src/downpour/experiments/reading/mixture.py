@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from downpour.rpc.messages import Status
+from downpour.network.rpc.messages import Status
 
 MANAGER = "manager"
 _NAMES_MAX = 3

@@ -11,8 +11,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from downpour.devices import AUTO, CPU
-from downpour.records.record_lines import (
+from downpour.base.devices import AUTO, CPU
+from downpour.base.values import LOSS, ExperimentState, Goal
+from downpour.core.spec import Meetings
+from downpour.experiments.reading.mitigation import Cost, stragglers_of
+from downpour.experiments.reading.mixture import MANAGER
+from downpour.experiments.reading.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+)
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AttemptFailedLine,
     CancelledLine,
@@ -26,18 +37,7 @@ from downpour.records.record_lines import (
     UpdatedLine,
     WorkerJoinedLine,
 )
-from downpour.reports.mitigation import Cost, stragglers_of
-from downpour.reports.mixture import MANAGER
-from downpour.reports.result_parts import (
-    BestModel,
-    FailureResult,
-    RoundResult,
-    TaskResult,
-    TestResult,
-)
-from downpour.spec import Meetings
-from downpour.store.layout import BEST_NAME
-from downpour.values import LOSS, ExperimentState, Goal
+from downpour.files.store.layout import BEST_NAME
 
 
 @dataclass(slots=True)

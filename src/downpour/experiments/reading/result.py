@@ -20,42 +20,42 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.errors import FileCorrupt
-from downpour.extras import require
-from downpour.paths import path_of
-from downpour.records.record import parse_lines, read_record
-from downpour.records.record_lines import (
-    FailedLine,
-    FinishedLine,
-    PreparedLine,
-    RecordLine,
-)
-from downpour.reports.measures import in_words, names_of
-from downpour.reports.mitigation import Stragglers, costs_of, stragglers_of
-from downpour.reports.record_fold import (
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import LOSS, ExperimentState, Part
+from downpour.experiments.reading.measures import in_words, names_of
+from downpour.experiments.reading.mitigation import Stragglers, costs_of, stragglers_of
+from downpour.experiments.reading.notebook import html_of
+from downpour.experiments.reading.record_fold import (
     RecordFold,
     best_of,
     reason_of,
     state_of,
     test_of,
 )
-from downpour.reports.result_parts import (
+from downpour.experiments.reading.result_parts import (
     BestModel,
     FailureResult,
     RoundResult,
     TaskResult,
     TestResult,
 )
-from downpour.reports.worker_changes import worker_changes_of
-from downpour.store.layout import RECORD_NAME
-from downpour.text import one_line
-from downpour.values import LOSS, ExperimentState, Part
+from downpour.experiments.reading.worker_changes import worker_changes_of
+from downpour.files.records.record import parse_lines, read_record
+from downpour.files.records.record_lines import (
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+)
+from downpour.files.store.layout import RECORD_NAME
+from downpour.host.extras import require
+from downpour.host.paths import path_of
+from downpour.host.text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _REASON_SHOWN = 200
-_COLUMNS = 100
 _LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
 
 
@@ -149,13 +149,7 @@ class Result:
         return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
 
     def _repr_html_(self) -> str:
-        """Show a notebook what `downpour results` shows a terminal."""
-        from downpour.reports.console import SafeConsole
-        from downpour.reports.terminal_tables import result_table
-
-        console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
-        console.print(result_table(self))
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        return html_of(self)
 
     @property
     def part(self) -> Part:

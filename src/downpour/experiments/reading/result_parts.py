@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.reports.mitigation import Stragglers
-from downpour.values import BLAMELESS, LOSS
+from downpour.base.values import BLAMELESS, LOSS
+from downpour.experiments.reading.mitigation import Stragglers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

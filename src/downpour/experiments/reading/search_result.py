@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from downpour.reports.measures import Measure
-from downpour.values import Goal
+from downpour.base.values import Goal
+from downpour.experiments.reading.measures import Measure
 
 SearchRunState = Literal["finished", "pruned", "failed"]
 

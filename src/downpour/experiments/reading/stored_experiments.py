@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from downpour.errors import StoreError
-from downpour.records.mirror import fetch_records
-from downpour.reports.result import Result
-from downpour.rpc.messages import ExperimentSummary, metrics_of
-from downpour.spec import Meetings
-from downpour.store import SharedDirectory
-from downpour.store.layout import RECORD_NAME
+from downpour.base.errors import StoreError
+from downpour.core.spec import Meetings
+from downpour.experiments.reading.result import Result
+from downpour.files.records.mirror import fetch_records
+from downpour.files.store import SharedDirectory
+from downpour.files.store.layout import RECORD_NAME
+from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 
 
 @contextmanager

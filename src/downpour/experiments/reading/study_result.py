@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from downpour.records.record import read_record
-from downpour.reports.result import Result
-from downpour.reports.timeline import AttemptSpan, ResourceSample, attempt_spans, resources
-from downpour.store.layout import RECORD_NAME
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.timeline import (
+    AttemptSpan,
+    ResourceSample,
+    attempt_spans,
+    resources,
+)
+from downpour.files.records.record import read_record
+from downpour.files.store.layout import RECORD_NAME
 
 UNEVEN_SPLITS = ("class", "dirichlet")
 

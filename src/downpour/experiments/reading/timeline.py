@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.records.record_lines import (
+from downpour.base.values import BLAMELESS, FailureKind
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -17,7 +18,6 @@ from downpour.records.record_lines import (
     ResourcesUsedLine,
     UpdatedLine,
 )
-from downpour.values import BLAMELESS, FailureKind
 
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: `moved` went on elsewhere, `stopped` was not needed any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from downpour.records.record_lines import (
+from downpour.files.records.record_lines import (
     AssignedLine,
     RecordLine,
     SubmittedLine,

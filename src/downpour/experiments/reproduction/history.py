@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from downpour.errors import FileCorrupt
-from downpour.records.record_lines import (
+from downpour.base.errors import FileCorrupt
+from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.replaying.history import TrainedTask
-from downpour.text import one_line
+from downpour.experiments.reproduction.history import TrainedTask
+from downpour.host.text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from downpour.errors import SpecError, StoreError
-from downpour.records.record import read_record
-from downpour.replaying.history import History, history_of
-from downpour.spec import ResolvedSpec
-from downpour.store import RECORD_NAME, SPEC_NAME, SharedDirectory
-from downpour.store.directory import names_in, read_regular
-from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned
-from downpour.values import is_bare_name
+from downpour.base.errors import SpecError, StoreError
+from downpour.base.values import is_bare_name
+from downpour.core.spec import ResolvedSpec
+from downpour.experiments.reproduction.history import History, history_of
+from downpour.files.records.record import read_record
+from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
+from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned
 
 FIELD = "ID"
 

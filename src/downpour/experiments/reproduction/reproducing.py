@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from downpour.accelerators import devices_here
-from downpour.api import shared_path
-from downpour.arguments import checked_call
-from downpour.devices import AUTO, CPU, Devices
-from downpour.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
-from downpour.paths import empty_folder, path_of
-from downpour.replaying.history import MadeVersion, TrainedTask
-from downpour.replaying.outcome import Difference, Replay
-from downpour.replaying.past import FIELD, Past, past_of
-from downpour.replaying.workbench import Workbench
-from downpour.reports import Result
-from downpour.store import SPEC_NAME
-from downpour.training.numeric_class import numeric_class
-from downpour.values import PublishedFile, Update
-from downpour.version import VERSION
+from downpour.base.arguments import checked_call
+from downpour.base.devices import AUTO, CPU, Devices
+from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
+from downpour.base.values import PublishedFile, Update
+from downpour.base.version import VERSION
+from downpour.experiments.api import shared_path
+from downpour.experiments.reading import Result
+from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
+from downpour.experiments.reproduction.outcome import Difference, Replay
+from downpour.experiments.reproduction.past import FIELD, Past, past_of
+from downpour.experiments.reproduction.workbench import Workbench
+from downpour.files.store import SPEC_NAME
+from downpour.host.paths import empty_folder, path_of
+from downpour.learning.accelerators import devices_here
+from downpour.learning.training.numeric_class import numeric_class
 
 log = logging.getLogger(__name__)
 

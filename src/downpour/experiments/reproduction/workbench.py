@@ -1,8 +1,8 @@
 """A folder in which the code of the manager and of the worker makes versions again, in one process.
 
 It is laid out as a shared directory, but for the prepared datasets, which are the experiment's own.
-Nothing here computes: `manager/work.py` prepares, aggregates and publishes, `worker/task.py`
-trains. Files are removed once no later task needs them.
+Nothing here computes: `cluster/manager/work.py` prepares, aggregates and publishes,
+`cluster/worker/task_runner.py` trains. Files are removed once no later task needs them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from downpour.manager import work
-from downpour.manager.workspace import Workspace
-from downpour.modes import mode_of
-from downpour.records.record import RecordWriter
-from downpour.replaying.history import MadeVersion, TrainedTask
-from downpour.scheduler.commands import Aggregate, Prepare, Publish, Push
-from downpour.spec import ResolvedSpec
-from downpour.store import RECORD_NAME, SPEC_NAME, SharedDirectory
-from downpour.values import AttemptId, PublishedFile, Update
-from downpour.worker.control import TaskControl
-from downpour.worker.task import TaskRunner
+from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.cluster.manager import work
+from downpour.cluster.manager.workspace import Workspace
+from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.modes import mode_of
+from downpour.core.scheduler.commands import Aggregate, Prepare, Publish, Push
+from downpour.core.spec import ResolvedSpec
+from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
+from downpour.files.records.record import RecordWriter
+from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
 
 OnShare = Callable[[float], object]
 """Takes how much of a task is done, in 0..1."""

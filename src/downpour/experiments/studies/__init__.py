@@ -1,17 +1,18 @@
 """Studies: a grid or a search → runs, chosen one after the other, and a folder of their results.
 
-`downpour.api` trains the runs; `downpour.reports` makes tables, figures and pages of them.
+`downpour.experiments.api` trains the runs; `downpour.experiments.reading` makes tables, figures and
+pages of them.
 """
 
 from __future__ import annotations
 
-from downpour.studies.backends import Backend, Embedded, Remote
-from downpour.studies.folder import StudyFolder, read_folder
-from downpour.studies.grid import Grid
-from downpour.studies.results import grid_results
-from downpour.studies.runner import run_study
-from downpour.studies.search import Search
-from downpour.studies.study import EndedRun, Run, Study
+from downpour.experiments.studies.backends import Backend, Embedded, Remote
+from downpour.experiments.studies.grid import Grid
+from downpour.experiments.studies.results import grid_results
+from downpour.experiments.studies.runner import run_study
+from downpour.experiments.studies.search import Search
+from downpour.experiments.studies.study import EndedRun, Run, Study
+from downpour.experiments.studies.study_folder import StudyFolder, read_folder
 
 __all__ = [
     "Study",

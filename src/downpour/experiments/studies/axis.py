@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from downpour.errors import SpecError
-from downpour.spec import TABLES, Spec
-from downpour.studies.fields import Value
+from downpour.base.errors import SpecError
+from downpour.core.spec import TABLES, Spec
+from downpour.experiments.studies.fields import Value
 
 _BOUNDS = {"low", "high", "log"}
 _ACCEPTED = "must be a list of values, or { low = …, high = … } with log = true if need be"

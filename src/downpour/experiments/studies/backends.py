@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from downpour import api
-from downpour.errors import ExperimentFailed, SpecError
-from downpour.launchers import Launcher, RunningCluster
-from downpour.records.record import parse_lines
-from downpour.records.record_lines import EvaluatedLine
-from downpour.remote import Client, OnStatus
-from downpour.rpc.messages import Status
-from downpour.spec import Spec
-from downpour.studies.plan import OnEpoch
-from downpour.studies.study import Run, Study
-from downpour.studies.submission import submitted
-from downpour.studies.summary import Measured
-from downpour.tasks import check_named
-from downpour.values import LOSS
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.base.values import LOSS
+from downpour.cluster.launchers import Launcher, RunningCluster
+from downpour.core.spec import Spec
+from downpour.experiments import api
+from downpour.experiments.client import Client, OnStatus
+from downpour.experiments.studies.plan import OnEpoch
+from downpour.experiments.studies.study import Run, Study
+from downpour.experiments.studies.submission import submitted
+from downpour.experiments.studies.summary import Measured
+from downpour.files.records.record import parse_lines
+from downpour.files.records.record_lines import EvaluatedLine
+from downpour.learning.tasks import check_named
+from downpour.network.rpc.messages import Status
 
 Train = Callable[[Run, OnStatus, OnEpoch | None], bytes]
 """Trains a run until it ends, or until the plan ends it, and returns its record.

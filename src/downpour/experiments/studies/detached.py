@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from downpour.errors import LaunchError
-from downpour.studies.folder import StudyFolder
-from downpour.studies.lock import LOG_NAME, held, holder
-from downpour.studies.study import Study
+from downpour.base.errors import LaunchError
+from downpour.experiments.studies.lock import LOG_NAME, held, holder
+from downpour.experiments.studies.study import Study
+from downpour.experiments.studies.study_folder import StudyFolder
 
 # A busy machine takes seconds to import what a study needs. After this long the process is assumed
 # to run: `--status` says whether it does.

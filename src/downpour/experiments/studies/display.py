@@ -8,11 +8,11 @@ from typing import Self
 
 from rich.console import Console
 
-from downpour.reports.progress import ProgressDisplay
-from downpour.rpc.messages import Status
-from downpour.studies.durations import about
-from downpour.studies.plan import StudyProgress
-from downpour.studies.study import Run
+from downpour.experiments.studies.durations import about
+from downpour.experiments.studies.plan import StudyProgress
+from downpour.experiments.studies.study import Run
+from downpour.experiments.tables.progress import ProgressDisplay
+from downpour.network.rpc.messages import Status
 
 
 class StudyDisplay:

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
 
 WORKERS_MAX = 100_000
 OPTIONS = (

@@ -18,10 +18,10 @@ from typing import ClassVar
 
 import tomli_w
 
-from downpour.errors import SpecError
-from downpour.resolve import resolve
-from downpour.spec import Spec
-from downpour.studies.fields import (
+from downpour.base.errors import SpecError
+from downpour.core.resolve import resolve
+from downpour.core.spec import Spec
+from downpour.experiments.studies.fields import (
     OPTIONS,
     WORKERS_MAX,
     Value,
@@ -29,7 +29,7 @@ from downpour.studies.fields import (
     resolved_defaults,
     whole_number,
 )
-from downpour.studies.study import Run, Study
+from downpour.experiments.studies.study import Run, Study
 
 GRID_FILE = "grid.toml"
 RUNS_MAX = 100_000  # each one is made and validated before the first is trained

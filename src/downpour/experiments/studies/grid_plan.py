@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from downpour.studies.durations import about
-from downpour.studies.grid import Grid
-from downpour.studies.plan import StudyProgress, outcome, seconds_left
-from downpour.studies.study import EndedRun, Run
-from downpour.studies.summary import RunSummary
+from downpour.experiments.studies.durations import about
+from downpour.experiments.studies.grid import Grid
+from downpour.experiments.studies.plan import StudyProgress, outcome, seconds_left
+from downpour.experiments.studies.study import EndedRun, Run
+from downpour.experiments.studies.summary import RunSummary
 
 
 class GridPlan:

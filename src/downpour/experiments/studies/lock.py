@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from downpour.errors import SpecError
-from downpour.store.os_errors import explain
+from downpour.base.errors import SpecError
+from downpour.files.store.os_errors import explain
 
 _LOCK = "run.lock"
 _PID = "run.pid"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
-from downpour.reports.search_result import SearchRun
-from downpour.studies.durations import spoken
-from downpour.studies.study import EndedRun, Run
-from downpour.studies.summary import Measured, RunSummary
+from downpour.experiments.reading.search_result import SearchRun
+from downpour.experiments.studies.durations import spoken
+from downpour.experiments.studies.study import EndedRun, Run
+from downpour.experiments.studies.summary import Measured, RunSummary
 
 OnEpoch = Callable[[int, Measured], bool]
 """Called with an epoch, from 1, and what was measured after it; returns whether to end the run.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from downpour.studies.grid import Grid
-from downpour.studies.grid_plan import GridPlan
-from downpour.studies.plan import StudyPlan
-from downpour.studies.search import Search
-from downpour.studies.search_plan import SearchPlan
-from downpour.studies.study import EndedRun, Study
+from downpour.experiments.studies.grid import Grid
+from downpour.experiments.studies.grid_plan import GridPlan
+from downpour.experiments.studies.plan import StudyPlan
+from downpour.experiments.studies.search import Search
+from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.study import EndedRun, Study
 
 
 def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:

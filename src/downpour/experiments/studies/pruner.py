@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from downpour.errors import SpecError
-from downpour.studies.fields import Value, whole_number
+from downpour.base.errors import SpecError
+from downpour.experiments.studies.fields import Value, whole_number
 
 _COUNT_MAX = 1_000_000
 _SETTINGS = {

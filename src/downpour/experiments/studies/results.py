@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from downpour.reports.study import RunResult, StudyResult, SubgridResult
-from downpour.store.os_errors import explain
-from downpour.studies.folder import StudyFolder
-from downpour.studies.grid import Grid, Subgrid
-from downpour.studies.run_folder import check_run, refusal, replace_file
-from downpour.studies.search import Search
-from downpour.studies.search_plan import SearchPlan
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
+from downpour.experiments.studies.grid import Grid, Subgrid
+from downpour.experiments.studies.run_folder import check_run, refusal, replace_file
+from downpour.experiments.studies.search import Search
+from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.study_folder import StudyFolder
+from downpour.files.store.os_errors import explain
 
 FIGURE_STEM = "search"
 _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
@@ -55,8 +55,8 @@ def draw_search(folder: StudyFolder[Search]) -> None:
     Raises:
         SpecError: the figure cannot be written.
     """
-    from downpour.reports.export import to_png, to_svg
-    from downpour.reports.search_figure import search_figure
+    from downpour.experiments.figures.export import to_png, to_svg
+    from downpour.experiments.figures.search_figure import search_figure
 
     result = SearchPlan(folder.study, folder.ended()).result
     if all(run.value is None for run in result.runs):

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import xxhash
 
-from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
-from downpour.reports.study import RunResult, read_run
-from downpour.spec import ResolvedSpec
-from downpour.store import SPEC_NAME
-from downpour.store.layout import RECORD_NAME
-from downpour.store.os_errors import explain
-from downpour.store.publish import sync_directory
-from downpour.studies.summary import RunSummary
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
+from downpour.core.spec import ResolvedSpec
+from downpour.experiments.reading.study_result import RunResult, read_run
+from downpour.experiments.studies.summary import RunSummary
+from downpour.files.store import SPEC_NAME
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import sync_directory
 
 SUMMARY_NAME = "summary.json"
 _UNFINISHED = ".new-"

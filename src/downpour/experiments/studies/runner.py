@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from downpour.errors import ExperimentFailed
-from downpour.reports import Result
-from downpour.rpc.messages import Status
-from downpour.studies.backends import Backend, Train
-from downpour.studies.folder import StudyFolder
-from downpour.studies.lock import held
-from downpour.studies.plan import StudyPlan, StudyProgress
-from downpour.studies.plans import plan_of
-from downpour.studies.study import EndedRun, Run, Study
-from downpour.studies.summary import RunSummary
+from downpour.base.errors import ExperimentFailed
+from downpour.experiments.reading import Result
+from downpour.experiments.studies.backends import Backend, Train
+from downpour.experiments.studies.lock import held
+from downpour.experiments.studies.plan import StudyPlan, StudyProgress
+from downpour.experiments.studies.plans import plan_of
+from downpour.experiments.studies.study import EndedRun, Run, Study
+from downpour.experiments.studies.study_folder import StudyFolder
+from downpour.experiments.studies.summary import RunSummary
+from downpour.network.rpc.messages import Status
 
 OnKept = Callable[[Path], None]
 """Called with the path of a run's record, in a folder of the run's name, once it is kept."""

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from downpour.extras import require
-from downpour.reports.measures import Measure
-from downpour.reports.search_result import SearchRun
-from downpour.studies.axis import Axis, Range
-from downpour.studies.fields import Value
-from downpour.studies.search import Search
+from downpour.experiments.reading.measures import Measure
+from downpour.experiments.reading.search_result import SearchRun
+from downpour.experiments.studies.axis import Axis, Range
+from downpour.experiments.studies.fields import Value
+from downpour.experiments.studies.search import Search
+from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from optuna import trial as optuna_trial
     from optuna.distributions import BaseDistribution
     from optuna.pruners import BasePruner
 
-    from downpour.studies.pruner import Pruner
+    from downpour.experiments.studies.pruner import Pruner
 
 
 Values = Mapping[str, Value]

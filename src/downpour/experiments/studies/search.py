@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import tomli_w
 
-from downpour.errors import SpecError
-from downpour.reports.search_result import SearchField
-from downpour.resolve import resolve
-from downpour.spec import Spec
-from downpour.spec_file import refuse_grid
-from downpour.studies.axis import Axis, Choices, axis_of
-from downpour.studies.fields import (
+from downpour.base.errors import SpecError
+from downpour.base.values import LOSS, Goal
+from downpour.core.resolve import resolve
+from downpour.core.spec import Spec
+from downpour.experiments.reading.search_result import SearchField
+from downpour.experiments.studies.axis import Axis, Choices, axis_of
+from downpour.experiments.studies.fields import (
     OPTIONS,
     WORKERS_MAX,
     Value,
@@ -29,9 +29,9 @@ from downpour.studies.fields import (
     resolved_defaults,
     whole_number,
 )
-from downpour.studies.pruner import Pruner
-from downpour.studies.study import Run, Study
-from downpour.values import LOSS, Goal
+from downpour.experiments.studies.pruner import Pruner
+from downpour.experiments.studies.study import Run, Study
+from downpour.files.spec_file import refuse_grid
 
 SEARCH_FILE = "tune.toml"
 _SEARCH = "search"

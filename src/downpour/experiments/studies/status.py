@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from downpour.studies.durations import about
-from downpour.studies.folder import StudyFolder
-from downpour.studies.lock import holder
-from downpour.studies.plan import StudyProgress
-from downpour.studies.plans import plan_of
-from downpour.studies.study import Study
+from downpour.experiments.studies.durations import about
+from downpour.experiments.studies.lock import holder
+from downpour.experiments.studies.plan import StudyProgress
+from downpour.experiments.studies.plans import plan_of
+from downpour.experiments.studies.study import Study
+from downpour.experiments.studies.study_folder import StudyFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
-from downpour.spec import ResolvedSpec, toml_fields
-from downpour.spec_file import read_toml
-from downpour.studies.fields import Value
-from downpour.studies.summary import RunSummary
+from downpour.core.spec import ResolvedSpec, toml_fields
+from downpour.experiments.studies.fields import Value
+from downpour.experiments.studies.summary import RunSummary
+from downpour.files.spec_file import read_toml
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from downpour.errors import SpecError
-from downpour.store.layout import RECORD_NAME
-from downpour.store.os_errors import explain
-from downpour.studies.lock import LOCK_NAMES
-from downpour.studies.run_folder import (
+from downpour.base.errors import SpecError
+from downpour.experiments.studies.lock import LOCK_NAMES
+from downpour.experiments.studies.run_folder import (
     check_run,
     mismatch,
     names_in,
@@ -37,9 +35,11 @@ from downpour.studies.run_folder import (
     replace_file,
     write_run,
 )
-from downpour.studies.study import EndedRun, Run, Study
-from downpour.studies.submission import REQUEST_NAME
-from downpour.studies.summary import RunSummary
+from downpour.experiments.studies.study import EndedRun, Run, Study
+from downpour.experiments.studies.submission import REQUEST_NAME
+from downpour.experiments.studies.summary import RunSummary
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.os_errors import explain
 
 BEST_NAME = "best.toml"
 StudyT = TypeVar("StudyT", bound=Study)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from downpour.errors import DownpourError
-from downpour.remote import Client
-from downpour.rpc.messages import ExperimentSummary
-from downpour.store.os_errors import explain
-from downpour.studies.run_folder import refusal, replace_file
-from downpour.studies.study import Run
-from downpour.values import ExperimentState
+from downpour.base.errors import DownpourError
+from downpour.base.values import ExperimentState
+from downpour.experiments.client import Client
+from downpour.experiments.studies.run_folder import refusal, replace_file
+from downpour.experiments.studies.study import Run
+from downpour.files.store.os_errors import explain
+from downpour.network.rpc.messages import ExperimentSummary
 
 REQUEST_NAME = "request.json"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from downpour.errors import FileCorrupt
-from downpour.reports import Result
-from downpour.reports.measures import in_words
-from downpour.reports.result_parts import RoundResult
-from downpour.values import LOSS, ExperimentState
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import LOSS, ExperimentState
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.measures import in_words
+from downpour.experiments.reading.result_parts import RoundResult
 
 Measured = Mapping[str, float | None]
 """What was measured after an epoch, by name; the loss on the test examples among it as "loss"."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from downpour.text import one_line
+from downpour.host.text import one_line
 
 
 class SafeConsole(Console):

@@ -22,16 +22,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from downpour.reports.measures import first_of, in_words
-from downpour.reports.mixture import mixture_now
-from downpour.rpc.messages import (
+from downpour.base.values import TaskState
+from downpour.experiments.reading.measures import first_of, in_words
+from downpour.experiments.reading.mixture import mixture_now
+from downpour.host.text import one_line
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,
     TaskStatus,
     WorkerStatus,
 )
-from downpour.text import one_line
-from downpour.values import TaskState
 
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5

@@ -19,9 +19,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from downpour.reports.measures import in_words
-from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus
-from downpour.values import ExperimentState
+from downpour.base.values import ExperimentState
+from downpour.experiments.reading.measures import in_words
+from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
 
 
 class ProgressDisplay:

@@ -15,12 +15,12 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from downpour.reports.measures import Measure, names_of
-from downpour.reports.result import Result
-from downpour.reports.result_parts import RoundResult
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
-from downpour.values import LOSS, Part
+from downpour.base.values import LOSS, Part
+from downpour.experiments.reading.measures import Measure, names_of
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+from downpour.experiments.reading.statistics import Estimate
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult, label
 
 Cell = str | int | float | Estimate | None
 NOTHING = "–"

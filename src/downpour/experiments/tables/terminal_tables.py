@@ -17,16 +17,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from downpour.reports import report_tables, study
-from downpour.reports.measures import Measure, names_of, number
-from downpour.reports.mitigation import Stragglers
-from downpour.reports.mixture import mixture_of
-from downpour.reports.result import Result
-from downpour.reports.result_parts import BestModel, TestResult
-from downpour.reports.search_result import SearchResult
-from downpour.spec import Meetings
-from downpour.text import one_line
-from downpour.values import LOSS
+from downpour.base.values import LOSS
+from downpour.core.spec import Meetings
+from downpour.experiments.reading import study_result as study
+from downpour.experiments.reading.measures import Measure, names_of, number
+from downpour.experiments.reading.mitigation import Stragglers
+from downpour.experiments.reading.mixture import mixture_of
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import BestModel, TestResult
+from downpour.experiments.reading.search_result import SearchResult
+from downpour.experiments.tables import report_tables
+from downpour.host.text import one_line
 
 NOTHING = "-"
 _CHANGES_MAX = 8

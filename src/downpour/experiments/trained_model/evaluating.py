@@ -7,15 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from downpour.datasets import open_prepared
-from downpour.errors import SpecError, StoreError
-from downpour.spec import Spec
-from downpour.tasks.agreement import limited
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import own_task, theirs
-from downpour.trained.finding import FIELD, TrainedModel
-from downpour.trained.inputs import read_labelled
-from downpour.trained.loading import (
+from downpour.base.errors import SpecError, StoreError
+from downpour.base.values import Evaluation
+from downpour.core.spec import Spec
+from downpour.experiments.trained_model.inputs import read_labelled
+from downpour.experiments.trained_model.loading import (
     NO_DATA,
     data_key,
     fill,
@@ -23,8 +19,12 @@ from downpour.trained.loading import (
     task_of,
     warn_of_other_code,
 )
-from downpour.training.evaluation import evaluate
-from downpour.values import Evaluation
+from downpour.experiments.trained_model.locating import FIELD, TrainedModel
+from downpour.learning.datasets import open_prepared
+from downpour.learning.tasks.agreement import limited
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import own_task, theirs
+from downpour.learning.training.evaluation import evaluate
 
 
 def measure(

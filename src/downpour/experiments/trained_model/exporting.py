@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from downpour.blame import describe_error
-from downpour.datasets.array_folder import FACTS_FILE
-from downpour.errors import SpecError
-from downpour.paths import empty_folder
-from downpour.store import FINAL_NAME, SPEC_NAME, encode
-from downpour.trained.finding import FIELD, TrainedModel
-from downpour.trained.loading import load, stated_facts
-from downpour.training.parameters import frozen_of, parameters_of, ties_of
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.loading import load, stated_facts
+from downpour.experiments.trained_model.locating import FIELD, TrainedModel
+from downpour.files.store import FINAL_NAME, SPEC_NAME, encode
+from downpour.host.paths import empty_folder
+from downpour.learning.blame import describe_error
+from downpour.learning.datasets.array_folder import FACTS_FILE
+from downpour.learning.training.parameters import frozen_of, parameters_of, ties_of
 
 PRETRAINED = "pretrained"
 

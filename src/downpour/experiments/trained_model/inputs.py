@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets import SOURCES, Examples, PreparedDataset
-from downpour.datasets.decoding import examples_like, targets_like
-from downpour.datasets.folder import decoded_images
-from downpour.datasets.image_files import IMAGE_SUFFIXES
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.user_file import check_user_file
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.user_file import check_user_file
+from downpour.learning.datasets import SOURCES, Examples, PreparedDataset
+from downpour.learning.datasets.decoding import examples_like, targets_like
+from downpour.learning.datasets.folder import decoded_images
+from downpour.learning.datasets.image_files import IMAGE_SUFFIXES
 
 _TEST_PARTS = ("x_test", "test_images")
 _X = ("x", "x_test", "test_images")

@@ -10,24 +10,24 @@ from typing import Any
 
 from torch import nn
 
-from downpour.accelerators import devices_here
-from downpour.api import shared_path
-from downpour.arguments import checked_call
-from downpour.datasets import PreparedDataset
-from downpour.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
-from downpour.datasets.prepared import without_examples
-from downpour.errors import OtherCode, SpecError, StoreError
-from downpour.factory_code import check_code
-from downpour.remote import Asked, spec_of
-from downpour.spec import Spec
-from downpour.store.directory import read_regular
-from downpour.tasks import Data, TaskData, prepare_data
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.loaded import load as load_task
-from downpour.trained.finding import FIELD, Source, TrainedModel, find
-from downpour.training.parameters import frozen_of
-from downpour.training.start import begin_from, lacking
-from downpour.values import DatasetFacts
+from downpour.base.arguments import checked_call
+from downpour.base.errors import OtherCode, SpecError, StoreError
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.experiments.api import shared_path
+from downpour.experiments.client import Asked, spec_of
+from downpour.experiments.trained_model.locating import FIELD, Source, TrainedModel, find
+from downpour.files.store.directory import read_regular
+from downpour.learning.accelerators import devices_here
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
+from downpour.learning.datasets.prepared import without_examples
+from downpour.learning.factory_code import check_code
+from downpour.learning.tasks import Data, TaskData, prepare_data
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.loaded import load as load_task
+from downpour.learning.training.parameters import frozen_of
+from downpour.learning.training.start import begin_from, lacking
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.errors import SpecError, StoreError
-from downpour.paths import path_of
-from downpour.records.record import read_record
-from downpour.records.record_lines import PreparedLine
-from downpour.reports import Result
-from downpour.spec import Spec
-from downpour.store import RECORD_NAME, SPEC_NAME
-from downpour.store.directory import read_regular
-from downpour.store.named_model import NamedModel, experiments_at, find_model, read_model
+from downpour.base.errors import SpecError, StoreError
+from downpour.core.spec import Spec
+from downpour.experiments.reading import Result
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import PreparedLine
+from downpour.files.store import RECORD_NAME, SPEC_NAME
+from downpour.files.store.directory import read_regular
+from downpour.files.store.named_model import NamedModel, experiments_at, find_model, read_model
+from downpour.host.paths import path_of
 
 FIELD = "model"
 

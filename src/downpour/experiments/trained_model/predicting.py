@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.datasets import Examples, PreparedDataset
-from downpour.errors import SpecError
-from downpour.models import generators
-from downpour.paths import path_of
-from downpour.tasks.batches import batch_of
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import examples_of, theirs
-from downpour.trained.finding import TrainedModel
-from downpour.trained.inputs import read_inputs
-from downpour.trained.loading import fill, known_data, task_of, warn_of_other_code
-from downpour.training import numerics
-from downpour.training.evaluation import examples_together
+from downpour.base.errors import SpecError
+from downpour.experiments.trained_model.inputs import read_inputs
+from downpour.experiments.trained_model.loading import fill, known_data, task_of, warn_of_other_code
+from downpour.experiments.trained_model.locating import TrainedModel
+from downpour.host.paths import path_of
+from downpour.learning.datasets import Examples, PreparedDataset
+from downpour.learning.models import generators
+from downpour.learning.tasks.batches import batch_of
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import examples_of, theirs
+from downpour.learning.training import numerics
+from downpour.learning.training.evaluation import examples_together
 
 INPUT = "INPUT"
 Row = dict[str, Any]

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from downpour.api import shared_path
-from downpour.arguments import checked_call
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.store import ModelName, SharedDirectory, parse_name
-from downpour.trained.finding import data_key_in, spec_in
-from downpour.values import is_bare_name
+from downpour.base.arguments import checked_call
+from downpour.base.errors import SpecError
+from downpour.base.values import is_bare_name
+from downpour.core.spec import Spec
+from downpour.experiments.api import shared_path
+from downpour.experiments.trained_model.locating import data_key_in, spec_in
+from downpour.files.store import ModelName, SharedDirectory, parse_name
 
 _DATA_FIELDS = {
     "task",

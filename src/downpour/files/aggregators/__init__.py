@@ -4,12 +4,12 @@ To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` 
 `Spec.aggregate`.
 """
 
-from downpour.aggregators import average, first, samples, weighted
-from downpour.aggregators.base import Aggregator, Contribution
-from downpour.aggregators.fold import fold
-from downpour.aggregators.moving import Move, moved, own_after
-from downpour.aggregators.outer import first_state, is_state_of, take_step
-from downpour.aggregators.versions import Versions
+from downpour.files.aggregators import average, first, samples, weighted
+from downpour.files.aggregators.base import Aggregator, Contribution
+from downpour.files.aggregators.fold import fold
+from downpour.files.aggregators.moving import Move, moved, own_after
+from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
+from downpour.files.aggregators.versions import Versions
 
 AGGREGATORS: dict[str, Aggregator] = {
     "average": average.weights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from downpour.aggregators.base import Contribution, shares
+from downpour.files.aggregators.base import Contribution, shares
 
 
 def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:

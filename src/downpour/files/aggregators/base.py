@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from downpour.values import PublishedFile
+from downpour.base.values import PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from downpour.aggregators.base import Contribution
-from downpour.aggregators.summing import is_sound
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import (
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators.base import Contribution
+from downpour.files.aggregators.summing import is_sound
+from downpour.files.store import (
     WHOLE,
     Array,
     ParameterFile,
@@ -24,7 +25,6 @@ from downpour.store import (
     decode,
     decompressed,
 )
-from downpour.values import PublishedFile
 
 
 def examine(

@@ -14,13 +14,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from downpour.aggregators import summing
-from downpour.aggregators.base import Contribution
-from downpour.aggregators.examine import examine
-from downpour.aggregators.summing import RunningSum, SummedFile
-from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
-from downpour.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode
-from downpour.values import PublishedFile
+from downpour.base.errors import (
+    FileCorrupt,
+    NonFinite,
+    SharedDirectoryError,
+    StoreError,
+    UpdatesRefused,
+)
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators import summing
+from downpour.files.aggregators.base import Contribution
+from downpour.files.aggregators.examine import examine
+from downpour.files.aggregators.summing import RunningSum, SummedFile
+from downpour.files.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
 _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves

@@ -22,7 +22,7 @@ from math import fsum, sqrt
 
 import numpy as np
 
-from downpour.store import Array
+from downpour.files.store import Array
 
 _ALIGNED = 0.2
 _BRAKE, _BRAKE_MAX = 0.5, 0.5

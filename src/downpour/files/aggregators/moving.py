@@ -13,11 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from downpour.aggregators.examine import first_unsound
-from downpour.aggregators.summing import is_sound
-from downpour.aggregators.versions import Versions
-from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
-from downpour.store import (
+from downpour.base.errors import (
+    FileCorrupt,
+    NonFinite,
+    SharedDirectoryError,
+    StoreError,
+    UpdatesRefused,
+)
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators.examine import first_unsound
+from downpour.files.aggregators.summing import is_sound
+from downpour.files.aggregators.versions import Versions
+from downpour.files.store import (
     WHOLE,
     Array,
     ParameterFile,
@@ -27,7 +34,6 @@ from downpour.store import (
     decode,
     decompressed,
 )
-from downpour.values import PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

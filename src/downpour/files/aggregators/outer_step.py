@@ -39,10 +39,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from downpour.aggregators.heloco import UNCORRECTED, Correction, correction
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.spec import Outer
-from downpour.store import Array
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.core.spec import Outer
+from downpour.files.aggregators.heloco import UNCORRECTED, Correction, correction
+from downpour.files.store import Array
 
 _WINDOW = 128 * 1024  # numbers: some of them, and what is made of them, fit a cache
 _MOMENTUM, _VARIANCE, _BUFFER = "momentum", "variance", "buffer"

@@ -27,8 +27,8 @@ from typing import Self
 import numpy as np
 import xxhash
 
-from downpour.compression import STRIDE, Codec
-from downpour.store import Array, HeldRange, UpdateFormat
+from downpour.files.compression import STRIDE, Codec
+from downpour.files.store import Array, HeldRange, UpdateFormat
 
 PIECE_BYTES = 512 * 1024
 """What a thread sums at a time: the sum, a term and the pieces of base and file fit its cache."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from downpour.store import Array, Parameters, Store, decode, plan_layout
-from downpour.values import PublishedFile
+from downpour.base.values import PublishedFile
+from downpour.files.store import Array, Parameters, Store, decode, plan_layout
 
 LIMIT_BYTES = 256 * 2**20
 """What an experiment's versions may take of the manager's memory."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from downpour.aggregators.base import Contribution, shares
-from downpour.errors import UpdatesRefused
+from downpour.base.errors import UpdatesRefused
+from downpour.files.aggregators.base import Contribution, shares
 
 
 def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:

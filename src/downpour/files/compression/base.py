@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from downpour.errors import NonFinite
+from downpour.base.errors import NonFinite
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

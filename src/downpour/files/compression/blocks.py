@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from downpour.compression.base import Bytes, Numbers, check_finite
+from downpour.files.compression.base import Bytes, Numbers, check_finite
 
 _BLOCKS_AT_ONCE = 64
 """As many as are coded together: enough to be fast, few enough to stay in the cache."""

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from downpour.compression.base import Bytes, Numbers, check_finite
-from downpour.errors import NonFinite
+from downpour.base.errors import NonFinite
+from downpour.files.compression.base import Bytes, Numbers, check_finite
 
 _HALF = np.uint32(0x7FFF)
 BFLOAT16_MAX = np.uint32(0x7F7F0000).view(np.float32)

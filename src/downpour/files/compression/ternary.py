@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from downpour.compression.base import Bytes, Numbers
-from downpour.compression.blocks import BlockCodec
+from downpour.files.compression.base import Bytes, Numbers
+from downpour.files.compression.blocks import BlockCodec
 
 _SCALE_BYTES = 4
 _THRESHOLD = 0.7

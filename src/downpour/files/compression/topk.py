@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from downpour.compression.base import Bytes, Numbers
-from downpour.compression.blocks import BlockCodec
-from downpour.compression.floats import BFLOAT16_MAX, from_bfloat16, to_bfloat16
+from downpour.files.compression.base import Bytes, Numbers
+from downpour.files.compression.blocks import BlockCodec
+from downpour.files.compression.floats import BFLOAT16_MAX, from_bfloat16, to_bfloat16
 
 _CHUNK = 4096
 _KEPT = 64

@@ -3,7 +3,7 @@
 Each line (`sealed_lines.py`) is JSON: the entry's number, its time, the length of the record when
 it was made, and the entry (`scheduler.replay` says which there are). The first line names the
 cluster, so that a folder that was copied from another cluster is recognized. What is written when,
-and which lines count, are the rules in `node/journal.py`.
+and which lines count, are the rules in `core/node/journal.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.errors import FileCorrupt, StoreError
-from downpour.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.records.sealed_lines import seal, whole_lines
-from downpour.scheduler import Checkpoint, Entry, facts
-from downpour.scheduler import events as on
-from downpour.store.directory import names_in, open_regular
-from downpour.store.os_errors import reading, writing
-from downpour.store.publish import publish, sync_directory
+from downpour.base.errors import FileCorrupt, StoreError
+from downpour.core.node.journal import JournalWriter, Line, Segment, in_order
+from downpour.core.scheduler import Checkpoint, Entry, facts
+from downpour.core.scheduler import events as on
+from downpour.files.records.sealed_lines import seal, whole_lines
+from downpour.files.store.directory import names_in, open_regular
+from downpour.files.store.os_errors import reading, writing
+from downpour.files.store.publish import publish, sync_directory
 
 # Words on the disk: a journal of an earlier version is refused where one of them has changed.
 _KINDS: dict[str, type[Entry]] = {

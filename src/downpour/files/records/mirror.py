@@ -24,18 +24,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from downpour.errors import FileCorrupt, StoreError
-from downpour.node.journal import Line, Segment
-from downpour.records.journal import DiskSegments, Journal, segments, term_of
-from downpour.store import SharedDirectory
-from downpour.store.base import check_bare_name
-from downpour.store.bucket import Bucket
-from downpour.store.directory import open_regular
-from downpour.store.layout import RECORD_NAME
-from downpour.store.lease import Leader
-from downpour.store.location import FORMER_HOME
-from downpour.store.os_errors import reading, writing
-from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
+from downpour.base.errors import FileCorrupt, StoreError
+from downpour.core.node.journal import Line, Segment
+from downpour.files.records.journal import DiskSegments, Journal, segments, term_of
+from downpour.files.store import SharedDirectory
+from downpour.files.store.base import check_bare_name
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import open_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.lease import Leader
+from downpour.files.store.location import FORMER_HOME
+from downpour.files.store.os_errors import reading, writing
+from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.records.record_lines import RecordLine, from_fields, to_fields
-from downpour.store.directory import open_regular, read_regular
-from downpour.store.os_errors import reading, writing
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.files.records.record_lines import RecordLine, from_fields, to_fields
+from downpour.files.store.directory import open_regular, read_regular
+from downpour.files.store.os_errors import reading, writing
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter
 
-from downpour.values import Part
+from downpour.base.values import Part
 
 Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number that may be NaN or infinite; both are null in JSON, which has neither."""

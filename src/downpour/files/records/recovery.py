@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from downpour.errors import FileCorrupt
-from downpour.node.journal import Line
-from downpour.scheduler import Scheduler, SchedulerOptions
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.values import ExperimentState
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import ExperimentState
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ It is the only folder that touches an experiment's files. It never imports torch
 numpy arrays here, and views of mapped files wherever that is possible.
 """
 
-from downpour.store.base import Buffer, Store, check_bare_name
-from downpour.store.codec import ParameterFile, Parameters, decode, encode
-from downpour.store.directory import DirectoryStore
-from downpour.store.header import Array, Layout, plan_layout
-from downpour.store.layout import (
+from downpour.files.store.base import Buffer, Store, check_bare_name
+from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
+from downpour.files.store.directory import DirectoryStore
+from downpour.files.store.header import Array, Layout, plan_layout
+from downpour.files.store.layout import (
     FINAL_NAME,
     RECORD_NAME,
     SPEC_NAME,
@@ -19,8 +19,8 @@ from downpour.store.layout import (
     model_name,
     parse_name,
 )
-from downpour.store.memory import MemoryStore
-from downpour.store.update_format import (
+from downpour.files.store.memory import MemoryStore
+from downpour.files.store.update_format import (
     WHOLE,
     HeldRange,
     UpdateFormat,
@@ -28,7 +28,7 @@ from downpour.store.update_format import (
     decompressed,
     model_metadata,
 )
-from downpour.store.updates import (
+from downpour.files.store.updates import (
     Start,
     Work,
     find_updates,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from downpour.errors import StoreError
-from downpour.values import BARE_NAME, PublishedFile, is_bare_name
+from downpour.base.errors import StoreError
+from downpour.base.values import BARE_NAME, PublishedFile, is_bare_name
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; an array's are its `data`."""

@@ -21,9 +21,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downpour.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
-from downpour.extras import require
-from downpour.paths import checked_url
+from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
+from downpour.host.extras import require
+from downpour.host.paths import checked_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -15,8 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from downpour.store.base import Buffer
-from downpour.store.header import DTYPES, Array, Layout, plan_layout, read_header, write_header
+from downpour.files.store.base import Buffer
+from downpour.files.store.header import (
+    DTYPES,
+    Array,
+    Layout,
+    plan_layout,
+    read_header,
+    write_header,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

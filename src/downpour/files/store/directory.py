@@ -21,13 +21,13 @@ from pathlib import Path
 
 import xxhash
 
-from downpour.errors import FileCorrupt, FileMissing
-from downpour.store.base import Buffer, check_bare_name
-from downpour.store.mounts import find_mount
-from downpour.store.os_errors import reading, writing
-from downpour.store.publish import TEMPORARY_PREFIX, publish
-from downpour.store.retry import RetryPolicy
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.base.values import PublishedFile
+from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.mounts import find_mount
+from downpour.files.store.os_errors import reading, writing
+from downpour.files.store.publish import TEMPORARY_PREFIX, publish
+from downpour.files.store.retry import RetryPolicy
 
 _WINDOW_BYTES = 2**20
 """The buffer of a read whose content is thrown away."""

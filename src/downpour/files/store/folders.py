@@ -10,13 +10,13 @@ import shutil
 import uuid
 from pathlib import Path
 
-from downpour.errors import FileMissing, SharedDirectoryError
-from downpour.store.base import check_bare_name
-from downpour.store.bucket import Bucket, KeyTakenError
-from downpour.store.directory import names_in
-from downpour.store.layout import SharedDirectory
-from downpour.store.os_errors import explain
-from downpour.store.publish import TEMPORARY_PREFIX
+from downpour.base.errors import FileMissing, SharedDirectoryError
+from downpour.files.store.base import check_bare_name
+from downpour.files.store.bucket import Bucket, KeyTakenError
+from downpour.files.store.directory import names_in
+from downpour.files.store.layout import SharedDirectory
+from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import TEMPORARY_PREFIX
 
 _LAST = "facts.json"
 

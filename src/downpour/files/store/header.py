@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from downpour.errors import FileCorrupt, SpecError
+from downpour.base.errors import FileCorrupt, SpecError
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -5,7 +5,8 @@
     datasets/        prepared datasets, each in a folder of its own
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
-The names of journals (`records/journal.py`), locks and logs are with the modules that use them.
+The names of journals (`files/records/journal.py`), locks and logs are with the modules that use
+them.
 
 Numbers are padded, so that names sort by time. A token chosen by the caller makes each name unique,
 because a name is never used twice, not even by another attempt at the same task.
@@ -22,16 +23,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from downpour.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
-from downpour.store.base import Store, check_bare_name
-from downpour.store.bucket import Bucket
-from downpour.store.directory import DirectoryStore, names_in
-from downpour.store.object_files import FileCache, ObjectFiles
-from downpour.store.os_errors import explain, writing
-from downpour.store.presence import Presence, announce
-from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
-from downpour.store.retry import RetryPolicy
-from downpour.values import AttemptId
+from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
+from downpour.base.values import AttemptId
+from downpour.files.store.base import Store, check_bare_name
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import DirectoryStore, names_in
+from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.os_errors import explain, writing
+from downpour.files.store.presence import Presence, announce
+from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
+from downpour.files.store.retry import RetryPolicy
 
 SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"

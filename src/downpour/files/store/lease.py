@@ -26,13 +26,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store.bucket import Bucket
-from downpour.store.directory import read_regular
-from downpour.store.layout import SharedDirectory
-from downpour.store.os_errors import explain, reading
-from downpour.store.publish import publish
-from downpour.store.pulse import Pulse, Watch
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import read_regular
+from downpour.files.store.layout import SharedDirectory
+from downpour.files.store.os_errors import explain, reading
+from downpour.files.store.publish import publish
+from downpour.files.store.pulse import Pulse, Watch
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Of a URL each machine has a folder of its own (`DOWNPOUR_LOCAL`), with what it has fetched. The
 manager's also has what no other process reads: journals, records, locks. Journals and records are
-in the bucket as well (`records/mirror.py`), so a manager may start on any machine.
+in the bucket as well (`files/records/mirror.py`), so a manager may start on any machine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from downpour.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.paths import is_object_store, path_of
-from downpour.store.bucket import Bucket
-from downpour.store.directory import read_regular
-from downpour.store.layout import SharedDirectory
+from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import read_regular
+from downpour.files.store.layout import SharedDirectory
+from downpour.host.paths import is_object_store, path_of
 
 LOCAL_VARIABLE = "DOWNPOUR_LOCAL"
 LOCAL_DEFAULT = "~/.local/share/downpour"

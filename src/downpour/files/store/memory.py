@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import xxhash
 
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.store.base import Buffer, check_bare_name
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.store.base import Buffer, check_bare_name
 
 
 class MemoryStore:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from downpour.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
-from downpour.paths import path_of
-from downpour.store.codec import decode
-from downpour.store.directory import names_in, read_regular
-from downpour.store.header import BFLOAT16, FOREIGN_DTYPES, Array
-from downpour.store.layout import (
+from downpour.base.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
+from downpour.base.values import is_bare_name
+from downpour.files.store.codec import decode
+from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.header import BFLOAT16, FOREIGN_DTYPES, Array
+from downpour.files.store.layout import (
     ADAPTER_NAME,
     BEST_NAME,
     FINAL_NAME,
@@ -28,7 +28,7 @@ from downpour.store.layout import (
     SharedDirectory,
     parse_name,
 )
-from downpour.values import is_bare_name
+from downpour.host.paths import path_of
 
 _BEST = "@best"
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import xxhash
 
-from downpour.errors import FileCorrupt
-from downpour.store.base import Buffer, check_bare_name
-from downpour.store.bucket import Bucket, new_mark
-from downpour.store.retry import RetryPolicy
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import PublishedFile
+from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.bucket import Bucket, new_mark
+from downpour.files.store.retry import RetryPolicy
 
 CACHE_BYTES_MAX = 8 * 2**30
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from downpour.errors import SharedDirectoryError, StoreError
+from downpour.base.errors import SharedDirectoryError, StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_ONE_NAME = frozenset(

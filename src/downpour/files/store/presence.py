@@ -13,10 +13,10 @@ from pathlib import Path
 
 from filelock import BaseFileLock
 
-from downpour.errors import StoreError
-from downpour.store.base import Store
-from downpour.store.directory import names_in
-from downpour.store.process_lock import is_abandoned, lock_file
+from downpour.base.errors import StoreError
+from downpour.files.store.base import Store
+from downpour.files.store.directory import names_in
+from downpour.files.store.process_lock import is_abandoned, lock_file
 
 _LOCK = ".lock"
 

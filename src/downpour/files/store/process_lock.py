@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from downpour.errors import SharedDirectoryError
-from downpour.store.os_errors import explain
+from downpour.base.errors import SharedDirectoryError
+from downpour.files.store.os_errors import explain
 
 RUN_LOCK_NAME = "run.lock"
 """In the folder of an experiment; held by the run that the experiment belongs to."""

@@ -25,11 +25,11 @@ from typing import TypeVar
 
 import xxhash
 
-from downpour.errors import StoreError
-from downpour.store.base import Buffer, check_bare_name
-from downpour.store.os_errors import writing
-from downpour.store.retry import RetryPolicy
-from downpour.values import PublishedFile
+from downpour.base.errors import StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.os_errors import writing
+from downpour.files.store.retry import RetryPolicy
 
 T = TypeVar("T")
 

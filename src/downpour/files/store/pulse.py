@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from threading import Event, Thread
 
-from downpour.errors import FileMissing, StoreError
-from downpour.store.bucket import Bucket
+from downpour.base.errors import FileMissing, StoreError
+from downpour.files.store.bucket import Bucket
 
 log = logging.getLogger(__name__)
 

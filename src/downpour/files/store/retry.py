@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from downpour.errors import StoreError
-from downpour.store.os_errors import is_outage
+from downpour.base.errors import StoreError
+from downpour.files.store.os_errors import is_outage
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store.os_errors import explain
-from downpour.store.publish import publish
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import publish
 
 _BYTES = 32
 

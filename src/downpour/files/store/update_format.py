@@ -20,11 +20,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from downpour.compression import CODECS, Codec
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.store.codec import ParameterFile, Parameters
-from downpour.store.header import CODES, Array, Layout, TensorEntry
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.base.values import PublishedFile
+from downpour.files.compression import CODECS, Codec
+from downpour.files.store.codec import ParameterFile, Parameters
+from downpour.files.store.header import CODES, Array, Layout, TensorEntry
 
 WHOLE = "none"
 """The compression of updates that hold whole parameters."""

@@ -23,14 +23,14 @@ from typing import TypeVar
 import numpy as np
 import xxhash
 
-from downpour.compression import CODECS
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.store import layout
-from downpour.store.base import Buffer, Store
-from downpour.store.codec import ParameterFile, decode, encode
-from downpour.store.header import Array, Layout, plan_layout, write_header
-from downpour.store.update_format import UpdateFormat, compress
-from downpour.values import AttemptId, PublishedFile, Update
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.files.compression import CODECS
+from downpour.files.store import layout
+from downpour.files.store.base import Buffer, Store
+from downpour.files.store.codec import ParameterFile, decode, encode
+from downpour.files.store.header import Array, Layout, plan_layout, write_header
+from downpour.files.store.update_format import UpdateFormat, compress
 
 log = logging.getLogger(__name__)
 

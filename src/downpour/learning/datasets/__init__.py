@@ -11,17 +11,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from downpour.datasets.cifar import Cifar10
-from downpour.datasets.digits import Digits
-from downpour.datasets.factory import Factory
-from downpour.datasets.folder import Folder
-from downpour.datasets.idx import IdxSource
-from downpour.datasets.npz import Npz
-from downpour.datasets.preparation import prepared_key
-from downpour.datasets.prepared import Examples, PreparedDataset, open_prepared
-from downpour.datasets.source import DataSource
-from downpour.errors import SpecError, did_you_mean
-from downpour.spec import Spec
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.core.spec import Spec
+from downpour.learning.datasets.cifar import Cifar10
+from downpour.learning.datasets.digits import Digits
+from downpour.learning.datasets.factory import Factory
+from downpour.learning.datasets.folder import Folder
+from downpour.learning.datasets.idx import IdxSource
+from downpour.learning.datasets.npz import Npz
+from downpour.learning.datasets.preparation import prepared_key
+from downpour.learning.datasets.prepared import Examples, PreparedDataset, open_prepared
+from downpour.learning.datasets.source import DataSource
 
 SOURCES: dict[str, DataSource] = {
     "digits": Digits(),

@@ -24,12 +24,12 @@ import xxhash
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from downpour.errors import FileCorrupt, FileMissing
-from downpour.store.directory import names_in, open_regular
-from downpour.store.os_errors import reading
-from downpour.store.publish import sync_directory
-from downpour.store.retry import RetryPolicy
-from downpour.values import is_bare_name
+from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.base.values import is_bare_name
+from downpour.files.store.directory import names_in, open_regular
+from downpour.files.store.os_errors import reading
+from downpour.files.store.publish import sync_directory
+from downpour.files.store.retry import RetryPolicy
 
 FACTS_FILE = "facts.json"
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.downloading import found_or_downloaded
-from downpour.datasets.source import Arrays, SourceFiles, fingerprint
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.downloading import found_or_downloaded
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint
 
 FOLDER = "cifar-10-batches-bin"
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.prepared import PreparedDataset
-from downpour.datasets.resizing import resized
-from downpour.datasets.source import Arrays
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.prepared import PreparedDataset
+from downpour.learning.datasets.resizing import resized
+from downpour.learning.datasets.source import Arrays
 
 CLASSES_MAX = 1_000_000
 

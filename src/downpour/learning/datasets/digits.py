@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.seeding import held_out
-from downpour.datasets.source import Arrays, SourceFiles
-from downpour.errors import SpecError
-from downpour.extras import is_installed
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.extras import is_installed
+from downpour.learning.datasets.seeding import held_out
+from downpour.learning.datasets.source import Arrays, SourceFiles
 
 _MISSING = "needs scikit-learn; install downpour-sgd[digits]"
 

@@ -14,10 +14,10 @@ from urllib.request import BaseHandler, Request, build_opener, install_opener
 
 from filelock import FileLock
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.store.directory import names_in
-from downpour.store.os_errors import writing
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.files.store.directory import names_in
+from downpour.files.store.os_errors import writing
 
 SILENT_SECONDS = 60.0
 """How long a server may send nothing before the download fails."""

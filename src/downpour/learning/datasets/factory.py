@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from downpour.allowlist import check_factory, load_factory, source_file
-from downpour.blame import describe_error, users_errors
-from downpour.datasets.layout import ACCEPTED, from_names
-from downpour.datasets.source import Arrays, SourceFiles, fingerprint
-from downpour.errors import DownpourError, SpecError
-from downpour.spec import Spec
+from downpour.base.errors import DownpourError, SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import check_factory, load_factory, source_file
+from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.datasets.layout import ACCEPTED, from_names
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint
 
 _TUPLE = ("x", "y", "x_test", "y_test")
 _FILES = "files"

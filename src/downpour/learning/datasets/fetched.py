@@ -17,12 +17,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from downpour.errors import SpecError, StoreError
-from downpour.extras import require
-from downpour.paths import checked_url, is_object_store, path_of
-from downpour.store.bucket import Bucket, Found
-from downpour.store.location import folder_of
-from downpour.store.publish import TEMPORARY_PREFIX
+from downpour.base.errors import SpecError, StoreError
+from downpour.files.store.bucket import Bucket, Found
+from downpour.files.store.location import folder_of
+from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.host.extras import require
+from downpour.host.paths import checked_url, is_object_store, path_of
 
 _FETCHES = 16
 _TAGS = ".tags.json"

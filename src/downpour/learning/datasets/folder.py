@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.fetched import check_there
-from downpour.datasets.image_files import (
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.paths import is_object_store
+from downpour.learning.datasets.fetched import check_there
+from downpour.learning.datasets.image_files import (
     ImageFiles,
     class_folders,
     images_in,
     is_gray,
     pixels_of,
 )
-from downpour.datasets.resizing import resized
-from downpour.datasets.room import check_room
-from downpour.datasets.seeding import held_out, random_order
-from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
-from downpour.errors import SpecError
-from downpour.paths import is_object_store
-from downpour.spec import Spec
+from downpour.learning.datasets.resizing import resized
+from downpour.learning.datasets.room import check_room
+from downpour.learning.datasets.seeding import held_out, random_order
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 
 
 class Folder:

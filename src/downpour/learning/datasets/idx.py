@@ -16,11 +16,11 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.downloading import found_or_downloaded
-from downpour.datasets.room import check_room
-from downpour.datasets.source import Arrays, SourceFiles, fingerprint
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.downloading import found_or_downloaded
+from downpour.learning.datasets.room import check_room
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint
 
 _STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 _GRAY_MODES = frozenset({"1", "L", "LA"})

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.seeding import held_out
-from downpour.datasets.source import Arrays
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.datasets.seeding import held_out
+from downpour.learning.datasets.source import Arrays
 
 ACCEPTED = (
     "numeric arrays train_images, train_labels, test_images, test_labels; or x, y, and perhaps "

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from downpour.datasets.fetched import check_there
-from downpour.datasets.layout import from_names
-from downpour.datasets.room import check_room
-from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
-from downpour.errors import SpecError
-from downpour.paths import is_object_store
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.paths import is_object_store
+from downpour.learning.datasets.fetched import check_there
+from downpour.learning.datasets.layout import from_names
+from downpour.learning.datasets.room import check_room
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 
 _FIELD = "data_path"
 _ENCRYPTED = 0x1

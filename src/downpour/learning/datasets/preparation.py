@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from downpour.datasets.array_folder import damage, flush, read_facts, write_array_folder
-from downpour.datasets.decoding import Decoded, decoded
-from downpour.datasets.prepared import ARRAYS
-from downpour.datasets.source import DataSource, SourceFiles, fingerprint
-from downpour.errors import SpecError, StoreError
-from downpour.spec import Spec
-from downpour.store.directory import names_in, read_regular
-from downpour.store.os_errors import writing
+from downpour.base.errors import SpecError, StoreError
+from downpour.core.spec import Spec
+from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.os_errors import writing
+from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
+from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.prepared import ARRAYS
+from downpour.learning.datasets.source import DataSource, SourceFiles, fingerprint
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.array_folder import FACTS_FILE, open_array_folder
-from downpour.datasets.stated import Stated, checked
-from downpour.errors import FileCorrupt
-from downpour.values import DatasetFacts
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import DatasetFacts
+from downpour.learning.datasets.array_folder import FACTS_FILE, open_array_folder
+from downpour.learning.datasets.stated import Stated, checked
 
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 

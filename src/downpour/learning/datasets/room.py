@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from downpour.datasets.fetched import local_path
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.fetched import local_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from downpour.datasets.array_folder import FACTS_FILE
-from downpour.errors import FileCorrupt
-from downpour.values import DatasetFacts
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import DatasetFacts
+from downpour.learning.datasets.array_folder import FACTS_FILE
 
 _Count = Annotated[int, Field(ge=0, lt=2**62)]
 _Length = Annotated[int, Field(ge=1, lt=2**62)]

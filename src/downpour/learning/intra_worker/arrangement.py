@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from downpour.inside.jobs import HelperJob, HelperTask, JobPart
-from downpour.inside.process import HelperProcess
-from downpour.inside.shared_network import SharedNetwork
-from downpour.training.step import BatchPart, GradientOf
+from downpour.learning.intra_worker.helper_process import HelperProcess
+from downpour.learning.intra_worker.jobs import HelperJob, HelperTask, JobPart
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.training.step import BatchPart, GradientOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

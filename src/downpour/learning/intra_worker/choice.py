@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def measured(
         "data_dir": str(data_dir) if data_dir is not None else None,
     }
     with subprocess.Popen(  # noqa: S603 - this package's own module
-        [sys.executable, "-m", "downpour.inside.measuring", json.dumps(work)],
+        [sys.executable, "-m", "downpour.learning.intra_worker.timing", json.dumps(work)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

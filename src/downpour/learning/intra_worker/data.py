@@ -7,14 +7,14 @@ import time
 import torch
 from torch import Tensor, nn
 
-from downpour.inside.arrangement import TeamStep, blocks
-from downpour.inside.jobs import Answer, HelperJob, HelperTask, JobPart
-from downpour.inside.process import patience_seconds
-from downpour.inside.shared_network import SharedNetwork
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.step import add_gradient
+from downpour.core.spec import Spec
+from downpour.learning.intra_worker.arrangement import TeamStep, blocks
+from downpour.learning.intra_worker.helper_process import patience_seconds
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask, JobPart
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.step import add_gradient
 
 
 class DataParallel:

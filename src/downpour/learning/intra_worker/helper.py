@@ -1,6 +1,7 @@
 """A helper's process: computes its share of each step until its worker is gone.
 
-It is started as `python -m downpour.inside.helper SOCKET MEMORY`, both file descriptors.
+It is started as `python -m downpour.learning.intra_worker.helper SOCKET MEMORY`, both file
+descriptors.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Protocol, TextIO
 
 import torch
 
-from downpour.blame import users_errors
-from downpour.inside.data import PartWork
-from downpour.inside.hybrid import SliceWork
-from downpour.inside.jobs import Answer, HelperJob, HelperTask
-from downpour.inside.shared_network import SharedNetwork
-from downpour.inside.stage import StageWork
-from downpour.spec import Spec
-from downpour.tasks import open_data
-from downpour.tasks.loaded import load
-from downpour.training import numerics
+from downpour.core.spec import Spec
+from downpour.learning.blame import users_errors
+from downpour.learning.intra_worker.data import PartWork
+from downpour.learning.intra_worker.hybrid import SliceWork
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.intra_worker.stage import StageWork
+from downpour.learning.tasks import open_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training import numerics
 
 
 class _Work(Protocol):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from socket import socket, socketpair
 from typing import TextIO
 
-from downpour.inside.jobs import Answer, HelperJob, HelperTask
-from downpour.inside.link import ProcessGone
-from downpour.inside.running import PIDS
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask
+from downpour.learning.intra_worker.link import ProcessGone
+from downpour.learning.intra_worker.running import PIDS
 
 _WAIT_SECONDS = 60.0
 _WAIT_FACTOR = 10.0
@@ -51,7 +51,7 @@ class HelperProcess:
         """
         mine, its = socketpair()
         with its:
-            words = ["-m", "downpour.inside.helper", str(its.fileno()), str(memory)]
+            words = ["-m", "downpour.learning.intra_worker.helper", str(its.fileno()), str(memory)]
             process = subprocess.Popen(  # noqa: S603 - this package's own module
                 [sys.executable, *words],
                 pass_fds=(its.fileno(), memory, *lent),

@@ -14,14 +14,14 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from downpour.inside.arrangement import TeamStep, blocks
-from downpour.inside.jobs import Answer, HelperJob, HelperTask, JobPart, SliceTask
-from downpour.inside.link import Link, linked
-from downpour.inside.process import patience_seconds
-from downpour.inside.shared_network import SharedNetwork
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.hybrid import HybridStep
+from downpour.learning.intra_worker.arrangement import TeamStep, blocks
+from downpour.learning.intra_worker.helper_process import patience_seconds
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask, JobPart, SliceTask
+from downpour.learning.intra_worker.link import Link, linked
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.sliced_step import HybridStep
 
 
 class Hybrid:

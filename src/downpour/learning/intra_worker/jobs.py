@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from downpour.inside.link import LinkEnd
-from downpour.training.step import BatchPart
+from downpour.learning.intra_worker.link import LinkEnd
+from downpour.learning.training.step import BatchPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from downpour.inside.memory import Memory, create_memory
-from downpour.training.layout import flat, laid_out
+from downpour.learning.intra_worker.shared_memory import Memory, create_memory
+from downpour.learning.training.tensor_memory import flat, laid_out
 
 
 class ProcessGone(Exception):

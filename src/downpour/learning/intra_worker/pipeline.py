@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, nn
 
-from downpour.inside.arrangement import TeamStep
-from downpour.inside.jobs import HelperTask, JobPart, StageTask
-from downpour.inside.link import Link, linked
-from downpour.inside.process import patience_seconds
-from downpour.inside.stage import Exit
-from downpour.tasks.loaded import LoadedTask
-from downpour.training.cut import stages_of
-from downpour.training.probe import probed
-from downpour.training.step import batch_parts
+from downpour.learning.intra_worker.arrangement import TeamStep
+from downpour.learning.intra_worker.helper_process import patience_seconds
+from downpour.learning.intra_worker.jobs import HelperTask, JobPart, StageTask
+from downpour.learning.intra_worker.link import Link, linked
+from downpour.learning.intra_worker.stage import Exit
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.cut import stages_of
+from downpour.learning.training.probe import probed
+from downpour.learning.training.step import batch_parts
 
 
 class Pipeline:

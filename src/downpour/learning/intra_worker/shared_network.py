@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from downpour.inside.memory import aligned, mapped
+from downpour.learning.intra_worker.shared_memory import aligned, mapped
 
 
 @dataclass(frozen=True, slots=True)

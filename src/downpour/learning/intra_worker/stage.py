@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from downpour.inside.jobs import Answer, HelperJob, StageTask
-from downpour.inside.link import Link, Parcel
-from downpour.inside.shared_network import SharedNetwork
-from downpour.models import generators
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.entrance import Entrance, EntranceDone, run
-from downpour.training.layers import Layer, layers_of
-from downpour.training.step import BatchPart, add_gradient
+from downpour.learning.intra_worker.jobs import Answer, HelperJob, StageTask
+from downpour.learning.intra_worker.link import Link, Parcel
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.models import generators
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.entrance import Entrance, EntranceDone, run
+from downpour.learning.training.layers import Layer, layers_of
+from downpour.learning.training.step import BatchPart, add_gradient
 
 
 class Turn(Enum):

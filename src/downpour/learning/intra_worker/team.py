@@ -10,19 +10,19 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from downpour.errors import SpecError
-from downpour.inside.arrangement import Arrangement, TeamStep
-from downpour.inside.data import DataParallel
-from downpour.inside.hybrid import Hybrid
-from downpour.inside.jobs import HelperJob, HelperTask
-from downpour.inside.link import ProcessGone
-from downpour.inside.memory import create_memory
-from downpour.inside.pipeline import Pipeline
-from downpour.inside.process import HelperProcess
-from downpour.inside.shared_network import SharedNetwork
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.step import BatchPart, GradientOf
+from downpour.base.errors import SpecError
+from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
+from downpour.learning.intra_worker.data import DataParallel
+from downpour.learning.intra_worker.helper_process import HelperProcess
+from downpour.learning.intra_worker.hybrid import Hybrid
+from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
+from downpour.learning.intra_worker.link import ProcessGone
+from downpour.learning.intra_worker.pipeline import Pipeline
+from downpour.learning.intra_worker.shared_memory import create_memory
+from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.step import BatchPart, GradientOf
 
 log = logging.getLogger(__name__)
 

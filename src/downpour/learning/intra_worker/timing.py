@@ -1,8 +1,9 @@
 """Measures some steps of each arrangement in which a worker could train on this machine.
 
-It is started as `python -m downpour.inside.measuring WORK` (`choice.measure`), and prints a line of
-JSON for each candidate as soon as it is measured. Each takes turns with a single process, slice by
-slice, so that what else the machine does slows both alike; the ratio is the median over the slices.
+It is started as `python -m downpour.learning.intra_worker.timing WORK` (`choice.measure`), and
+prints a line of JSON for each candidate as soon as it is measured. Each takes turns with a single
+process, slice by slice, so that what else the machine does slows both alike; the ratio is the
+median over the slices.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from downpour.accelerators import devices_here
-from downpour.blame import describe_error, users_errors
-from downpour.errors import DownpourError, SpecError
-from downpour.inside.choice import Candidate, Measured, closed
-from downpour.inside.team import Team
-from downpour.signals import end_with_parent
-from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import load
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.trial import check_trains
+from downpour.base.errors import DownpourError, SpecError
+from downpour.core.spec import Spec
+from downpour.host.signals import end_with_parent
+from downpour.learning.accelerators import devices_here
+from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.intra_worker.choice import Candidate, Measured, closed
+from downpour.learning.intra_worker.team import Team
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.trial import check_trains
 
 _READY_SECONDS = 120.0
 _SLICE_SECONDS = 0.1

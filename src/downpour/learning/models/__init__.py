@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from torch import nn
 
-from downpour.allowlist import check_factory, load_factory
-from downpour.errors import SpecError, did_you_mean
-from downpour.models.building import call_builder, check_fit, check_travels, outputs_needed
-from downpour.models.convlstm import conv_lstm, xray_cnn
-from downpour.models.networks import digits_cnn, mlp, mnist_cnn
-from downpour.models.vision import known_networks, vision_builder
-from downpour.spec import Spec
-from downpour.values import DatasetFacts
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import check_factory, load_factory
+from downpour.learning.models.building import call_builder, check_fit, check_travels, outputs_needed
+from downpour.learning.models.convlstm import conv_lstm, xray_cnn
+from downpour.learning.models.networks import digits_cnn, mlp, mnist_cnn
+from downpour.learning.models.vision import known_networks, vision_builder
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "digits-cnn": digits_cnn,

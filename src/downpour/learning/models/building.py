@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from downpour.blame import describe_error, users_errors
-from downpour.errors import DownpourError, SpecError
-from downpour.models import generators
-from downpour.spec import Spec
-from downpour.values import DatasetFacts
+from downpour.base.errors import DownpourError, SpecError
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.models import generators
 
 # The types that parameter files have. bfloat16 is none of them, because numpy has no such type.
 _EXCHANGED = frozenset(

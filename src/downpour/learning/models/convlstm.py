@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from downpour.models.dropout import Dropout
-from downpour.models.options import image, probability, width, widths
+from downpour.learning.models.dropout import Dropout
+from downpour.learning.models.options import image, probability, width, widths
 
 _KERNEL = 5
 _CHANNELS = 32, 64, 128

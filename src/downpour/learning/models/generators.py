@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-from downpour.accelerators import seed_all
+from downpour.learning.accelerators import seed_all
 
 ALONE = RLock()
 """Held while code draws from global generators, because a manager prepares in several threads."""

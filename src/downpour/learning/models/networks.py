@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from downpour.models.dropout import Dropout
-from downpour.models.options import image, probability, widths
+from downpour.learning.models.dropout import Dropout
+from downpour.learning.models.options import image, probability, widths
 
 
 def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:

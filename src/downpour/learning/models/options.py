@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 
 
 def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from downpour.errors import SpecError
-from downpour.extras import is_installed
+from downpour.base.errors import SpecError
+from downpour.host.extras import is_installed
 
 
 def known_networks() -> list[str]:

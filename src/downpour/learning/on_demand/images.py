@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from downpour.datasets.fetched import local_path
-from downpour.datasets.image_files import class_folders, images_in, pixels_of
-from downpour.datasets.resizing import resized
-from downpour.errors import SpecError
-from downpour.extras import require
+from downpour.base.errors import SpecError
+from downpour.host.extras import require
+from downpour.learning.datasets.fetched import local_path
+from downpour.learning.datasets.image_files import class_folders, images_in, pixels_of
+from downpour.learning.datasets.resizing import resized
 
 _MEGABYTE = 1 << 20
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from downpour.datasets.fetched import local_path
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.learning.datasets.fetched import local_path
 
 
 class TokenWindows:

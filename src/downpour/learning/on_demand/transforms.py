@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from downpour.errors import SpecError
-from downpour.extras import require
+from downpour.base.errors import SpecError
+from downpour.host.extras import require
 
 ALLOWED = frozenset(
     {

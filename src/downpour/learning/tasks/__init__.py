@@ -10,13 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from downpour import datasets
-from downpour.allowlist import check_factory, source_file
-from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError, StoreError
-from downpour.spec import Spec
-from downpour.tasks.agreement import TaskData, alike, open_task_data, task_data_key
-from downpour.tasks.task import Task
+from downpour.base.errors import SpecError, StoreError
+from downpour.core.spec import Spec
+from downpour.learning import datasets
+from downpour.learning.allowlist import check_factory, source_file
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.agreement import TaskData, alike, open_task_data, task_data_key
+from downpour.learning.tasks.task import Task
 
 Data = PreparedDataset | TaskData
 """What is known of a spec's examples: counts, labels, and for the built-in task themselves."""

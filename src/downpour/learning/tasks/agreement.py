@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.array_folder import damage, open_array_folder, write_array_folder
-from downpour.errors import FileCorrupt, SpecError, UnfitWorker
-from downpour.spec import Spec
-from downpour.store.os_errors import writing
-from downpour.values import DatasetFacts
+from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.files.store.os_errors import writing
+from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
 
 if TYPE_CHECKING:
-    from downpour.tasks.task import ExampleList, Task
+    from downpour.learning.tasks.task import ExampleList, Task
 
 CLASSES_MAX = 1_000_000
 
@@ -86,7 +86,7 @@ def open_task_data(root: Path, key: str) -> TaskData:
 
 def alike(one: TaskData, other: TaskData) -> bool:
     """Say whether two can be of the same examples, looked at on two machines."""
-    from downpour.tasks.sketch import resemble
+    from downpour.learning.tasks.sketch import resemble
 
     if one.facts != other.facts or not np.array_equal(_labels_of(one), _labels_of(other)):
         return False
@@ -135,7 +135,7 @@ def check_examples(
     Raises:
         UnfitWorker: their number or one of those that were looked at is another.
     """
-    from downpour.tasks.sketch import resemble, sketched
+    from downpour.learning.tasks.sketch import resemble, sketched
 
     count = data.facts.train_samples if part == "train" else data.facts.test_samples
     here = limited(len(examples), spec, part)
@@ -157,7 +157,7 @@ def limited(count: int, spec: Spec, part: str) -> int:
 
 def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Make the task and look at its data; returns what the folder states, and the labels."""
-    from downpour.tasks.own import own_task
+    from downpour.learning.tasks.own import own_task
 
     task = own_task(spec)
     counts, sketches = {}, {}
@@ -176,8 +176,8 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
 
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
     """Return how many examples a part has, and sketches of some of those that are used."""
-    from downpour.tasks.own import examples_of, mistake, theirs
-    from downpour.tasks.sketch import resemble, sketched
+    from downpour.learning.tasks.own import examples_of, mistake, theirs
+    from downpour.learning.tasks.sketch import resemble, sketched
 
     examples = examples_of(task, spec, part)
     if isinstance(examples, tuple | dict):
@@ -215,8 +215,8 @@ def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
 
     There are `count` training examples, used or not.
     """
-    from downpour.models import generators
-    from downpour.tasks.own import mistake, theirs
+    from downpour.learning.models import generators
+    from downpour.learning.tasks.own import mistake, theirs
 
     with theirs(spec, "labels() fails"), generators.seeded(spec.seed):
         given = task.labels()

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_map
 
-from downpour.tasks.task import Batch, ExampleList, Task
+from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 Indices = NDArray[np.int64]
 

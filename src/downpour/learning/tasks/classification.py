@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from downpour import models
-from downpour.datasets import PreparedDataset
-from downpour.spec import Spec
-from downpour.tasks.feed import Feed
-from downpour.tasks.objective import batch_loss, correct
-from downpour.tasks.task import Batch, ExampleList, Task
+from downpour.core.spec import Spec
+from downpour.learning import models
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks.feed import Feed
+from downpour.learning.tasks.objective import batch_loss, correct
+from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 class Classification(Task):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from downpour.datasets import Examples, PreparedDataset
-from downpour.spec import Spec
-from downpour.tasks.batches import moved
+from downpour.core.spec import Spec
+from downpour.learning.datasets import Examples, PreparedDataset
+from downpour.learning.tasks.batches import moved
 
 
 class Feed:

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour import models
-from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
-from downpour.models import generators
-from downpour.spec import Spec
-from downpour.tasks import Data
-from downpour.tasks.agreement import TaskData, check_examples
-from downpour.tasks.batches import batch_of
-from downpour.tasks.classification import Classification
-from downpour.tasks.own import examples_of, mistake, overrides, own_task, theirs
-from downpour.tasks.task import Batch, ExampleList, Task
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning import models
+from downpour.learning.datasets import PreparedDataset
+from downpour.learning.models import generators
+from downpour.learning.tasks import Data
+from downpour.learning.tasks.agreement import TaskData, check_examples
+from downpour.learning.tasks.batches import batch_of
+from downpour.learning.tasks.classification import Classification
+from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
+from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from downpour.spec import Spec
+from downpour.core.spec import Spec
 
 
 def batch_loss(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from downpour.allowlist import load_factory
-from downpour.blame import describe_error, users_errors, with_place
-from downpour.errors import DownpourError, SpecError
-from downpour.models import generators
-from downpour.spec import Spec
-from downpour.tasks.task import ExampleList, Task
+from downpour.base.errors import DownpourError, SpecError
+from downpour.core.spec import Spec
+from downpour.learning.allowlist import load_factory
+from downpour.learning.blame import describe_error, users_errors, with_place
+from downpour.learning.models import generators
+from downpour.learning.tasks.task import ExampleList, Task
 
 NEEDED = ("model", "examples", "loss")
 

@@ -15,8 +15,8 @@ import torch
 import xxhash
 from torch.utils._pytree import tree_leaves
 
-from downpour.models import generators
-from downpour.tasks.task import ExampleList
+from downpour.learning.models import generators
+from downpour.learning.tasks.task import ExampleList
 
 _TOLERANCE = 1e-3
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.hybrid import first_dense
-from downpour.training.probe import Probe, check_same_bytes, probed, refused
-from downpour.training.step import BatchPart
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.probe import Probe, check_same_bytes, probed, refused
+from downpour.learning.training.sliced_step import first_dense
+from downpour.learning.training.step import BatchPart
 
 
 def check_cut(loaded: LoadedTask, part: BatchPart) -> None:

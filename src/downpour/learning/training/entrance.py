@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from downpour.training.layers import Layer
+from downpour.learning.training.layers import Layer
 
 
 class EntranceDone(BaseException):

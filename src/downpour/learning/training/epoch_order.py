@@ -24,9 +24,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.datasets.seeding import random_order
-from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets.seeding import random_order
 
 Indices = NDArray[np.int64]
 

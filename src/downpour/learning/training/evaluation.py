@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from downpour.errors import NonFinite
-from downpour.models import generators
-from downpour.tasks.batches import Indices
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import shown, theirs
-from downpour.training import numerics
-from downpour.values import Evaluation, Part
+from downpour.base.errors import NonFinite
+from downpour.base.values import Evaluation, Part
+from downpour.learning.models import generators
+from downpour.learning.tasks.batches import Indices
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import shown, theirs
+from downpour.learning.training import numerics
 
 _METRICS_MAX = 1000
 """Each is added up after every batch, told in messages, and a line of every evaluation."""

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from downpour.models import outputs_needed
-from downpour.spec import Spec
-from downpour.tasks.objective import batch_loss
-from downpour.training import numerics
-from downpour.values import DatasetFacts
+from downpour.base.values import DatasetFacts
+from downpour.core.spec import Spec
+from downpour.learning.models import outputs_needed
+from downpour.learning.tasks.objective import batch_loss
+from downpour.learning.training import numerics
 
 Counted = nn.Conv2d | nn.Linear | nn.LSTM
 

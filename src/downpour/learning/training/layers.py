@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from downpour.blame import users_errors
+from downpour.learning.blame import users_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,21 +21,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.errors import FileCorrupt, NonFinite
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.batches import batch_order, part_of, samples_in
-from downpour.training.hybrid import Everything, HybridStep
-from downpour.training.optimizers import Optimizers
-from downpour.training.parameters import (
+from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
+from downpour.learning.training.optimizers import Optimizers
+from downpour.learning.training.parameters import (
     Arrays,
     check_finite,
     infinite_constants,
     load_parameters,
     parameters_of,
 )
-from downpour.training.schedule import Position, rate_factor
-from downpour.training.step import BatchPart, GradientOf, train_step
+from downpour.learning.training.schedule import Position, rate_factor
+from downpour.learning.training.sliced_step import Everything, HybridStep
+from downpour.learning.training.step import BatchPart, GradientOf, train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import xxhash
 
-from downpour.accelerators import card_of
-from downpour.devices import Device
-from downpour.values import NumericClass
+from downpour.base.devices import Device
+from downpour.base.values import NumericClass
+from downpour.learning.accelerators import card_of
 
 _WIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _DECISIVE = (

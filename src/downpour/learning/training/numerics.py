@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from downpour.accelerators import in_use, module_of
-from downpour.devices import CPU, Device
-from downpour.errors import OutOfMemory
-from downpour.models import generators
-from downpour.spec import Spec
-from downpour.tasks.own import is_lack_of_memory
+from downpour.base.devices import CPU, Device
+from downpour.base.errors import OutOfMemory
+from downpour.core.spec import Spec
+from downpour.learning.accelerators import in_use, module_of
+from downpour.learning.models import generators
+from downpour.learning.tasks.own import is_lack_of_memory
 
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two steps; odd and irregular, so that both halves of a seed differ."""

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from downpour.errors import FileCorrupt
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import not_default, overrides, theirs
-from downpour.training.parameters import Arrays, array_of, copy_into
-from downpour.training.plain import unwrapped
+from downpour.base.errors import FileCorrupt
+from downpour.core.spec import Spec
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import not_default, overrides, theirs
+from downpour.learning.training.parameters import Arrays, array_of, copy_into
+from downpour.learning.training.plain import unwrapped
 
 Groups = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.errors import FileCorrupt, NonFinite
+from downpour.base.errors import FileCorrupt, NonFinite
 
 Arrays = dict[str, NDArray[Any]]
 

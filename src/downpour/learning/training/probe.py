@@ -18,15 +18,15 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from downpour.blame import describe_error, users_errors
-from downpour.errors import DownpourError, SpecError
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import is_lack_of_memory
-from downpour.training import numerics
-from downpour.training.layers import Layer, layers_of
-from downpour.training.layout import exact_copy
-from downpour.training.parameters import array_of
-from downpour.training.step import BatchPart, add_gradient
+from downpour.base.errors import DownpourError, SpecError
+from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import is_lack_of_memory
+from downpour.learning.training import numerics
+from downpour.learning.training.layers import Layer, layers_of
+from downpour.learning.training.parameters import array_of
+from downpour.learning.training.step import BatchPart, add_gradient
+from downpour.learning.training.tensor_memory import exact_copy
 
 _NUMBERS_MOVED = 2.5
 """An optimizer with momentum reads three numbers of each parameter's and writes two; the

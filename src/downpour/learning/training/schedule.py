@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import shown, theirs
+from downpour.core.spec import Spec
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import shown, theirs
 
 _USUAL_WARMUP = 5 / 90
 

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from downpour.errors import SpecError
-from downpour.models import generators
-from downpour.tasks.loaded import LoadedTask
-from downpour.training.entrance import Entrance, EntranceDone
-from downpour.training.layers import Layer, layers_of
-from downpour.training.step import BatchPart, add_gradient
+from downpour.base.errors import SpecError
+from downpour.learning.models import generators
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.entrance import Entrance, EntranceDone
+from downpour.learning.training.layers import Layer, layers_of
+from downpour.learning.training.step import BatchPart, add_gradient
 
 Seed = Callable[[int], None]
 """Sets the generators for a part of a batch, by its number."""

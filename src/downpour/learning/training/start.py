@@ -13,8 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.errors import SpecError
-from downpour.training.parameters import array_of, copy_into, is_finite
+from downpour.base.errors import SpecError
+from downpour.learning.training.parameters import array_of, copy_into, is_finite
 
 _NAMED = 3
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.tasks.batches import Indices
-from downpour.tasks.loaded import LoadedTask
-from downpour.training import numerics
-from downpour.training.optimizers import Optimizers
+from downpour.learning.tasks.batches import Indices
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import numerics
+from downpour.learning.training.optimizers import Optimizers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

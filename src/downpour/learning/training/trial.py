@@ -22,19 +22,19 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.blame import users_errors
-from downpour.devices import CPU
-from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
-from downpour.spec import Spec
-from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import overrides, told
-from downpour.training.batches import batches_in, samples_in
-from downpour.training.cut import check_cut
-from downpour.training.evaluation import evaluate_on
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import Arrays, array_of, load_parameters, parameters_of
-from downpour.training.step import batch_parts
-from downpour.values import unmeasured
+from downpour.base.devices import CPU
+from downpour.base.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
+from downpour.base.values import unmeasured
+from downpour.core.spec import Spec
+from downpour.learning.blame import users_errors
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import overrides, told
+from downpour.learning.training.cut import check_cut
+from downpour.learning.training.epoch_order import batches_in, samples_in
+from downpour.learning.training.evaluation import evaluate_on
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import Arrays, array_of, load_parameters, parameters_of
+from downpour.learning.training.step import batch_parts
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from downpour.errors import DownpourError, OtherDirectory, SpecError, Unreachable, Untrusted
-from downpour.node.worker import next_address
-from downpour.rpc import CALL_SECONDS, Address, ManagerClient, Trust, parse_address
-from downpour.store import SharedDirectory
-from downpour.store.lease import leader_of
-from downpour.store.location import seen_location
-from downpour.values import DEFAULT_MANAGER, DEFAULT_SHARED
+from downpour.base.errors import DownpourError, OtherDirectory, SpecError, Unreachable, Untrusted
+from downpour.base.values import DEFAULT_MANAGER, DEFAULT_SHARED
+from downpour.core.node.worker import next_address
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import leader_of
+from downpour.files.store.location import seen_location
+from downpour.network.rpc import CALL_SECONDS, Address, ManagerClient, Trust, parse_address
 
 
 class Managers:

@@ -17,7 +17,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from downpour.errors import (
+from downpour.base.errors import (
     DeadlineExceeded,
     Refused,
     SharedDirectoryError,

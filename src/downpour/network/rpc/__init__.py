@@ -6,11 +6,16 @@ Outside this folder there are no structs, transports or Thrift exceptions. Who i
 the names of files.
 """
 
-from downpour.rpc.address import Address, parse_address
-from downpour.rpc.client import CALL_SECONDS, ManagerClient, WorkerClient
-from downpour.rpc.generated.constants import PROTOCOL
-from downpour.rpc.indices import PACKED_BYTES_MAX, PackedIndices, pack_indices, unpack_indices
-from downpour.rpc.messages import (
+from downpour.network.rpc.address import Address, parse_address
+from downpour.network.rpc.client import CALL_SECONDS, ManagerClient, WorkerClient
+from downpour.network.rpc.generated.constants import PROTOCOL
+from downpour.network.rpc.indices import (
+    PACKED_BYTES_MAX,
+    PackedIndices,
+    pack_indices,
+    unpack_indices,
+)
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -26,9 +31,9 @@ from downpour.rpc.messages import (
     WorkerInfo,
     WorkerStatus,
 )
-from downpour.rpc.server import Limits, Server, listen
-from downpour.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
-from downpour.rpc.trust import OPEN, Trust
+from downpour.network.rpc.server import Limits, Server, listen
+from downpour.network.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
+from downpour.network.rpc.trust import OPEN, Trust
 
 __all__ = [
     "CALL_SECONDS",

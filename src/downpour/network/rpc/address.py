@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 
-from downpour.errors import SpecError
-from downpour.values import DEFAULT_PORT
+from downpour.base.errors import SpecError
+from downpour.base.values import DEFAULT_PORT
 
 _ACCEPTED = "an address is HOST, HOST:PORT or [IPV6]:PORT, with a port from 1 to 65535"
 # The longest name in DNS has 253 characters.

@@ -11,12 +11,13 @@ import secrets
 from types import ModuleType, NoneType
 from typing import Any, Self, TypeVar
 
-from downpour.errors import IncompatiblePeer
-from downpour.rpc.address import Address
-from downpour.rpc.connection import Peer
-from downpour.rpc.field_error import FieldError
-from downpour.rpc.generated import Manager, Worker
-from downpour.rpc.messages import (
+from downpour.base.errors import IncompatiblePeer
+from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.network.rpc.address import Address
+from downpour.network.rpc.connection import Peer
+from downpour.network.rpc.field_error import FieldError
+from downpour.network.rpc.generated import Manager, Worker
+from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
     Heartbeat,
@@ -29,9 +30,8 @@ from downpour.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.rpc.trust import OPEN, Trust
-from downpour.rpc.wire import from_wire, to_wire
-from downpour.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.network.rpc.trust import OPEN, Trust
+from downpour.network.rpc.wire import from_wire, to_wire
 
 CALL_SECONDS = 10.0
 """The deadline of a call, unless a client has another."""

@@ -21,7 +21,7 @@ from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 from thrift.Thrift import TApplicationException, TMessageType
 
-from downpour.errors import (
+from downpour.base.errors import (
     DeadlineExceeded,
     IncompatiblePeer,
     ProtocolError,
@@ -31,11 +31,11 @@ from downpour.errors import (
     Unreachable,
     Untrusted,
 )
-from downpour.rpc import frames, handshake
-from downpour.rpc.address import Address
-from downpour.rpc.field_error import Shown
-from downpour.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.rpc.trust import OPEN, Trust
+from downpour.network.rpc import frames, handshake
+from downpour.network.rpc.address import Address
+from downpour.network.rpc.field_error import Shown
+from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
+from downpour.network.rpc.trust import OPEN, Trust
 
 
 class Peer:

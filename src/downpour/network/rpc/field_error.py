@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.errors import IncompatiblePeer
+from downpour.base.errors import IncompatiblePeer
 
 
 class FieldError(IncompatiblePeer):

@@ -18,7 +18,7 @@ from typing import Any
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
-from downpour.errors import IncompatiblePeer
+from downpour.base.errors import IncompatiblePeer
 
 FRAME_BYTES_MAX = 16 * 2**20
 

@@ -27,10 +27,10 @@ from typing import Any, NoReturn
 
 from thrift.Thrift import TApplicationException, TMessageType
 
-from downpour.errors import Unreachable, Untrusted
-from downpour.rpc import frames
-from downpour.rpc.address import Address
-from downpour.rpc.trust import Trust
+from downpour.base.errors import Unreachable, Untrusted
+from downpour.network.rpc import frames
+from downpour.network.rpc.address import Address
+from downpour.network.rpc.trust import Trust
 
 UNTRUSTED = 401
 """The kind of a TApplicationException that turns a caller away; Thrift's own end far below."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from downpour.errors import IncompatiblePeer
-from downpour.rpc.messages import IndexArray
+from downpour.base.errors import IncompatiblePeer
+from downpour.network.rpc.messages import IndexArray
 
 # Half of the largest frame, which holds the rest of the task as well.
 PACKED_BYTES_MAX = 8 * 2**20

@@ -2,7 +2,7 @@
 
 They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
 and nothing outside this folder ever sees a struct. What files and the scheduler share with the
-messages (attempts, updates, published files) is in `downpour.values`. Counts and sizes are not
+messages (attempts, updates, published files) is in `downpour.base.values`. Counts and sizes are not
 negative and seconds are finite; `wire.py` refuses all else.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from downpour.values import (
+from downpour.base.values import (
     AttemptId,
     ExperimentState,
     Forecast,

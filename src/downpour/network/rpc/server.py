@@ -23,10 +23,10 @@ from typing import Any, Self
 from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TTransportException
 
-from downpour.errors import SpecError
-from downpour.rpc import frames, handshake
-from downpour.rpc.address import Address
-from downpour.rpc.trust import OPEN, Trust
+from downpour.base.errors import SpecError
+from downpour.network.rpc import frames, handshake
+from downpour.network.rpc.address import Address
+from downpour.network.rpc.trust import OPEN, Trust
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, get_type_hints
 
-from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
-from downpour.rpc.field_error import FieldError, Shown, shown
-from downpour.rpc.generated import Manager, Worker
-from downpour.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.rpc.messages import (
+from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.host.text import shortened
+from downpour.network.rpc.field_error import FieldError, Shown, shown
+from downpour.network.rpc.generated import Manager, Worker
+from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -28,11 +30,9 @@ from downpour.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.rpc.server import CallRejected, Limits, Server
-from downpour.rpc.trust import OPEN, Trust
-from downpour.rpc.wire import reader, writer
-from downpour.text import shortened
-from downpour.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.network.rpc.server import CallRejected, Limits, Server
+from downpour.network.rpc.trust import OPEN, Trust
+from downpour.network.rpc.wire import reader, writer
 
 
 class ManagerService(Protocol):

@@ -15,9 +15,9 @@ import stat
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from downpour.credentials import Credentials
-from downpour.errors import SpecError
-from downpour.user_file import open_user_file
+from downpour.base.errors import SpecError
+from downpour.host.credentials import Credentials
+from downpour.host.user_file import open_user_file
 
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN_BYTES_MAX = 4096

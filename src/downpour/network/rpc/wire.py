@@ -22,13 +22,13 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from thrift.Thrift import TType
 
-from downpour.errors import IncompatiblePeer
-from downpour.rpc.field_error import FieldError
-from downpour.rpc.generated import ttypes
-from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
-from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.text import shortened
-from downpour.values import BARE_NAME, Part, PublishedFile, is_bare_name
+from downpour.base.errors import IncompatiblePeer
+from downpour.base.values import BARE_NAME, Part, PublishedFile, is_bare_name
+from downpour.host.text import shortened
+from downpour.network.rpc.field_error import FieldError
+from downpour.network.rpc.generated import ttypes
+from downpour.network.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
+from downpour.network.rpc.messages import IndexArray, IndicesFile
 
 Convert = Callable[[Any], Any]
 _Value = TypeVar("_Value")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
 from downpour.predictor import MODELS, Predictor, make
 from downpour.predictor.fitting.recipe import train
 from downpour.predictor.fitting.scoring import Score, StageOutcomes, folds, replay_job, scores

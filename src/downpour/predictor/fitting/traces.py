@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from downpour.errors import SpecError
+from downpour.base.errors import SpecError
+from downpour.host.user_file import open_user_file, read_user_file
 from downpour.predictor.base import Array
 from downpour.predictor.features import ELAPSED, STATE
-from downpour.user_file import open_user_file, read_user_file
 
 KEYS = ("job", "round", "worker")
 TARGET = "completion_s"

@@ -6,14 +6,14 @@ relies on the core's state where it can count by itself.
 
 from __future__ import annotations
 
-from downpour.records.recovery import replay
-from downpour.scheduler import Scheduler, durable, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.invariants import check_invariants
-from downpour.simulator.disk import Disk
-from downpour.simulator.environment import Observation, Observer, Stories
-from downpour.values import BLAMELESS
+from downpour.base.values import BLAMELESS
+from downpour.core.scheduler import Scheduler, durable, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
+from downpour.files.records.recovery import replay
+from downpour.virtual.simulated.disk import Disk
+from downpour.virtual.simulated.environment import Observation, Observer, Stories
 
 TaskKey = tuple[str, int, int]
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from downpour.modes import mode_of
-from downpour.scheduler import Checkpoint, Entry, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.simulator.checks import expect
-from downpour.simulator.disk import Disk
-from downpour.simulator.environment import Observation, Observer, Stories
-from downpour.simulator.fake_files import WHOLE, Cut, Version, first_version, loss_of
-from downpour.simulator.push_check import PushCheck
-from downpour.spec import ResolvedSpec
-from downpour.store import layout
-from downpour.stragglers import POLICIES
-from downpour.values import ExperimentState, PublishedFile
+from downpour.base.values import ExperimentState, PublishedFile
+from downpour.core.modes import mode_of
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES
+from downpour.files.store import layout
+from downpour.virtual.checks.checks import expect
+from downpour.virtual.checks.push_check import PushCheck
+from downpour.virtual.simulated.disk import Disk
+from downpour.virtual.simulated.environment import Observation, Observer, Stories
+from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version, loss_of
 
 
 @dataclass(slots=True)

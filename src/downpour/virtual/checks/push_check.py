@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from downpour.modes import Mode, mode_of
-from downpour.scheduler import Entry, Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.simulator import fake_files
-from downpour.simulator.checks import expect
-from downpour.simulator.disk import Disk
-from downpour.simulator.environment import Observation, Observer, Stories
-from downpour.spec import ResolvedSpec
-from downpour.store import layout
-from downpour.values import PublishedFile
+from downpour.base.values import PublishedFile
+from downpour.core.modes import Mode, mode_of
+from downpour.core.scheduler import Entry, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import layout
+from downpour.virtual.checks.checks import expect
+from downpour.virtual.simulated import fake_files
+from downpour.virtual.simulated.disk import Disk
+from downpour.virtual.simulated.environment import Observation, Observer, Stories
 
 _ROUNDING_SECONDS = 1e-6
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.simulator.checks import expect
-from downpour.simulator.environment import Observer, WorkerAction
-from downpour.values import AttemptId
+from downpour.base.values import AttemptId
+from downpour.virtual.checks.checks import expect
+from downpour.virtual.simulated.environment import Observer, WorkerAction
 
 _STEP_SECONDS = 0.1
 """The time that a worker has to stop an attempt, unless its training ends before."""

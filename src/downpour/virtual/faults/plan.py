@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from downpour.modes import APART, MODES
-from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
-from downpour.simulator.environment import Timings
-from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.manager import DEATH_POINTS
-from downpour.spec import Option, ResolvedSpec
-from downpour.stragglers import POLICIES, Policy
+from downpour.core.modes import APART, MODES
+from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.stragglers import POLICIES, Policy
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
+from downpour.virtual.simulated.environment import Timings
+from downpour.virtual.simulated.manager import DEATH_POINTS
 
 # More than all faults of a run can use up: such an experiment must finish.
 RETRIES_ENOUGH = 1000

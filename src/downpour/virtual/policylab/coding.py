@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from downpour.policylab.conditions import Conditions
-from downpour.policylab.ledger import RoundOutcome
+from downpour.virtual.policylab.conditions import Conditions
+from downpour.virtual.policylab.ledger import RoundOutcome
 
 TOLERATED = 1
 COPIES = 2

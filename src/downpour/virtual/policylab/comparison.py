@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from downpour.policylab.coding import CODES
-from downpour.policylab.conditions import Conditions
-from downpour.policylab.given_machines import GivenMachines
-from downpour.policylab.ledger import Ledger, RoundOutcome
-from downpour.policylab.reference import Reference, reference
+from downpour.base.values import Evaluation
+from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor import Predictor
-from downpour.simulator.cluster import Cluster
-from downpour.simulator.disk import DiskTimings
-from downpour.simulator.environment import Timings
-from downpour.simulator.plan import RETRIES_ENOUGH, Plan
-from downpour.spec import Option, ResolvedSpec
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import Evaluation
+from downpour.virtual.faults.plan import RETRIES_ENOUGH, Plan
+from downpour.virtual.policylab.coding import CODES
+from downpour.virtual.policylab.conditions import Conditions
+from downpour.virtual.policylab.given_machines import GivenMachines
+from downpour.virtual.policylab.ledger import Ledger, RoundOutcome
+from downpour.virtual.policylab.reference import Reference, reference
+from downpour.virtual.simulated.disk import DiskTimings
+from downpour.virtual.simulated.environment import Timings
+from downpour.virtual.trials.cluster import Cluster
 
 ORACLES: dict[str, Callable[[Reference], float]] = {
     "oracle-best-hosts": lambda known: known.best_hosts,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from downpour.policylab.curves import Curve
-from downpour.values import SystemState
+from downpour.base.values import SystemState
+from downpour.virtual.policylab.curves import Curve
 
 SAMPLES = 3200
 """In a shard of the usual size."""

@@ -13,9 +13,9 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from downpour.policylab.comparison import BASELINE, ORACLES, Trial
-from downpour.policylab.tables import by_policy, measured
-from downpour.reports.style import LIGHT, styled
+from downpour.experiments.figures.style import LIGHT, styled
+from downpour.virtual.policylab.comparison import BASELINE, ORACLES, Trial
+from downpour.virtual.policylab.tables import by_policy, measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from downpour.policylab.conditions import Conditions
-from downpour.policylab.curves import Stretch
-from downpour.simulator.machines import Course
-from downpour.values import AttemptId, SystemState
+from downpour.base.values import AttemptId, SystemState
+from downpour.virtual.policylab.conditions import Conditions
+from downpour.virtual.policylab.curves import Stretch
+from downpour.virtual.simulated.machines import Course
 
 
 class GivenMachines:

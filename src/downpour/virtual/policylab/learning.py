@@ -17,18 +17,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.errors import SpecError
-from downpour.policylab.ledger import RoundOutcome
-from downpour.spec import Spec
-from downpour.splitters import divide
-from downpour.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
-from downpour.tasks import open_data, prepare_data
-from downpour.tasks.loaded import load
-from downpour.training.evaluation import evaluate
-from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import load_parameters, parameters_of
-from downpour.values import AttemptId, Evaluation
+from downpour.base.errors import SpecError
+from downpour.base.values import AttemptId, Evaluation
+from downpour.core.spec import Spec
+from downpour.core.splitters import divide
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold
+from downpour.files.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
+from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import load_parameters, parameters_of
+from downpour.virtual.policylab.ledger import RoundOutcome
 
 _NAME = "learning"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler import facts
-from downpour.simulator.environment import Observation, Observer, Timings
-from downpour.values import AttemptId, ExperimentState
+from downpour.base.values import AttemptId, ExperimentState
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.virtual.simulated.environment import Observation, Observer, Timings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

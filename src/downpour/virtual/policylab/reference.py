@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from statistics import median
 
-from downpour.policylab.conditions import Conditions
+from downpour.virtual.policylab.conditions import Conditions
 
 STRAGGLER = 1.5
 """A straggler takes longer than this many times the round's median."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from downpour.errors import SpecError, did_you_mean
-from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
-from downpour.policylab.traced import Recording, TracedJob
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.virtual.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.virtual.policylab.traced import Recording, TracedJob
 
 Make = Callable[..., Conditions]
 

@@ -14,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from downpour.policylab.comparison import Trial
-from downpour.reports.statistics import Estimate
+from downpour.experiments.reading.statistics import Estimate
+from downpour.virtual.policylab.comparison import Trial
 
 _NO_WORK = "oracle"
 _HOUR_SECONDS = 3600.0

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from downpour.errors import SpecError
-from downpour.policylab.conditions import SAMPLES
-from downpour.policylab.curves import Curve
+from downpour.base.errors import SpecError
+from downpour.base.values import SystemState
+from downpour.host.user_file import read_user_file
 from downpour.predictor.features import ELAPSED, STATE
 from downpour.predictor.fitting.traces import REQUIRED, TARGET, Traces, read_traces
-from downpour.user_file import read_user_file
-from downpour.values import SystemState
+from downpour.virtual.policylab.conditions import SAMPLES
+from downpour.virtual.policylab.curves import Curve
 
 _REPORTS = (10, 25, 50)
 _SHARES = (*(percent / 100 for percent in _REPORTS), 1.0)

@@ -1,5 +1,1 @@
-"""The simulator: drives the scheduler core with virtual time, from one seed, through every fault.
-
-Nothing here reads a clock, a file or a socket, and there is one thread: the same plan always gives
-the same story.
-"""
+"""A cluster in virtual time: processes, network, disk and clock."""

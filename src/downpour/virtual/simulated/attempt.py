@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from downpour.node.attempt import HeldAttempt
-from downpour.node.step_loop import StepLoop
-from downpour.simulator.machines import Course
-from downpour.simulator.messages import TrainRequest
+from downpour.core.node.attempt import HeldAttempt
+from downpour.core.node.step_loop import StepLoop
+from downpour.virtual.simulated.machines import Course
+from downpour.virtual.simulated.messages import TrainRequest
 
 Phase = Literal["waiting", "reading", "training", "saving", "publishing", "reporting"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.simulator.clock import Process
-from downpour.simulator.environment import Environment
-from downpour.simulator.network import Answer
-from downpour.spec import ResolvedSpec
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.environment import Environment
+from downpour.virtual.simulated.network import Answer
 
 _AGAIN_SECONDS = 1.0
 

@@ -1,34 +1,34 @@
-"""Runs a manager's commands in virtual time, as `manager/command_runner.py` does in real time.
+"""Runs a manager's commands in virtual time; `cluster/manager/command_runner.py` is the real one.
 
-`node/effects.py` says which commands wait for each other; here each lane is a queue of jobs. The
-result of a command comes back to the manager as an event.
+`core/node/effects.py` says which commands wait for each other; here each lane is a queue of jobs.
+The result of a command comes back to the manager as an event.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.node.answers import Answers
-from downpour.node.effects import Effects
-from downpour.node.roster import Registry
-from downpour.scheduler import Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.simulator import fake_files
-from downpour.simulator.disk import LOOK_AGAIN_SECONDS
-from downpour.simulator.environment import Environment
-from downpour.simulator.fake_files import update_of
-from downpour.simulator.messages import TrainRequest
-from downpour.simulator.network import UNREACHABLE
-from downpour.store import layout
-from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
-
-if TYPE_CHECKING:
-    from downpour.simulator.manager import SimulatedManager
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import AttemptId, Evaluation, ExperimentState, PublishedFile
+from downpour.core.node.answers import Answers
+from downpour.core.node.effects import Effects
+from downpour.core.node.roster import Registry
+from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.files.store import layout
+from downpour.virtual.simulated import fake_files
+from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.disk import LOOK_AGAIN_SECONDS
+from downpour.virtual.simulated.environment import Environment
+from downpour.virtual.simulated.fake_files import update_of
+from downpour.virtual.simulated.messages import TrainRequest
+from downpour.virtual.simulated.network import UNREACHABLE
 
 Done = Callable[[], None]
 Job = Callable[[Done], None]
@@ -59,10 +59,30 @@ class _Lane:
             self._jobs.popleft()(self._next)
 
 
+class Commander(Process):
+    """A process that has commands carried out; what comes of them is posted to it as events."""
+
+    core: Scheduler
+    term: int
+
+    @property
+    @abstractmethod
+    def now_seconds(self) -> float:
+        """Experiment time."""
+
+    @abstractmethod
+    def post(self, event: on.Event) -> None:
+        """Queue an event."""
+
+    @abstractmethod
+    def crash(self, why: str) -> None:
+        """Die at once."""
+
+
 class SimulatedCommandRunner(Effects[[Done]]):
     """What a manager does besides deciding."""
 
-    def __init__(self, environment: Environment, manager: SimulatedManager) -> None:
+    def __init__(self, environment: Environment, manager: Commander) -> None:
         self._environment = environment
         self._manager = manager
         self._answers = Answers(manager.post, lambda: manager.now_seconds)
@@ -89,7 +109,7 @@ class SimulatedCommandRunner(Effects[[Done]]):
         return self._roster.enter(name, identity, _Registered(address)).name
 
     def connection_ended(self, address: str) -> None:
-        """Call back the workers heard from there, as `manager/connection_monitor.py` does."""
+        """Call back the workers heard from there, as the real one does."""
         for name in self._roster.names():
             entry = self._roster.get(name)
             if entry is not None and entry.address == address:

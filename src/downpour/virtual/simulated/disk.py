@@ -18,13 +18,13 @@ from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.node.journal import Line, Segment, in_order
-from downpour.records.recovery import belongs_elsewhere
-from downpour.simulator.clock import Clock, Process
-from downpour.store.memory import MemoryStore
-from downpour.store.os_errors import reading, writing
-from downpour.values import PublishedFile
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line, Segment, in_order
+from downpour.files.records.recovery import belongs_elsewhere
+from downpour.files.store.memory import MemoryStore
+from downpour.files.store.os_errors import reading, writing
+from downpour.virtual.simulated.clock import Clock, Process
 
 LOOK_AGAIN_SECONDS = 0.5
 _LEFT_SHARE = 0.3

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from downpour.node.journal import Line
+from downpour.base.values import AttemptId
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor import Predictor
-from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler import events as on
-from downpour.simulator.clock import Clock
-from downpour.simulator.disk import Disk, DiskTimings
-from downpour.simulator.machines import Machines
-from downpour.simulator.network import Network
-from downpour.stragglers import POLICIES, Policy
-from downpour.values import AttemptId
+from downpour.virtual.simulated.clock import Clock
+from downpour.virtual.simulated.disk import Disk, DiskTimings
+from downpour.virtual.simulated.machines import Machines
+from downpour.virtual.simulated.network import Network
 
 Stories = dict[str, list[Line]]
 """The journaled lines of each experiment."""

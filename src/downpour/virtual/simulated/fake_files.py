@@ -14,8 +14,8 @@ from itertools import accumulate
 
 import xxhash
 
-from downpour.spec import ResolvedSpec
-from downpour.values import PublishedFile, Update
+from downpour.base.values import PublishedFile, Update
+from downpour.core.spec import ResolvedSpec
 
 Portion = tuple[int, int]
 """The range of a shard's samples (first, last + 1), where its round was cut anew."""

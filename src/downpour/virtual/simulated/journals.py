@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import JournalWriter, Line, Segment
-from downpour.node.journaling import Journaling
-from downpour.scheduler import Entry, Scheduler
-from downpour.scheduler import events as on
-from downpour.scheduler.facts import Fact
-from downpour.simulator.clock import Process
-from downpour.simulator.disk import Disk
+from downpour.base.errors import SharedDirectoryError
+from downpour.core.node.journal import JournalWriter, Line, Segment
+from downpour.core.node.journaling import Journaling
+from downpour.core.scheduler import Entry, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.facts import Fact
+from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.disk import Disk
 
 
 class MemorySegments:
@@ -43,7 +43,7 @@ class MemorySegments:
 
 
 class SimulatedPersistence:
-    """The journals of a manager, as `manager/persistence.py` has them, without the record.
+    """The journals of a manager, as `cluster/manager/persistence.py` has them, without the record.
 
     Args:
         disk: the simulated directory.

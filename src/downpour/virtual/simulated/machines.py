@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from downpour.values import AttemptId, SystemState
+from downpour.base.values import AttemptId, SystemState
 
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 

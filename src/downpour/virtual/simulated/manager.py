@@ -1,8 +1,8 @@
 """A manager that is driven by a `ManagerNode` in virtual time, and can die at any point.
 
-It drives the node as `manager/driver.py` does, and answers calls as `manager/service.py` does. A
-fault can name the point at which it dies (`die_at`), because a random moment hardly ever lies
-between journaling and acting.
+It drives the node as `cluster/manager/driver.py` does, and answers calls as
+`cluster/manager/service.py` does. A fault can name the point at which it dies (`die_at`), because a
+random moment hardly ever lies between journaling and acting.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from downpour.errors import SharedDirectoryError
-from downpour.node.journal import JournalWriter
-from downpour.node.manager import (
+from downpour.base.errors import SharedDirectoryError
+from downpour.base.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
+from downpour.core.node.journal import JournalWriter
+from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,
     LOOK_SECONDS,
     STOOD_STILL_SECONDS,
@@ -25,18 +26,16 @@ from downpour.node.manager import (
     Step,
     heartbeat_reply,
 )
+from downpour.core.scheduler import Entry, Output, Scheduler, SchedulerOptions
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.recovery import next_order, replay
 from downpour.predictor.forecaster import Forecaster
-from downpour.records.recovery import next_order, replay
-from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions
-from downpour.scheduler import events as on
-from downpour.simulator.clock import Process
-from downpour.simulator.command_runner import SimulatedCommandRunner
-from downpour.simulator.environment import Environment, Observation, Stories
-from downpour.simulator.journals import SimulatedPersistence
-from downpour.simulator.messages import RegistrationReply
-from downpour.simulator.network import STOPPING, Answer, Refusal
-from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
+from downpour.virtual.simulated.command_runner import Commander, SimulatedCommandRunner
+from downpour.virtual.simulated.environment import Environment, Observation, Stories
+from downpour.virtual.simulated.journals import SimulatedPersistence
+from downpour.virtual.simulated.messages import RegistrationReply
+from downpour.virtual.simulated.network import STOPPING, Answer, Refusal
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
 DEATH_POINTS: tuple[DeathPoint, ...] = (
@@ -56,7 +55,7 @@ Node = ManagerNode[Answer]
 _Item = Posted[Answer] | Asked[Answer]
 
 
-class SimulatedManager(Process):
+class SimulatedManager(Commander):
     """One life of a manager; `on_death` starts the next."""
 
     journal_class: type[JournalWriter] = JournalWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from downpour.values import AttemptId, PublishedFile
+from downpour.base.values import AttemptId, PublishedFile
 
 
 class TrainRequest(NamedTuple):

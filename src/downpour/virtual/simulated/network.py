@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from downpour.simulator.clock import Clock, Process
+from downpour.virtual.simulated.clock import Clock, Process
 
 Answer = Callable[[Any], None]
 Failed = Callable[[str], None]

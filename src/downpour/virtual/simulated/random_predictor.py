@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from downpour.base.values import Forecast
 from downpour.predictor.base import Features, Request
-from downpour.values import Forecast
 
 _SPREAD = 1.0
 _TYPICAL_SECONDS = 2.0

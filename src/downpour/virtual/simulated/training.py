@@ -1,31 +1,47 @@
 """Carries out the attempts of a simulated worker: it reads, lets time pass, saves and publishes.
 
-Its visible actions are those of `worker/task.py` and `worker/snapshots.py`. A task has a hundred
-steps; the time of each follows from the course of the machine.
+Its visible actions are those of `cluster/worker/task_runner.py` and `cluster/worker/snapshots.py`.
+A task has a hundred steps; the time of each follows from the course of the machine.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from downpour.errors import StoreError
-from downpour.node.snapshot_schedule import PATIENCE_SECONDS
-from downpour.node.step_loop import NextStep, StepLoop
-from downpour.node.worker import Stopped
-from downpour.simulator import fake_files
-from downpour.simulator.attempt import Phase, SimulatedAttempt
-from downpour.simulator.environment import Environment
-from downpour.simulator.machines import Course
-from downpour.store import layout
-from downpour.values import Failure, FailureKind, PublishedFile, Snapshot
-
-if TYPE_CHECKING:
-    from downpour.simulator.worker import SimulatedWorker
+from downpour.base.errors import StoreError
+from downpour.base.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
+from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
+from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.node.worker import End, Stopped, WorkerNode
+from downpour.files.store import layout
+from downpour.virtual.simulated import fake_files
+from downpour.virtual.simulated.attempt import Phase, SimulatedAttempt
+from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.environment import Environment, What
+from downpour.virtual.simulated.machines import Course
 
 _PERCENT = 100
 # At the time of a step, the share may be a rounding error below it.
 _ROUNDING = 1e-9
+
+
+class Trainer(Process):
+    """A process that trains: its node decides, and it is told how an attempt has ended."""
+
+    node: WorkerNode[SimulatedAttempt]
+
+    @abstractmethod
+    def crash(self, why: str) -> None:
+        """Die at once."""
+
+    @abstractmethod
+    def ended(self, running: SimulatedAttempt, end: End) -> None:
+        """Report how an attempt has ended."""
+
+    @abstractmethod
+    def see(self, what: What, *attempts: AttemptId, held: SimulatedAttempt | None = None) -> None:
+        """Show an action to the observer."""
 
 
 class Training:
@@ -34,7 +50,7 @@ class Training:
     def __init__(
         self,
         environment: Environment,
-        worker: SimulatedWorker,
+        worker: Trainer,
         machine: str,
         loop_class: type[StepLoop],
     ) -> None:

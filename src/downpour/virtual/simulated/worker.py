@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from downpour.errors import Refused
-from downpour.node.manager import HeartbeatAnswer
-from downpour.node.step_loop import StepLoop
-from downpour.node.worker import (
+from downpour.base.errors import Refused
+from downpour.base.values import AttemptId, Failure, Snapshot, Update
+from downpour.core.node.manager import HeartbeatAnswer
+from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.worker import (
     Action,
     Beat,
     End,
@@ -22,13 +23,11 @@ from downpour.node.worker import (
     WorkerNode,
     next_address,
 )
-from downpour.simulator.attempt import SimulatedAttempt
-from downpour.simulator.clock import Process
-from downpour.simulator.environment import Environment, What, WorkerAction
-from downpour.simulator.messages import RegistrationReply, TrainRequest
-from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
-from downpour.simulator.training import Training
-from downpour.values import AttemptId, Failure, Snapshot, Update
+from downpour.virtual.simulated.attempt import SimulatedAttempt
+from downpour.virtual.simulated.environment import Environment, What, WorkerAction
+from downpour.virtual.simulated.messages import RegistrationReply, TrainRequest
+from downpour.virtual.simulated.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
+from downpour.virtual.simulated.training import Trainer, Training
 
 _STEP_SECONDS = 0.05
 _REGISTER_SECONDS = 1.0
@@ -36,7 +35,7 @@ _REGISTER_SECONDS = 1.0
 NodeClass = Callable[[str], WorkerNode[SimulatedAttempt]]
 
 
-class SimulatedWorker(Process):
+class SimulatedWorker(Trainer):
     """One life of a worker; `on_death` may start the next.
 
     Args:

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from downpour.node.step_loop import StepLoop
-from downpour.node.worker import WorkerNode
+from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.core.scheduler import Scheduler
+from downpour.files.records.recovery import replay
 from downpour.predictor import Predictor
-from downpour.records.recovery import replay
-from downpour.scheduler import Scheduler
-from downpour.simulator.attempt import Phase
-from downpour.simulator.client import SimulatedClient
-from downpour.simulator.clock import Clock
-from downpour.simulator.disk import AWAY, Damage, Disk, Operation, Trouble
-from downpour.simulator.environment import Environment, Observer
-from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.machines import Machines, RandomMachines
-from downpour.simulator.manager import DeathPoint, SimulatedManager
-from downpour.simulator.network import Network
-from downpour.simulator.plan import Plan
-from downpour.simulator.worker import NodeClass, SimulatedWorker
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import Plan
+from downpour.virtual.simulated.attempt import Phase
+from downpour.virtual.simulated.client import SimulatedClient
+from downpour.virtual.simulated.clock import Clock
+from downpour.virtual.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
+from downpour.virtual.simulated.environment import Environment, Observer
+from downpour.virtual.simulated.machines import Machines, RandomMachines
+from downpour.virtual.simulated.manager import DeathPoint, SimulatedManager
+from downpour.virtual.simulated.network import Network
+from downpour.virtual.simulated.worker import NodeClass, SimulatedWorker
 
 _LOCK_SECONDS = 5.0
 """How long the server keeps the lock of a machine that has died."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from downpour.node.step_loop import StepLoop
-from downpour.node.worker import WorkerNode
-from downpour.simulator.cluster import ManagerClass
-from downpour.simulator.manager import SimulatedManager
-from downpour.simulator.plan import Plan, plan_of
-from downpour.simulator.run import Outcome, simulate
-from downpour.simulator.worker import NodeClass
+from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.virtual.faults.plan import Plan, plan_of
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.simulated.worker import NodeClass
+from downpour.virtual.trials.cluster import ManagerClass
+from downpour.virtual.trials.simulation import Outcome, simulate
 
 
 def outcomes(

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from downpour.node.step_loop import StepLoop
-from downpour.node.worker import WorkerNode
-from downpour.records.recovery import replay
-from downpour.scheduler import Scheduler, facts
-from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
-from downpour.scheduler.facts import Fact
-from downpour.simulator.checks import (
+from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.facts import Fact
+from downpour.core.stragglers import POLICIES
+from downpour.files.records.recovery import replay
+from downpour.files.store import layout
+from downpour.virtual.checks.checks import (
     CallCheck,
     DurabilityCheck,
     InvariantCheck,
@@ -21,18 +23,16 @@ from downpour.simulator.checks import (
     ReplayCheck,
     RetryCheck,
 )
-from downpour.simulator.cluster import Cluster, ManagerClass
-from downpour.simulator.counting_check import CountingCheck, check_the_end
-from downpour.simulator.disk import Disk
-from downpour.simulator.environment import Observation, Observer, Stories, WorkerAction
-from downpour.simulator.manager import SimulatedManager
-from downpour.simulator.plan import Plan
-from downpour.simulator.push_check import PushCheck
-from downpour.simulator.random_predictor import Guessing
-from downpour.simulator.worker import NodeClass
-from downpour.simulator.worker_check import WorkerCheck
-from downpour.store import layout
-from downpour.stragglers import POLICIES
+from downpour.virtual.checks.counting_check import CountingCheck, check_the_end
+from downpour.virtual.checks.push_check import PushCheck
+from downpour.virtual.checks.worker_check import WorkerCheck
+from downpour.virtual.faults.plan import Plan
+from downpour.virtual.simulated.disk import Disk
+from downpour.virtual.simulated.environment import Observation, Observer, Stories, WorkerAction
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.simulated.random_predictor import Guessing
+from downpour.virtual.simulated.worker import NodeClass
+from downpour.virtual.trials.cluster import Cluster, ManagerClass
 
 _GRACE_SECONDS = 60.0
 _FAULT_GRACE_SECONDS = 45.0

@@ -1,0 +1,4 @@
+"""Small values, names and errors that every wing shares; pure.
+
+No clock, file, thread, socket or torch.
+"""

@@ -1,0 +1,12 @@
+"""Examples for a task of one's own, read when they are asked for; public.
+
+Each class has `len()` and `[i]`, as a task's `examples` needs. `local_path` brings a URL's file to
+this machine.
+"""
+
+from __future__ import annotations
+
+from downpour.learning.datasets.fetched import local_path
+from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms
+
+__all__ = ["ImageFolder", "TokenWindows", "local_path", "transforms"]

@@ -1,0 +1,1 @@
+"""Results as a page, a folder of files, and events for TensorBoard."""

@@ -1,0 +1,44 @@
+"""Where workers run: the launchers' options, and the seams of a launcher of one's own; public.
+
+`downpour.run("FILE", on=on_ray(RayOptions(gpus_per_worker=1)))` trains on a Ray cluster. Another
+place to run on is an `Engine`, which starts and stops single workers; `PlacedCluster` makes a
+cluster of it.
+"""
+
+from __future__ import annotations
+
+from downpour.cluster.launchers import (
+    ComposeOptions,
+    Ended,
+    Engine,
+    Launcher,
+    LaunchPlan,
+    LocalCluster,
+    PlacedCluster,
+    RayOptions,
+    RunningCluster,
+    SlurmOptions,
+    SshOptions,
+    on_compose,
+    on_ray,
+    on_slurm,
+    on_ssh,
+)
+
+__all__ = [
+    "ComposeOptions",
+    "Ended",
+    "Engine",
+    "LaunchPlan",
+    "Launcher",
+    "LocalCluster",
+    "PlacedCluster",
+    "RayOptions",
+    "RunningCluster",
+    "SlurmOptions",
+    "SshOptions",
+    "on_compose",
+    "on_ray",
+    "on_slurm",
+    "on_ssh",
+]

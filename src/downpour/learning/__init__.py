@@ -1,0 +1,1 @@
+"""What is trained, and one worker's loop: data, networks, tasks, steps."""

@@ -1,0 +1,1 @@
+"""Thrift, finding whom to call, and the Prometheus endpoint."""

@@ -1,0 +1,5 @@
+"""The core in virtual time: simulated clusters, their faults and checks, and the policies compared.
+
+Nothing here reads a clock, a file or a socket, and there is one thread: the same plan always gives
+the same story.
+"""

@@ -1,0 +1,1 @@
+"""What must hold in a simulated cluster, whatever happened to it."""

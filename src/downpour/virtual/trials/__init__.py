@@ -1,0 +1,1 @@
+"""One plan carried out and judged, and the search for a seed that fails."""

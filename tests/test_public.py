@@ -1,0 +1,29 @@
+"""What users may import: three modules; a name comes or goes only with this list."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+import downpour
+from downpour import data, launchers
+
+PUBLIC: dict[ModuleType, str] = {
+    downpour: "Client Credentials DownpourError Inside Outer Result Spec Task __version__ allow "
+    "load_model replay resumed run",
+    data: "ImageFolder TokenWindows local_path transforms",
+    launchers: "ComposeOptions Ended Engine LaunchPlan Launcher LocalCluster PlacedCluster "
+    "RayOptions RunningCluster SlurmOptions SshOptions on_compose on_ray on_slurm on_ssh",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+def test_the_public_names_are_these(module: ModuleType) -> None:
+    """Each can be imported, and each function and class says what it is for."""
+    assert sorted(module.__all__) == sorted(PUBLIC[module].split())
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
