@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from downpour.cluster.launchers import systemd
-from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 
 Downpour = Callable[..., Any]
 
@@ -32,9 +32,9 @@ def test_where_no_cluster_is_up_there_is_nothing_to_show_or_stop(
 
 def test_a_second_up_says_who_keeps_the_first(refused: Callable[..., str], tmp_path: Path) -> None:
     """Nothing is started."""
-    folder = StandingFolder(tmp_path)
+    folder = ClusterFiles(tmp_path)
     with folder.kept():
-        folder.write(StandingCluster(on="local", hostname="n1", pid=7))
+        folder.write(ClusterInfo(on="local", hostname="n1", pid=7))
         line = refused("up", "--shared", tmp_path)
     assert line.startswith(f"a cluster is up in {tmp_path} already (process 7 of n1 keeps it)")
     assert line.endswith("`downpour down` stops it")
@@ -44,7 +44,7 @@ def test_one_that_was_killed_is_shown_and_its_rest_removed(
     downpour: Downpour, tmp_path: Path
 ) -> None:
     """`ps` has exit status 1 then."""
-    StandingFolder(tmp_path).write(StandingCluster(on="local", hostname="n1", pid=7))
+    ClusterFiles(tmp_path).write(ClusterInfo(on="local", hostname="n1", pid=7))
     shown = downpour("ps", "--shared", tmp_path)
     assert shown.status == 1
     assert "what kept it has died" in shown.out
@@ -97,7 +97,7 @@ def ours(folder: Path) -> list[str]:
 def test_a_cluster_outlives_the_command_and_takes_experiments_until_it_is_stopped(
     downpour: Downpour, tmp_path: Path
 ) -> None:
-    """Its keeper starts a worker again that was killed; the end leaves no process."""
+    """Its supervisor starts a worker again that was killed; the end leaves no process."""
     started = downpour("up", "--shared", tmp_path, "--workers", 2, "--port", 0)
     assert started.status == 0, started
     try:

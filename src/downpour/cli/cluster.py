@@ -294,11 +294,11 @@ def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
         raise SpecError("count", count, f"must be from 1 to {_COUNT_MAX}")
     if options.advertise.rpartition(":")[2].isdigit():
         raise SpecError("advertise", options.advertise, "needs no port with --count")
-    from downpour.cluster.launchers.local_group import run_several
+    from downpour.cluster.launchers.local_group import run_group
     from downpour.cluster.worker.process import default_name
 
     named = replace(options, name=options.name or default_name(os.environ))
-    ends = run_several(named, count, log, waiting_for_leave())
+    ends = run_group(named, count, log, waiting_for_leave())
     for name, ended in ends.items():
         if ended.status != 0:
             note(f"{name}: {ended.reason or f'it ended with status {ended.status}'}")

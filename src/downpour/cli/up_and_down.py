@@ -29,7 +29,7 @@ from downpour.cli.options import (
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cli.trust_options import with_credentials
 from downpour.cluster.launchers import LaunchPlan
-from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
@@ -147,7 +147,7 @@ def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credent
     For each there is its machine, its process ID, its state and, of a worker, what it trains. The
     exit status is 1 if the process that keeps the cluster has died.
     """
-    folder = StandingFolder(shared.absolute())
+    folder = ClusterFiles(shared.absolute())
     cluster, is_kept = folder.read(), folder.is_kept()
     rows = _processes(cluster, folder.root, credentials, is_kept=is_kept)
     if as_json:
@@ -196,7 +196,7 @@ def down(
         note(f"stopped {', '.join(names)}" if names else f"no service is of {shared}")
         return
     seconds = checked_seconds("drain_seconds", drain_seconds)
-    folder = StandingFolder(shared.absolute())
+    folder = ClusterFiles(shared.absolute())
     is_kept = folder.is_kept()
     with err().status("stopping"):
         cluster = stop(folder, seconds)
@@ -226,15 +226,15 @@ def _wanted(launching: Launching, workers: int | None) -> int:
 
 
 def _keep(plan: LaunchPlan, launching: Launching) -> None:
-    """Start a keeper of a plan, and say how to give it work."""
+    """Start a supervisor of a plan, and say how to give it work."""
     from downpour.cluster.launchers.supervise import missing, start
-    from downpour.cluster.launchers.supervisor import KeptPlan
+    from downpour.cluster.launchers.supervisor import SupervisedPlan
     from downpour.files.store import SharedDirectory
 
     shared = Path(plan.manager.shared)
     SharedDirectory.open(shared, create=True)
     with err().status("starting"):
-        cluster = start(KeptPlan(on=launching.on, options=launching.options, plan=plan))
+        cluster = start(SupervisedPlan(on=launching.on, options=launching.options, plan=plan))
     late = missing(cluster, plan.workers)
     say(f"manager at {cluster.manager}, {plan.workers} workers, shared directory {shared}")
     if late:
@@ -261,9 +261,9 @@ def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:
 
 
 def _processes(
-    cluster: StandingCluster | None, root: Path, credentials: Credentials, *, is_kept: bool
+    cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
-    """Return the processes; none if there is neither a keeper nor a manager that answers."""
+    """Return the processes; none if there is neither a supervisor nor a manager that answers."""
     from downpour.cluster.operations.cluster_processes import cluster_processes
     from downpour.files.store import SharedDirectory
     from downpour.files.store.lease import leader_of

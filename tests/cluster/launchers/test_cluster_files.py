@@ -1,4 +1,4 @@
-"""A cluster that stays: what is left in the shared directory, and how its keeper mends it."""
+"""A cluster that stays: what is left in the shared directory, and how its supervisor mends it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
 from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, launcher_with
-from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
-from downpour.cluster.launchers.local_engine import HereEngine
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
+from downpour.cluster.launchers.local_engine import LocalEngine
 from downpour.cluster.launchers.supervise import stop
-from downpour.cluster.launchers.supervisor import Keeper, KeptPlan
+from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor
 from downpour.cluster.manager.options import ManagerOptions
 
-CLUSTER = StandingCluster(on="local", hostname="n1", pid=7, workers=("worker-1",))
+CLUSTER = ClusterInfo(on="local", hostname="n1", pid=7, workers=("worker-1",))
 
 
 def test_a_description_is_read_as_it_was_written(tmp_path: Path) -> None:
     """By any process of any machine, as small JSON."""
-    folder = StandingFolder(tmp_path)
+    folder = ClusterFiles(tmp_path)
     assert folder.read() is None
     folder.write(CLUSTER)
     folder.write(replace(CLUSTER, state="up"))
@@ -38,21 +38,21 @@ def test_what_another_version_has_written_is_not_guessed_at(text: str, tmp_path:
     """Nor is what nobody has."""
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(SharedDirectoryError, match=r"cluster.json cannot be understood"):
-        StandingFolder(tmp_path).read()
+        ClusterFiles(tmp_path).read()
 
 
 def test_there_is_one_keeper_and_the_second_is_told_who(tmp_path: Path) -> None:
     """What it has left is gone with it; one that was killed leaves a description, and no lock."""
-    folder = StandingFolder(tmp_path)
+    folder = ClusterFiles(tmp_path)
     folder.write(CLUSTER)
     assert not folder.is_kept()
     with folder.kept():
         assert folder.read() is None
         folder.write(CLUSTER)
-        assert StandingFolder(tmp_path).is_kept()
+        assert ClusterFiles(tmp_path).is_kept()
         with (
             pytest.raises(LaunchError, match=r"already .process 7 of n1 keeps it") as told,
-            StandingFolder(tmp_path).kept(),
+            ClusterFiles(tmp_path).kept(),
         ):
             pass
         assert told.value.exit_status == 2
@@ -62,7 +62,7 @@ def test_there_is_one_keeper_and_the_second_is_told_who(tmp_path: Path) -> None:
 
 def test_paths_inside_are_relative_to_the_directory(tmp_path: Path) -> None:
     """Other machines may have it elsewhere."""
-    folder = StandingFolder(tmp_path)
+    folder = ClusterFiles(tmp_path)
     assert folder.inside(str(tmp_path / "token")) == "token"
     assert folder.inside("/etc/token") == "/etc/token"
     assert folder.inside("") == ""
@@ -70,7 +70,7 @@ def test_paths_inside_are_relative_to_the_directory(tmp_path: Path) -> None:
 
 def test_stopping_what_is_not_there_removes_what_is_left(tmp_path: Path) -> None:
     """So it may be repeated, also after a kill."""
-    folder = StandingFolder(tmp_path)
+    folder = ClusterFiles(tmp_path)
     assert stop(folder, 0.0) is None
     folder.write(CLUSTER)
     folder.ask_to_stop(StopRequest())
@@ -84,18 +84,18 @@ def plan_in(folder: Path, workers: int = 1) -> LaunchPlan:
 
 
 @contextmanager
-def kept(plan: LaunchPlan, launcher: Launcher) -> Iterator[StandingFolder]:
+def kept(plan: LaunchPlan, launcher: Launcher) -> Iterator[ClusterFiles]:
     """Keep a cluster in a thread; it must have ended with the block."""
     ended = Event()
-    keeper = Thread(target=Keeper("inline", plan, launcher, ended.wait).keep, daemon=True)
-    keeper.start()
+    supervisor = Thread(target=Supervisor("inline", plan, launcher, ended.wait).keep, daemon=True)
+    supervisor.start()
     try:
-        yield StandingFolder(Path(plan.manager.shared))
-        keeper.join(60)
-        assert not keeper.is_alive()
+        yield ClusterFiles(Path(plan.manager.shared))
+        supervisor.join(60)
+        assert not supervisor.is_alive()
     finally:
         ended.set()
-        keeper.join(60)
+        supervisor.join(60)
 
 
 def until(look: Callable[[], bool]) -> None:
@@ -107,7 +107,7 @@ def until(look: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that in time")
 
 
-def is_up(folder: StandingFolder) -> bool:
+def is_up(folder: ClusterFiles) -> bool:
     """Whether the cluster is up, and its workers are known."""
     cluster = folder.read()
     return cluster is not None and cluster.state == "up" and cluster.workers == ("worker-1",)
@@ -156,7 +156,7 @@ def test_a_first_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> 
         raise LaunchError(f"no {plan.workers} hosts", asked_wrongly=True)
 
     with pytest.raises(LaunchError, match="no 1 hosts"):
-        Keeper("ssh", plan_in(tmp_path), refuse, lambda _: False).keep()
+        Supervisor("ssh", plan_in(tmp_path), refuse, lambda _: False).keep()
     assert not (tmp_path / "cluster.json").exists()
 
 
@@ -164,14 +164,16 @@ def test_a_keeper_gets_its_launcher_by_name_and_options(tmp_path: Path) -> None:
     """They come to its process as JSON, so lists are tuples again."""
     (tmp_path / "hosts").write_text("n1\n")
     options = {"hosts": str(tmp_path / "hosts")}
-    assert KeptPlan(on="ssh", options=options, plan=plan_in(tmp_path)).launcher(plan_in(tmp_path))
+    assert SupervisedPlan(on="ssh", options=options, plan=plan_in(tmp_path)).launcher(
+        plan_in(tmp_path)
+    )
     assert launcher_with("slurm", {"sbatch": ["--qos=low"]})(plan_in(tmp_path))
 
 
 @pytest.mark.slow
 def test_workers_of_this_machine_have_a_leash_too(tmp_path: Path) -> None:
     """A shell of its own holds each, so they end with whoever holds its input."""
-    engine = HereEngine("127.0.0.1")
+    engine = LocalEngine("127.0.0.1")
     engine.check(plan_in(tmp_path))
     worker = replace(plan_in(tmp_path).worker(1, "127.0.0.1:1"), connect_seconds=0.0)
     engine.start(worker, {}, tmp_path / "log")

@@ -394,7 +394,7 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
     """The state a shard's task published is handed to the same shard's task of the next round."""
     published: dict[tuple[int, int], PublishedFile] = {}
 
-    def keeper(worker: Any, task: TaskMessage) -> None:
+    def supervisor(worker: Any, task: TaskMessage) -> None:
         arrays = worker.parameters(task)
         name = layout.attempt_name("optimizer", task.id, "x")
         store = worker.shared.store(task.id.experiment)
@@ -404,7 +404,7 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
         update = replace(update, optimizer_state=state)
         worker.client.report_update(worker.name, task.id, update)
 
-    workers = [cluster.join("one", keeper), cluster.join("two", keeper)]
+    workers = [cluster.join("one", supervisor), cluster.join("two", supervisor)]
     experiment = cluster.submit(epochs=3, optimizer_state="keep", evaluate_every=0)
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
     for task in (task for worker in workers for task in worker.tasks):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from downpour.base.values import AttemptId, WorkerState
-from downpour.cluster.launchers.cluster_files import StandingCluster
+from downpour.cluster.launchers.cluster_files import ClusterInfo
 from downpour.cluster.operations.cluster_processes import cluster_processes
 from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status, WorkerStatus
 
-CLUSTER = StandingCluster(
-    on="ssh", hostname="n0", pid=7, state="up", workers=("worker-1", "worker-2")
-)
+CLUSTER = ClusterInfo(on="ssh", hostname="n0", pid=7, state="up", workers=("worker-1", "worker-2"))
 LEADER = Leader(term=1, addresses=("10.0.0.1:4000",), hostname="n0", pid=8)
 WORKER = WorkerStatus(
     worker="worker-1",
@@ -28,7 +26,7 @@ def test_the_keeper_the_manager_and_each_worker_have_a_row() -> None:
     status = Status(change=1, workers=(WORKER,))
     rows = list(cluster_processes(CLUSTER, LEADER, status, is_kept=True))
     assert [(row.role, row.name, row.hostname, row.pid, row.state) for row in rows] == [
-        ("keeper", "", "n0", 7, "up"),
+        ("supervisor", "", "n0", 7, "up"),
         ("manager", "10.0.0.1:4000", "n0", 8, "up"),
         ("worker", "worker-1", "n1", 9, "busy"),
         ("worker", "worker-2", "", 0, "starting"),

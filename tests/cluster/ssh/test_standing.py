@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from downpour.cli import run_command
-from downpour.cluster.launchers.cluster_files import StandingFolder
+from downpour.cluster.launchers.cluster_files import ClusterFiles
 from tests.cluster.ssh.lab import HOSTS, Lab, until
 
 pytestmark = pytest.mark.slow
@@ -62,10 +62,10 @@ def test_what_a_killed_keeper_kept_ends_with_it(
     """`ps` says so, and another cluster may be started at once."""
     up(ssh, tmp_path)
     until(lambda: len(at_work(tmp_path, capsys)) == 3)
-    keeper = processes(tmp_path, capsys)[0]
-    assert keeper["role"] == "keeper"
-    psutil.Process(keeper["pid"]).kill()
-    until(lambda: not StandingFolder(tmp_path).is_kept())
+    supervisor = processes(tmp_path, capsys)[0]
+    assert supervisor["role"] == "supervisor"
+    psutil.Process(supervisor["pid"]).kill()
+    until(lambda: not ClusterFiles(tmp_path).is_kept())
     until(lambda: not ssh.running())
     assert run_command(["ps", "--shared", str(tmp_path)]) == 1
     assert run_command(["down", "--shared", str(tmp_path)]) == 0

@@ -1,8 +1,8 @@
 """What a cluster that stays leaves in the shared directory, so that any machine can look after it.
 
-`cluster.json` describes it, as its keeper saw it last; `cluster.lock` is held by the keeper for as
-long as it lives, and freed by the system with it; `cluster.stop` asks the keeper to end it. All of
-them are small JSON, and no process has to be reached for a look or a stop.
+`cluster.json` describes it, as its supervisor saw it last. The supervisor holds `cluster.lock` for
+as long as it lives, and the system frees it. `cluster.stop` asks the supervisor to end the cluster.
+All of them are small JSON, and no process has to be reached for a look or a stop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandingCluster:
+class ClusterInfo:
     """A cluster that stays: who keeps it, and what it is made of.
 
-    `on` is the launcher's name. Its keeper is the process `pid` of the machine `hostname`.
+    `on` is the launcher's name. Its supervisor is the process `pid` of the machine `hostname`.
     `workers` are the names of those that are wanted, and `registered` those that the manager knows
     by now. `token_file` may be relative to the directory,
     and is empty where calls need no token. `trouble` says why it is being started again.
@@ -57,20 +57,20 @@ class StopRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingFolder:
+class ClusterFiles:
     """The files of a cluster that stays, in the shared directory `root`."""
 
     root: Path
 
-    def read(self) -> StandingCluster | None:
-        """Return what the keeper wrote last, also if it has died; None if there is no cluster.
+    def read(self) -> ClusterInfo | None:
+        """Return what the supervisor wrote last, also if it has died; None if there is no cluster.
 
         Raises:
             SharedDirectoryError: it cannot be read, or another version has written it.
         """
-        return self._read(DESCRIPTION, StandingCluster)
+        return self._read(DESCRIPTION, ClusterInfo)
 
-    def write(self, cluster: StandingCluster) -> None:
+    def write(self, cluster: ClusterInfo) -> None:
         """Replace the description: a reader sees the former one or this."""
         self._write(DESCRIPTION, cluster)
 
@@ -95,7 +95,7 @@ class StandingFolder:
         return path
 
     def is_kept(self) -> bool:
-        """Whether a keeper lives, here or on another machine."""
+        """Whether a supervisor lives, here or on another machine."""
         if not (self.root / _LOCK).exists():
             return False
         try:
@@ -108,7 +108,7 @@ class StandingFolder:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Be the keeper; what an earlier one has left is gone afterwards, as is all of this one's.
+        """Be the supervisor; the files of an earlier one, and then its own, are gone afterwards.
 
         Raises:
             LaunchError: there is one already.
@@ -130,10 +130,10 @@ class StandingFolder:
         cluster = None
         with suppress(SharedDirectoryError):
             cluster = self.read()
-        keeper = f" (process {cluster.pid} of {cluster.hostname} keeps it)" if cluster else ""
-        return f"a cluster is up in {self.root} already{keeper}; `downpour down` stops it"
+        supervisor = f" (process {cluster.pid} of {cluster.hostname} keeps it)" if cluster else ""
+        return f"a cluster is up in {self.root} already{supervisor}; `downpour down` stops it"
 
-    def _write(self, name: str, value: StandingCluster | StopRequest) -> None:
+    def _write(self, name: str, value: ClusterInfo | StopRequest) -> None:
         # Here, because help texts import this module, and these import numpy.
         from downpour.files.store.os_errors import writing
         from downpour.files.store.publish import TEMPORARY_PREFIX

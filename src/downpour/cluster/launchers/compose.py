@@ -1,7 +1,7 @@
 """Workers as containers of a compose file's `worker`; the manager runs where the command does.
 
-A container is on a leash: its shell's input is held open by the `docker compose run` that started
-it (`leash.py`), so it ends with the launcher. What the file says of a worker holds: its image, its
+A container is on a tether: its shell's input is held open by the `docker compose run` that started
+it (`tether.py`), so it ends with the launcher. What the file says of a worker holds: its image, its
 limits and its volumes, of which the one at /shared is the shared directory of this machine.
 """
 
@@ -25,7 +25,7 @@ from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.last_will import LastWill
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ssh_script import worker_script
-from downpour.cluster.launchers.tether import LeashedWorkers
+from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.worker.environment import thread_environment
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import FILES
@@ -81,7 +81,7 @@ def command(project: Sequence[str], script: str) -> list[str]:
     return [*project, "run", "--rm", "-T", "--no-deps", *blank, *shell]
 
 
-class ComposeEngine(LeashedWorkers):
+class ComposeEngine(TetheredWorkers):
     """Starts each worker as a container of a project that ends with the cluster."""
 
     def __init__(self, options: ComposeOptions) -> None:

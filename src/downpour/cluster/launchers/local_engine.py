@@ -7,10 +7,10 @@ import socket
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.launchers.tether import LeashedWorkers
+from downpour.cluster.launchers.tether import TetheredWorkers
 
 
-class HereEngine(LeashedWorkers):
+class LocalEngine(TetheredWorkers):
     """Starts each worker by a shell of its own; the manager listens at `manager_host`.
 
     Each worker imports torch for itself, so a fork server (`local.py`) starts them sooner. But that
@@ -28,4 +28,4 @@ class HereEngine(LeashedWorkers):
 
 def here(plan: LaunchPlan) -> PlacedCluster:
     """Return a cluster of this machine's processes."""
-    return PlacedCluster(plan, HereEngine(plan.manager.host))
+    return PlacedCluster(plan, LocalEngine(plan.manager.host))

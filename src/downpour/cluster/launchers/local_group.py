@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from downpour.cluster.launchers.base import Ended
-from downpour.cluster.launchers.local_engine import HereEngine
+from downpour.cluster.launchers.local_engine import LocalEngine
 from downpour.cluster.worker.options import WorkerOptions
 
 LOOK_SECONDS = 0.2
 
 
-def run_several(
+def run_group(
     worker: WorkerOptions, count: int, log: Path | None, wait: Callable[[float], bool]
 ) -> Mapping[str, Ended]:
     """Run workers until all have ended; returns how, by name.
@@ -27,7 +27,7 @@ def run_several(
         wait: called with the seconds to wait; returns early, and true, when a signal tells this
             process that its workers are to leave.
     """
-    engine = HereEngine(worker.manager)
+    engine = LocalEngine(worker.manager)
     over: dict[str, Ended] = {}
     names = []
     try:

@@ -1,4 +1,4 @@
-"""Workers on other machines, by the system's ssh: a connection each, that is also their leash."""
+"""Workers on other machines, by the system's ssh: a connection each, that is also their tether."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_probe import look_at, refuse_unfit
 from downpour.cluster.launchers.ssh_script import SshOptions, command, worker_script
-from downpour.cluster.launchers.tether import LeashedWorkers
+from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.worker.environment import thread_environment
 
 
@@ -24,7 +24,7 @@ def on_ssh(options: SshOptions | None = None) -> Launcher:
     return lambda plan: PlacedCluster(plan, SshEngine(options or SshOptions()))
 
 
-class SshEngine(LeashedWorkers):
+class SshEngine(TetheredWorkers):
     """Starts each worker by an ssh of its own, whose input it holds open for as long as it runs.
 
     Raises:

@@ -1,6 +1,6 @@
 """What hosts are asked for by ssh: command lines and scripts as text, made of values alone.
 
-A worker is on a leash: a guard beside it reads the connection's input, and tells the worker to
+A worker is on a tether: a guard beside it reads the connection's input, and tells the worker to
 leave when that ends. So it ends with the launcher, also if that is killed or the network is lost.
 """
 

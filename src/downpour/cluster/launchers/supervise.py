@@ -1,4 +1,4 @@
-"""What `downpour up` and `downpour down` do: start a keeper, detached, and tell it to stop."""
+"""What `downpour up` and `downpour down` do: start a supervisor, detached, and tell it to stop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from threading import Thread
 from pydantic import TypeAdapter
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
-from downpour.cluster.launchers.supervisor import KeptPlan
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
+from downpour.cluster.launchers.supervisor import SupervisedPlan
 
 START_SECONDS = 180.0
 """Hosts have a minute to answer, and the manager has two to start."""
@@ -25,8 +25,8 @@ _LOOK_SECONDS = 0.1
 _ASKED_WRONGLY = 2
 
 
-def start(kept: KeptPlan) -> StandingCluster:
-    """Start a keeper in a session of its own; returns once the cluster is up.
+def start(kept: SupervisedPlan) -> ClusterInfo:
+    """Start a supervisor in a session of its own; returns once the cluster is up.
 
     Its workers have registered then, or had `JOIN_SECONDS` to do so: an engine may have them wait
     for a machine.
@@ -34,13 +34,13 @@ def start(kept: KeptPlan) -> StandingCluster:
     Raises:
         LaunchError: there is one already, or it cannot be started; nothing is left then.
     """
-    folder = StandingFolder(Path(kept.plan.manager.shared))
+    folder = ClusterFiles(Path(kept.plan.manager.shared))
     if folder.is_kept():
         raise LaunchError(folder.taken(), asked_wrongly=True)
     log = folder.root / "logs" / "cluster"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as written:
-        keeper = subprocess.Popen(
+        supervisor = subprocess.Popen(
             [sys.executable, "-m", "downpour.cluster.launchers.supervisor"],
             stdin=subprocess.PIPE,
             stdout=written,
@@ -48,20 +48,20 @@ def start(kept: KeptPlan) -> StandingCluster:
             start_new_session=True,  # neither Ctrl-C nor a closed terminal reaches it
         )
     try:
-        _ask(keeper, kept)
-        _wait_until_up(keeper, folder, log)
-        cluster = _wait_for_workers(keeper, folder)
+        _ask(supervisor, kept)
+        _wait_until_up(supervisor, folder, log)
+        cluster = _wait_for_workers(supervisor, folder)
     except BaseException:
-        keeper.terminate()
-        keeper.wait()
+        supervisor.terminate()
+        supervisor.wait()
         raise
     # A caller may live longer than the cluster, which must not stay as a zombie then.
-    Thread(target=keeper.wait, daemon=True).start()
+    Thread(target=supervisor.wait, daemon=True).start()
     return cluster
 
 
-def stop(folder: StandingFolder, drain_seconds: float) -> StandingCluster | None:
-    """End a cluster, wherever its keeper is; returns what there was, None if there was none.
+def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
+    """End a cluster, wherever its supervisor is; returns what there was, None if there was none.
 
     Raises:
         LaunchError: it has not ended in time.
@@ -75,31 +75,31 @@ def stop(folder: StandingFolder, drain_seconds: float) -> StandingCluster | None
     deadline = time.monotonic() + drain_seconds + STOP_SECONDS
     while folder.is_kept():
         if time.monotonic() >= deadline:
-            who = f"process {cluster.pid} of {cluster.hostname}" if cluster else "its keeper"
+            who = f"process {cluster.pid} of {cluster.hostname}" if cluster else "its supervisor"
             raise LaunchError(f"{who} has not stopped it yet; see {folder.root / 'logs'}")
         time.sleep(_LOOK_SECONDS)
     return cluster
 
 
-def _ask(keeper: subprocess.Popen[bytes], kept: KeptPlan) -> None:
+def _ask(supervisor: subprocess.Popen[bytes], kept: SupervisedPlan) -> None:
     with suppress(BrokenPipeError):  # one that has died says why in its log
-        if keeper.stdin is not None:
-            keeper.stdin.write(TypeAdapter(KeptPlan).dump_json(kept))
-            keeper.stdin.close()
+        if supervisor.stdin is not None:
+            supervisor.stdin.write(TypeAdapter(SupervisedPlan).dump_json(kept))
+            supervisor.stdin.close()
 
 
-def missing(cluster: StandingCluster, workers: int) -> list[str]:
+def missing(cluster: ClusterInfo, workers: int) -> list[str]:
     """Return the names of the workers of a plan that have not registered."""
     planned = [f"worker-{number}" for number in range(1, workers + 1)]
     return [name for name in planned if name not in cluster.registered]
 
 
-def _wait_for_workers(keeper: subprocess.Popen[bytes], folder: StandingFolder) -> StandingCluster:
+def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles) -> ClusterInfo:
     """Wait until every worker has registered, has ended for good, or has had its time."""
     deadline = time.monotonic() + JOIN_SECONDS
     while True:
         cluster = folder.read()
-        if cluster is None or keeper.poll() is not None:
+        if cluster is None or supervisor.poll() is not None:
             raise LaunchError(f"the cluster has ended again; see {folder.root / 'logs'}")
         all_here = cluster.workers and set(cluster.workers) <= set(cluster.registered)
         if all_here or time.monotonic() >= deadline:
@@ -108,16 +108,16 @@ def _wait_for_workers(keeper: subprocess.Popen[bytes], folder: StandingFolder) -
 
 
 def _wait_until_up(
-    keeper: subprocess.Popen[bytes], folder: StandingFolder, log: Path
-) -> StandingCluster:
+    supervisor: subprocess.Popen[bytes], folder: ClusterFiles, log: Path
+) -> ClusterInfo:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if keeper.poll() is not None:
+        if supervisor.poll() is not None:
             lines = log.read_text("utf-8", errors="replace").strip().splitlines()
             reason = lines[-1].removeprefix("downpour: ") if lines else f"it ended; see {log}"
-            raise LaunchError(reason, asked_wrongly=keeper.returncode == _ASKED_WRONGLY)
+            raise LaunchError(reason, asked_wrongly=supervisor.returncode == _ASKED_WRONGLY)
         cluster = folder.read()
-        if cluster is not None and cluster.pid == keeper.pid and cluster.state == "up":
+        if cluster is not None and cluster.pid == supervisor.pid and cluster.state == "up":
             return cluster
         time.sleep(_LOOK_SECONDS)
     raise LaunchError(f"the cluster is not up after {START_SECONDS:.0f} s; see {log}")

@@ -1,6 +1,6 @@
 """The process that keeps a cluster that stays: it starts it, mends it, and ends it when told to.
 
-The manager runs beside it, and the workers' leashes are in its hand, so all of them end with it,
+The manager runs beside it, and the workers' tethers are in its hand, so all of them end with it,
 also if it is killed. What it is to start comes as JSON on its standard input.
 """
 
@@ -23,7 +23,7 @@ from setproctitle import setproctitle
 from downpour.base.errors import DownpourError, LaunchError
 from downpour.cluster.launchers import launcher_with
 from downpour.cluster.launchers.base import Launcher, RunningCluster
-from downpour.cluster.launchers.cluster_files import StandingCluster, StandingFolder, StopRequest
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.local_engine import here
 from downpour.cluster.launchers.restarts import LASTING_SECONDS, PAUSES_SECONDS
@@ -37,8 +37,8 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPlan:
-    """What a keeper starts: a plan, by the launcher `on` with these options."""
+class SupervisedPlan:
+    """What a supervisor starts: a plan, by the launcher `on` with these options."""
 
     on: str
     options: Mapping[str, Any]
@@ -50,7 +50,7 @@ class KeptPlan:
         return here if self.on == "local" else launcher_with(self.on, self.options)
 
 
-class Keeper:
+class Supervisor:
     """Keeps one cluster, until there is a wish that it ends.
 
     Args:
@@ -67,9 +67,9 @@ class Keeper:
         self._plan = plan
         self._launcher = launcher
         self._wait = wait
-        self._folder = StandingFolder(Path(plan.manager.shared))
-        self._told = StandingCluster(on=on, hostname=socket.gethostname(), pid=os.getpid())
-        self._written: StandingCluster | None = None
+        self._folder = ClusterFiles(Path(plan.manager.shared))
+        self._told = ClusterInfo(on=on, hostname=socket.gethostname(), pid=os.getpid())
+        self._written: ClusterInfo | None = None
 
     def keep(self) -> None:
         """Start the cluster, and start it again whenever it ends by itself.
@@ -176,10 +176,10 @@ def _drain(
 def main() -> int:
     """Keep the cluster that is asked for; returns the exit status."""
     set_up_log(logging.WARNING, "%(asctime)s %(levelname)s %(name)s: %(message)s")
-    setproctitle("downpour: keeper")
-    kept = TypeAdapter(KeptPlan).validate_json(sys.stdin.buffer.read())
+    setproctitle("downpour: supervisor")
+    kept = TypeAdapter(SupervisedPlan).validate_json(sys.stdin.buffer.read())
     try:
-        Keeper(kept.on, kept.plan, kept.launcher, waiting_for_leave()).keep()
+        Supervisor(kept.on, kept.plan, kept.launcher, waiting_for_leave()).keep()
     except DownpourError as error:
         sys.stderr.write(f"downpour: {error}\n")
         return error.exit_status

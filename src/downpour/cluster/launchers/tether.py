@@ -1,4 +1,4 @@
-"""Workers on a leash: each is the child of a shell whose input is held open, here or elsewhere."""
+"""Workers on a tether: each is the child of a shell whose input is held open, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE_SECONDS = 60.0
 _KEPT_LINES = 20
 
 
-class LeashedWorkers:
+class TetheredWorkers:
     """The part of an engine that starts each worker in a free slot of some hosts, and ends it.
 
     Args:
@@ -55,7 +55,7 @@ class LeashedWorkers:
         return over
 
     def stop(self, name: str) -> None:
-        """Let go of a worker's leash, which tells it to leave."""
+        """Let go of a worker's tether, which tells it to leave."""
         if name in self._running:
             self._running[name].let_go()
 

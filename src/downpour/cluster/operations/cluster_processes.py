@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from downpour.cluster.launchers.cluster_files import StandingCluster
+from downpour.cluster.launchers.cluster_files import ClusterInfo
 from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status
 
@@ -24,19 +24,23 @@ class ClusterProcess:
 
 
 def cluster_processes(
-    cluster: StandingCluster | None, leader: Leader | None, status: Status | None, *, is_kept: bool
+    cluster: ClusterInfo | None,
+    leader: Leader | None,
+    status: Status | None,
+    *,
+    is_kept: bool,
 ) -> Iterator[ClusterProcess]:
-    """Yield the keeper, the manager, and the workers.
+    """Yield the supervisor, the manager, and the workers.
 
     Args:
-        cluster: what the keeper has written last; None: there is no keeper.
+        cluster: what the supervisor has written last; None: there is no supervisor.
         leader: who leads in the shared directory.
         status: what the manager answers; None: it does not.
-        is_kept: whether the keeper lives.
+        is_kept: whether the supervisor lives.
     """
     if cluster is not None:
         yield ClusterProcess(
-            role="keeper",
+            role="supervisor",
             hostname=cluster.hostname,
             pid=cluster.pid,
             state=cluster.state if is_kept else "dead",
