@@ -167,7 +167,7 @@ def experiment(folder: Path, shards: int, policy: str = "wait") -> downpour.Spec
         shards=shards,
         epochs=1_000_000,
         evaluate_every=0,
-        policy=policy,  # type: ignore[arg-type]  # the spec checks it
+        policy=policy,
     )
 
 

@@ -1,4 +1,4 @@
-"""What users may import: three modules; a name comes or goes only with this list."""
+"""What users may import: four modules; a name comes or goes only with this list."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from types import ModuleType
 import pytest
 
 import downpour
-from downpour import data, launchers
+from downpour import data, extending, launchers
 
 PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Task __version__ allow "
     "load_model replay resumed run",
     data: "ImageFolder TokenWindows local_path transforms",
-    launchers: "ComposeOptions Ended Engine LaunchPlan Launcher LocalCluster PlacedCluster "
-    "RayOptions RunningCluster SlurmOptions SshOptions on_compose on_ray on_slurm on_ssh",
+    extending: "Action Aggregator Assignment Close Codec Contribution Handoff Mode ModeKind Policy "
+    "Resize RoundView SplitRequest Splitter Withdrawal WorkerRequest",
+    launchers: "ComposeOptions Ended Engine InlineCluster LaunchPlan Launcher LauncherKind "
+    "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose on_ray "
+    "on_slurm on_ssh option",
 }
 
 

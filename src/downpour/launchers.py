@@ -2,7 +2,7 @@
 
 `downpour.run("FILE", on=on_ray(RayOptions(gpus_per_worker=1)))` trains on a Ray cluster. Another
 place to run on is an `Engine`, which starts and stops single workers; `PlacedCluster` makes a
-cluster of it.
+cluster of it. A `LauncherKind` gives it a name and options (`downpour.extending`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from downpour.cluster.launchers import (
     ComposeOptions,
     Ended,
     Engine,
+    InlineCluster,
     Launcher,
+    LauncherKind,
     LaunchPlan,
     LocalCluster,
     PlacedCluster,
@@ -23,14 +25,17 @@ from downpour.cluster.launchers import (
     on_ray,
     on_slurm,
     on_ssh,
+    option,
 )
 
 __all__ = [
     "ComposeOptions",
     "Ended",
     "Engine",
+    "InlineCluster",
     "LaunchPlan",
     "Launcher",
+    "LauncherKind",
     "LocalCluster",
     "PlacedCluster",
     "RayOptions",
@@ -41,4 +46,5 @@ __all__ = [
     "on_ray",
     "on_slurm",
     "on_ssh",
+    "option",
 ]

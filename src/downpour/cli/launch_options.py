@@ -11,26 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.cli import compose_options, ray_options, slurm_options, ssh_options
-from downpour.cli.options import number
-from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
+from downpour.cli.options import number, whole_number
+from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.launch_table import checked_table, owners
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
-
-_ENGINES = {
-    "slurm": slurm_options,
-    "ray": ray_options,
-    "ssh": ssh_options,
-    "compose": compose_options,
-}
-"""The launchers that have options, each with a module of `OPTIONS` and `launcher`."""
-_SHOWN = {
-    "slurm": slurm_options.shown,
-    "ssh": ssh_options.shown,
-    "compose": compose_options.shown,
-}
-"""What returns as text what these would submit or run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +44,11 @@ class Launching:
         Raises:
             SpecError: this launcher has nothing to show.
         """
-        if self.on not in _SHOWN:
-            raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_SHOWN)}")
-        return _SHOWN[self.on](self.options, plan)
+        kind = kind_of(self.on)
+        if kind.planned is None:
+            able = [on for on in LAUNCHERS if kind_of(on).planned is not None]
+            raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(able)}")
+        return kind.planned(kind.given(self.options), plan)
 
 
 def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,13 +74,11 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
         if name != "launching"
     ]
-    engines = [module.OPTIONS for module in _ENGINES.values()]
-    options = {name: option for table in engines for name, option in table.items()}
     parameters = [
         *own,
         _parameter("on", _ON),
         _parameter("idle_seconds", _IDLE),
-        *(_parameter(name, option) for name, option in options.items()),
+        *(_parameter(name, option) for name, option in _options().items()),
     ]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -108,7 +93,7 @@ def _launching(
     Those of the table are for its own launcher; another one that is given makes do without.
     """
     named = on or table.get("on", "local")
-    launcher = launcher_of(named)
+    kind = kind_of(named)
     of_table = {name: value for name, value in table.items() if name in owners()}
     if on is not None:
         of_table = {name: value for name, value in of_table.items() if on in owners()[name]}
@@ -116,8 +101,7 @@ def _launching(
     for name, value in asked.items():
         if named not in (its := owners()[name]):
             raise SpecError(name, value, f"needs --on {' or '.join(its)}")
-    if named in _ENGINES:
-        launcher = _ENGINES[named].launcher(asked)
+    launcher = kind.launcher(asked)
     return Launching(
         lambda plan: launcher(replace(plan, idle_seconds=idle_seconds)), named, asked, idle_seconds
     )
@@ -132,6 +116,27 @@ def _table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return checked_table(read_launch(file), file, takes_workers="workers" in arguments)
 
 
+def _options() -> dict[str, Any]:
+    """Return an option for each of the launchers', under the heading of those that it is of."""
+    known: dict[str, Any] = {}
+    for on in LAUNCHERS:
+        for name, (field, text) in kind_of(on).texts().items():
+            titles = " and ".join(kind_of(owner).title for owner in owners()[name])
+            kind = type(field.default)
+            plain = str(field.default).removesuffix(".0")
+            option = typer.Option(
+                f"--{name.replace('_', '-')}",
+                metavar=text.metavar,
+                parser={float: number, int: whole_number}.get(kind),
+                help=text.help,
+                show_default=plain if text.default is None else text.default,
+                rich_help_panel=titles,
+            )
+            given: Any = list[str] if kind is tuple else kind
+            known.setdefault(name, Annotated[given | None, option])
+    return known
+
+
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
@@ -142,9 +147,7 @@ _ON = Annotated[
     typer.Option(
         "--on",
         metavar="|".join(LAUNCHERS),
-        help="Where the workers run: as processes of this machine, as threads of this process, "
-        "for a debugger, as jobs of Slurm, as actors of Ray, on other machines by ssh, or as "
-        "containers of a compose file.",
+        help=f"Where the workers run: {LAUNCHERS.described()}.",
         show_default="local",
     ),
 ]

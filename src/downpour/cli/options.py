@@ -212,16 +212,6 @@ OnlyStatus = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each epoch.")]
-ManagerHost = Annotated[
-    str | None,
-    typer.Option(
-        "--manager-host",
-        metavar="ADDRESS",
-        help="This machine's address, as the workers' machines reach it.",
-        show_default="the one that they see, or that of its name",
-        rich_help_panel="Slurm and SSH",
-    ),
-]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
 AnyExperiment = Annotated[
     str, typer.Argument(metavar="ID", help="An experiment; the active one if absent.")

@@ -18,6 +18,7 @@ import typer
 from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
 from downpour.cli.options import SHARED, path_option
+from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import path_of
@@ -157,12 +158,16 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 def _help(name: str) -> str:
     sentence = f"{Spec.model_fields[name].description}."
+    if name in FAMILIES:
+        sentence = f"{sentence[:-1]}: {FAMILIES[name].described()}."
     return f"{sentence} Repeatable." if name in _TABLES else sentence
 
 
 def _metavar(name: str) -> str | None:
     """Return the form of a field's value; its choices if it has any."""
     annotation = Spec.model_fields[name].annotation
+    if name in FAMILIES and name not in _METAVARS:
+        return "|".join(FAMILIES[name].accepted)
     if name in _FLAGS or name in _METAVARS:
         return _METAVARS.get(name)
     if name in _TABLES:

@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
-from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, launcher_with
+from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.local_engine import LocalEngine
 from downpour.cluster.launchers.supervise import stop
@@ -167,7 +167,7 @@ def test_a_keeper_gets_its_launcher_by_name_and_options(tmp_path: Path) -> None:
     assert SupervisedPlan(on="ssh", options=options, plan=plan_in(tmp_path)).launcher(
         plan_in(tmp_path)
     )
-    assert launcher_with("slurm", {"sbatch": ["--qos=low"]})(plan_in(tmp_path))
+    assert kind_of("slurm").launcher({"sbatch": ["--qos=low"]})(plan_in(tmp_path))
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def test_a_table_names_a_launcher_its_options_and_workers(
     table = launch_of(file('[launch]\non = "ssh"\nhosts = "lab.txt"\nworkers = 2\n'))
     assert (table.on, table.workers) == ("ssh", 2)
     assert table.options == {"hosts": str(tmp_path / "lab.txt")}
+    (tmp_path / "lab.txt").write_text("host-1\n")
     assert callable(table.launcher())
 
 

@@ -11,8 +11,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cli import ray_options
-from downpour.cluster.launchers import LaunchPlan, RayOptions, on_ray
+from downpour.cluster.launchers import LaunchPlan, RayOptions, kind_of, on_ray
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.api import embed
 from downpour.network.rpc.messages import Status
@@ -112,4 +111,4 @@ def test_a_worker_on_a_card_needs_an_accelerator_of_ray(tmp_path: Path, device: 
 def test_a_number_below_zero_is_refused(name: str) -> None:
     """In one line that names the option."""
     with pytest.raises(SpecError, match=rf"{name} = -1\.0: must be a number, at least 0"):
-        ray_options.launcher({name: -1.0})
+        kind_of("ray").launcher({name: -1.0})

@@ -39,13 +39,6 @@ def test_an_older_update_never_counts_more(kind: ModeKind, younger: int, older: 
     assert isfinite(weight(older))
 
 
-@EVERY_MODE
-def test_a_mode_says_in_a_line_what_it_does(kind: ModeKind) -> None:
-    """Help texts and the documentation show it."""
-    assert kind.summary
-    assert "\n" not in kind.summary
-
-
 @pytest.mark.parametrize("name", MODES)
 def test_a_spec_names_every_mode(name: str) -> None:
     """With the mode's defaults, a spec needs nothing else."""

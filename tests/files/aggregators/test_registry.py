@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from downpour.core.spec import Spec
 from downpour.files.aggregators import AGGREGATORS, Contribution
 
 
@@ -20,11 +19,6 @@ def rule(request: pytest.FixtureRequest) -> str:
 def contributions(imagine: Any, count: int) -> list[Contribution]:
     """Return contributions that differ in everything."""
     return [imagine(shard, samples=3 * shard + 1, loss=0.5 + shard) for shard in range(count)]
-
-
-def test_the_registry_is_what_a_spec_may_ask_for() -> None:
-    """Names in the spec and rules here are the same."""
-    assert set(AGGREGATORS) == set(get_args(Spec.model_fields["aggregate"].annotation))
 
 
 @pytest.mark.parametrize("count", [1, 2, 10, 1000])

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from pydantic import TypeAdapter
-
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.family import Family, Member
 from downpour.cluster.launchers.base import Ended, Engine, Launcher, RunningCluster
 from downpour.cluster.launchers.compose import ComposeEngine, ComposeOptions, on_compose
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.inline import InlineCluster
+from downpour.cluster.launchers.kinds import LauncherKind, option
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.local import LocalCluster
 from downpour.cluster.launchers.ray import RayEngine, RayOptions, on_ray
@@ -29,6 +25,8 @@ __all__ = [
     "InlineCluster",
     "LaunchPlan",
     "Launcher",
+    "LauncherKind",
+    "option",
     "LocalCluster",
     "PlacedCluster",
     "RayEngine",
@@ -39,30 +37,40 @@ __all__ = [
     "SshEngine",
     "SshOptions",
     "launcher_of",
-    "launcher_with",
+    "kind_of",
     "on_compose",
     "on_ray",
     "on_slurm",
     "on_ssh",
 ]
 
-LAUNCHERS: dict[str, Launcher] = {
-    "local": LocalCluster,
-    "inline": InlineCluster,
-    "slurm": on_slurm(),
-    "ray": on_ray(),
-    "ssh": on_ssh(),
-    "compose": on_compose(),
-}
-"""Each with its usual options, by name."""
+LAUNCHERS = Family(
+    "on",
+    "downpour.launchers",
+    {
+        "local": Member("downpour.cluster.launchers.local:KIND", "processes of this machine"),
+        "inline": Member(
+            "downpour.cluster.launchers.inline:KIND", "threads of this process, for a debugger"
+        ),
+        "slurm": Member("downpour.cluster.launchers.slurm:KIND", "jobs"),
+        "ray": Member("downpour.cluster.launchers.ray:KIND", "actors"),
+        "ssh": Member("downpour.cluster.launchers.ssh:KIND", "on other machines"),
+        "compose": Member(
+            "downpour.cluster.launchers.compose:KIND", "containers of a compose file"
+        ),
+    },
+)
+"""The launchers that can be named: a `LauncherKind` each."""
 
-_WITH_OPTIONS: dict[str, tuple[type, Callable[[Any], Launcher]]] = {
-    "slurm": (SlurmOptions, on_slurm),
-    "ray": (RayOptions, on_ray),
-    "ssh": (SshOptions, on_ssh),
-    "compose": (ComposeOptions, on_compose),
-}
-"""The launchers that have options: what these are, and what makes a launcher of them."""
+
+def kind_of(on: str) -> LauncherKind:
+    """Return a kind of launcher by its name.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    kind: LauncherKind = LAUNCHERS[LAUNCHERS.check(on)]
+    return kind
 
 
 def launcher_of(on: Launcher | str) -> Launcher:
@@ -71,22 +79,4 @@ def launcher_of(on: Launcher | str) -> Launcher:
     Raises:
         SpecError: there is none of that name.
     """
-    if not isinstance(on, str):
-        return on
-    if on not in LAUNCHERS:
-        *others, last = LAUNCHERS
-        accepted = f"must be {', '.join(others)} or {last}"
-        raise SpecError("on", on, accepted + did_you_mean(on, LAUNCHERS))
-    return LAUNCHERS[on]
-
-
-def launcher_with(on: str, options: Mapping[str, Any]) -> Launcher:
-    """Return a launcher by its name, with some of its options by theirs.
-
-    Raises:
-        SpecError: there is none of that name, or an option cannot be meant.
-    """
-    if on not in _WITH_OPTIONS:
-        return launcher_of(on)
-    kind, launcher = _WITH_OPTIONS[on]
-    return launcher(TypeAdapter(kind).validate_python(dict(options)))
+    return kind_of(on).launcher({}) if isinstance(on, str) else on

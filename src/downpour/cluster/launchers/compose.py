@@ -22,6 +22,7 @@ from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
+from downpour.cluster.launchers.kinds import LauncherKind, option
 from downpour.cluster.launchers.last_will import LastWill
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ssh_script import worker_script
@@ -50,8 +51,18 @@ class ComposeOptions:
     `image` is what the file gets as DOWNPOUR_IMAGE; empty: that variable, or else `downpour`.
     """
 
-    compose_file: str = DEFAULT_FILE
-    image: str = ""
+    compose_file: str = option(
+        DEFAULT_FILE,
+        "The compose file; its service `worker` says what a worker's container is.",
+        "FILE",
+        path=True,
+    )
+    image: str = option(
+        "",
+        "The image of the containers, which the compose file gets as DOWNPOUR_IMAGE.",
+        "NAME",
+        default=f"DOWNPOUR_IMAGE, or {DEFAULT_IMAGE}",
+    )
 
 
 def on_compose(options: ComposeOptions | None = None) -> Launcher:
@@ -225,3 +236,11 @@ def _reason(said: bytes) -> str:
 
 def _wrong(reason: str) -> LaunchError:
     return LaunchError(reason, asked_wrongly=True)
+
+
+KIND = LauncherKind(
+    title="Compose",
+    options=ComposeOptions,
+    make=on_compose,
+    planned=lambda options, plan: ComposeEngine(options).planned(plan),
+)

@@ -15,6 +15,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.logs import new_log
 from downpour.host.credentials import Credentials
@@ -143,3 +144,6 @@ def _log_to(file: Path) -> Callable[[], None]:
         handler.close()
 
     return end
+
+
+KIND = LauncherKind(title="Inline", make=lambda _: InlineCluster)

@@ -10,21 +10,10 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.cluster.launchers import Launcher, launcher_of, launcher_with
-from downpour.cluster.launchers.compose import ComposeOptions
-from downpour.cluster.launchers.ray import RayOptions
-from downpour.cluster.launchers.slurm_script import SlurmOptions
-from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.launchers import LAUNCHERS, Launcher, kind_of
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
 
-_OPTIONS: dict[str, type] = {
-    "slurm": SlurmOptions,
-    "ray": RayOptions,
-    "ssh": SshOptions,
-    "compose": ComposeOptions,
-}
-_PATHS = ("hosts", "ssh_config", "compose_file")
 _WORDS = {
     str: "text",
     float: "a number",
@@ -48,12 +37,11 @@ class LaunchTable:
         Raises:
             SpecError: there is none of that name, or an option is another one's.
         """
-        launcher = launcher_of(self.on)
+        kind = kind_of(self.on)
         for name, value in self.options.items():
             if self.on not in (its := owners()[name]):
                 raise SpecError(f"launch.{name}", value, f"needs on = {' or '.join(its)}")
-        if self.on in _OPTIONS:
-            launcher = launcher_with(self.on, self.options)
+        launcher = kind.launcher(self.options)
         seconds = checked_seconds("idle_seconds", self.idle_seconds)
         if not (self.options or seconds):
             return self.on
@@ -62,9 +50,8 @@ class LaunchTable:
 
 def owners() -> dict[str, list[str]]:
     """Return for each option the launchers that it belongs to."""
-    of = {on: get_type_hints(kind) for on, kind in _OPTIONS.items()}
-    names = [name for hints in of.values() for name in hints]
-    return {name: [on for on, hints in of.items() if name in hints] for name in names}
+    of = {on: kind_of(on).texts() for on in LAUNCHERS}
+    return {name: [on for on in of if name in of[on]] for texts in of.values() for name in texts}
 
 
 def launch_of(file: Path) -> LaunchTable:
@@ -86,9 +73,12 @@ def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) 
     """
     kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
     kinds |= {"workers": int} if takes_workers else {}
-    for options in _OPTIONS.values():
-        hints = get_type_hints(options).items()
-        kinds |= {name: list[str] if kind == tuple[str, ...] else kind for name, kind in hints}
+    paths = set()
+    for on in LAUNCHERS:
+        hints = get_type_hints(kind_of(on).options) if kind_of(on).options else {}
+        for name, (_, text) in kind_of(on).texts().items():
+            kinds[name] = list[str] if hints[name] == tuple[str, ...] else hints[name]
+            paths |= {name} if text.path else set()
     checked = {}
     for name, value in table.items():
         if name not in kinds:
@@ -98,6 +88,6 @@ def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) 
             checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
         except ValidationError:
             raise SpecError(f"launch.{name}", value, f"must be {_WORDS[kinds[name]]}") from None
-        if name in _PATHS:
+        if name in paths:
             checked[name] = str(file.parent / Path(value).expanduser())
     return checked

@@ -17,6 +17,7 @@ from typing import Self
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.forking import ForkServerProcess
+from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.logs import new_log
 from downpour.cluster.launchers.restarts import Restarts
@@ -163,3 +164,6 @@ class LocalCluster:
             if not self._server.is_over:
                 raise
             # The next look finds the fork server dead, and starts all again.
+
+
+KIND = LauncherKind(title="Local", make=lambda _: LocalCluster)

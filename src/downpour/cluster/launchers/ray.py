@@ -21,6 +21,7 @@ from downpour.base.devices import Device
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers.base import Ended, Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.kinds import LauncherKind, option
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ray_actor import WorkerProcess
 from downpour.cluster.launchers.ray_nodes import NodeWatch
@@ -50,10 +51,17 @@ class RayOptions:
         SpecError: a number is negative.
     """
 
-    ray_address: str = "auto"
-    cpus_per_worker: float = 1.0
-    gpus_per_worker: float = 0.0
-    ray_wait_seconds: float = 5.0
+    ray_address: str = option(
+        "auto",
+        "The Ray cluster; auto: the one that runs here, or that RAY_ADDRESS names; local: one of "
+        "this command's own.",
+        "HOST:PORT|auto|local",
+    )
+    cpus_per_worker: float = option(1.0, "Processors that Ray reserves for a worker.", "X")
+    gpus_per_worker: float = option(0.0, "Accelerators that Ray reserves for a worker.", "X")
+    ray_wait_seconds: float = option(
+        5.0, "How long to wait until Ray has what the workers need.", "X"
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before anything is asked of Ray."""
@@ -289,3 +297,6 @@ def _end_of(reference: Any) -> Ended:
     except ray.exceptions.RayError as error:
         return Ended(None, str(error).strip().partition("\n")[0])
     return Ended(status, last_line)
+
+
+KIND = LauncherKind(title="Ray", options=RayOptions, make=on_ray)

@@ -21,6 +21,7 @@ from downpour.base.errors import ComeAgain, LaunchError
 from downpour.cluster.launchers import slurm_queue
 from downpour.cluster.launchers.base import Ended, Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.last_will import LastWill
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm_queue import ArrayTask
@@ -220,3 +221,11 @@ def reachable_host() -> str:
 
 def _ask_about(places: dict[str, _Place]) -> tuple[dict[str, _Place], list[ArrayTask]]:
     return places, slurm_queue.tasks()
+
+
+KIND = LauncherKind(
+    title="Slurm",
+    options=SlurmOptions,
+    make=on_slurm,
+    planned=lambda options, plan: SlurmEngine(options).planned(plan),
+)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
+from downpour.cluster.launchers.kinds import manager_host, option
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -59,14 +60,33 @@ class SlurmOptions:
         SpecError: an option cannot be meant; names it and what is accepted.
     """
 
-    partition: str = ""
-    account: str = ""
-    time: str = ""
-    gres: str = ""
-    sbatch: tuple[str, ...] = ()
-    signal: str = "USR2@120"
-    drain_seconds: float = 0.0
-    manager_host: str = ""
+    partition: str = option("", "The partition.", "NAME", default="the cluster's own")
+    account: str = option("", "The account.", "NAME", default="your own")
+    time: str = option(
+        "",
+        "A worker's time limit: MINUTES, H:MM:SS or D-HH:MM:SS. Another one follows it.",
+        "LIMIT",
+        default="the partition's",
+    )
+    gres: str = option("", "A worker's generic resources, such as gpu:1.", "GRES", default=False)
+    sbatch: tuple[str, ...] = option(
+        (),
+        "A further option of sbatch, such as --sbatch=--mem=4G. Repeatable.",
+        "OPTION",
+        default=False,
+    )
+    signal: str = option(
+        "USR2@120",
+        "The signal at which a worker leaves, and how long before its time limit.",
+        "NAME@SECONDS",
+    )
+    drain_seconds: float = option(
+        0.0,
+        "How long a worker that leaves may take to end its task; what it cannot end is saved, and "
+        "goes on elsewhere. Less than the cluster's KillWait, 30 by default.",
+        "X",
+    )
+    manager_host: str = manager_host()
 
     def __post_init__(self) -> None:
         """Check them."""
@@ -78,8 +98,8 @@ class SlurmOptions:
         match = _SIGNAL.fullmatch(self.signal)
         if match is None:
             raise SpecError("signal", self.signal, f"must be {'|'.join(SIGNALS)}@SECONDS")
-        for option in self.sbatch:
-            _check_option(option)
+        for given in self.sbatch:
+            _check_option(given)
         least = int(match[2]) + EARLY_SECONDS
         if self.time and seconds_of(self.time) <= least:
             accepted = f"must be above {least} s: {self.signal} may come {EARLY_SECONDS} s early"

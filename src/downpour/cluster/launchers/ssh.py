@@ -11,6 +11,7 @@ from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.hosts import Host, read_hosts
+from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_probe import look_at, refuse_unfit
@@ -84,3 +85,16 @@ def _is_ours(address: str) -> bool:
         one.bind((address, 0))
         return bool(address)
     return False
+
+
+def _make(options: SshOptions) -> Launcher:
+    read_hosts(options.hosts)  # now, before a shared directory is made
+    return on_ssh(options)
+
+
+KIND = LauncherKind(
+    title="SSH",
+    options=SshOptions,
+    make=_make,
+    planned=lambda options, plan: SshEngine(options).planned(plan),
+)

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
 from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.kinds import manager_host, option
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import FILES, TOKEN
 
@@ -80,9 +81,17 @@ class SshOptions:
         SpecError: an option cannot be meant; names it and what is accepted.
     """
 
-    hosts: str = "hosts.txt"
-    ssh_config: str = ""
-    manager_host: str = ""
+    hosts: str = option(
+        "hosts.txt",
+        "The hosts, a line each: HOST [slots=N] [python=PATH] [shared=PATH] [env=NAME=VALUE] ...; "
+        "HOST as ssh takes it.",
+        "FILE",
+        path=True,
+    )
+    ssh_config: str = option(
+        "", "The configuration of ssh.", "FILE", default="~/.ssh/config", path=True
+    )
+    manager_host: str = manager_host()
 
     def __post_init__(self) -> None:
         """Check them."""

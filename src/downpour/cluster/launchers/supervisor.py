@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError, LaunchError
-from downpour.cluster.launchers import launcher_with
+from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.base import Launcher, RunningCluster
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.launch_plan import LaunchPlan
@@ -47,7 +47,7 @@ class SupervisedPlan:
     @property
     def launcher(self) -> Launcher:
         """What makes a cluster of the plan; on this machine one that starts workers again."""
-        return here if self.on == "local" else launcher_with(self.on, self.options)
+        return here if self.on == "local" else kind_of(self.on).launcher(self.options)
 
 
 class Supervisor:

@@ -59,4 +59,3 @@ class ModeKind:
 
     make: Callable[[Options, int], Mode]
     options: Options = field(default_factory=dict)
-    summary: str = ""

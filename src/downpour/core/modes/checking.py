@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from downpour.base.errors import SpecError
-from downpour.core.modes.base import Mode
-from downpour.core.modes.kinds import MODES
+from downpour.core import families
+from downpour.core.modes.base import Mode, ModeKind
 from downpour.core.spec import ResolvedSpec, Spec
+
+MODES: Mapping[str, ModeKind] = families.MODES
 
 APART = ("handoff", "wait", "dylu")
 """The policies of modes whose shards are apart: they neither close rounds nor cut them."""

@@ -16,6 +16,4 @@ def _make(options: Options, shards: int) -> Mode:
     return Mode(together=1, ahead=None, weight=lambda staleness: step * weight(staleness))
 
 
-DOWNPOUR = ModeKind(
-    make=_make, options={**STEP, **STALENESS}, summary="every update becomes a version at once"
-)
+DOWNPOUR = ModeKind(make=_make, options={**STEP, **STALENESS})

@@ -24,8 +24,4 @@ def _make(options: Options, shards: int) -> Mode:
     return Mode(together=1, ahead=None, weight=lambda _: beta / shards, mixes=True, elastic=True)
 
 
-EASGD = ModeKind(
-    make=_make,
-    options={"beta": 0.9},
-    summary="each shard keeps parameters of its own, which the model and they move towards",
-)
+EASGD = ModeKind(make=_make, options={"beta": 0.9})

@@ -19,8 +19,4 @@ def _make(options: Options, _shards: int) -> Mode:
     )
 
 
-FEDASYNC = ModeKind(
-    make=_make,
-    options={"alpha": 0.6, **STALENESS, "staleness": "polynomial"},
-    summary="the newest version moves towards every update at once",
-)
+FEDASYNC = ModeKind(make=_make, options={"alpha": 0.6, **STALENESS, "staleness": "polynomial"})

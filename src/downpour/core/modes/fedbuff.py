@@ -15,13 +15,5 @@ def _make(options: Options, shards: int) -> Mode:
     return Mode(together=count_of(options, "k", shards), ahead=None, weight=staleness_of(options))
 
 
-FEDBUFF = ModeKind(
-    make=_make,
-    options={"k": 0.5, **STALENESS, "staleness": "polynomial"},
-    summary="the first k updates become a version, stale ones counting less",
-)
-K_ASYNC = ModeKind(
-    make=_make,
-    options={"k": 0.5, **STALENESS},
-    summary="the first k updates become a version, all counting alike",
-)
+FEDBUFF = ModeKind(make=_make, options={"k": 0.5, **STALENESS, "staleness": "polynomial"})
+K_ASYNC = ModeKind(make=_make, options={"k": 0.5, **STALENESS})

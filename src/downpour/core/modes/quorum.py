@@ -24,5 +24,4 @@ def _make(options: Options, shards: int) -> Mode:
 QUORUM = ModeKind(
     make=_make,
     options={"quorum": 0.5, "grace_seconds": 0.5, **STALENESS, "staleness": "polynomial"},
-    summary="a version is made of what is there some time after enough updates are",
 )

@@ -18,8 +18,4 @@ def _make(options: Options, shards: int) -> Mode:
     return Mode(together=1, ahead=bound, weight=lambda staleness: step * weight(staleness))
 
 
-SSP = ModeKind(
-    make=_make,
-    options={"bound": 2, **STEP, **STALENESS},
-    summary="every update becomes a version at once; no shard is far ahead of the slowest",
-)
+SSP = ModeKind(make=_make, options={"bound": 2, **STEP, **STALENESS})

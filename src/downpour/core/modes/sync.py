@@ -10,14 +10,10 @@ from __future__ import annotations
 from downpour.core.modes.base import Mode, ModeKind
 from downpour.core.modes.staleness import count_of
 
-SYNC = ModeKind(
-    make=lambda _options, _shards: Mode(together=None, ahead=0),
-    summary="all shards of a round become one version, and the next round begins from that",
-)
+SYNC = ModeKind(make=lambda _options, _shards: Mode(together=None, ahead=0))
 K_SYNC = ModeKind(
     make=lambda options, shards: Mode(
         together=None, ahead=0, enough=count_of(options, "k", shards)
     ),
     options={"k": 0.9},
-    summary="the first k updates of a round become one version, and the rest is cancelled",
 )

@@ -3,8 +3,9 @@
 A spec is the whole input of an experiment: in synchronous mode the bytes of every model version
 follow from the resolved spec alone (within one numeric class). So no setting that changes a result
 may be anywhere else, and nothing here may depend on the machine or touch a file
-(`files/spec_file.py` does that). This module knows the names of the families (splitters,
-aggregators, ...) but not their code. An invalid field is refused in one line (`refusals.py`).
+(`files/spec_file.py` does that). `families.py` has the names of splitters, modes, policies and
+others; their code is imported where it is used. An invalid field is refused in one line
+(`refusals.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.values import LOSS, Goal
-from downpour.core.spec.choices import WITH_ERROR_MEMORY
+from downpour.core.families import CODECS, SPLITTERS
 from downpour.core.spec.combinations import check_together
 from downpour.core.spec.fields import Fields
 from downpour.core.spec.inside import Inside
@@ -106,7 +107,12 @@ class Spec(SpecFields):
     @property
     def hands_on(self) -> bool:
         """Whether a shard's task leaves a state for the shard's next one."""
-        return self.optimizer_state == "keep" or self.compression in WITH_ERROR_MEMORY
+        return self.optimizer_state == "keep" or self.keeps_error
+
+    @property
+    def keeps_error(self) -> bool:
+        """Whether a shard keeps what its codec has not sent, for its next task."""
+        return self.compression != "none" and CODECS[self.compression].feedback is not None
 
     @property
     def in_step(self) -> bool:
@@ -210,7 +216,7 @@ def parse_split(text: str) -> tuple[str, float | None]:
     Raises:
         SpecError: there is no such split, or the concentration is not a positive number.
     """
-    plain = ("random", "class", "equal")
+    plain = [name for name in SPLITTERS if name != "dirichlet"]
     if text in plain:
         return text, None
     number = re.fullmatch(r"dirichlet\(([0-9.eE+-]+)\)", text)

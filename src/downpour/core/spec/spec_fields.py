@@ -8,17 +8,32 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from downpour.base import devices
-from downpour.core.spec.choices import Compression, Policy
+from downpour.base.errors import SpecError
+from downpour.base.family import Family
+from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
 from downpour.core.spec.fields import Fields
 from downpour.core.spec.inside import Inside
 from downpour.core.spec.outer import Outer
+from downpour.core.spec.refusals import InvalidField
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+def _one_of(family: Family) -> BeforeValidator:
+    """Accept the names of a family's members, whichever are installed."""
+
+    def checked(value: object) -> str:
+        try:
+            return family.check(value)
+        except SpecError as error:
+            raise InvalidField(error) from None
+
+    return BeforeValidator(checked)
 
 
 class SpecFields(Fields):
@@ -99,13 +114,10 @@ class SpecFields(Fields):
         default="cross_entropy", description="What training minimises"
     )
 
-    mode: Literal[
-        "sync", "k-sync", "downpour", "ssp", "easgd", "fedasync", "fedbuff", "k-async", "quorum"
-    ] = Field(
+    mode: Annotated[str, _one_of(MODES)] = Field(
         default="sync",
-        description="sync: every round is a barrier (local SGD; FedAvg once an epoch); k-sync: a "
-        "round ends with its first k updates; downpour, ssp, easgd, fedasync, fedbuff, k-async, "
-        "quorum: shards train on while others do",
+        description="When updates become a model version; in all but sync and k-sync, shards "
+        "train on meanwhile",
     )
     mode_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the mode"
@@ -139,10 +151,8 @@ class SpecFields(Fields):
         ge=1,
         description="Batches that a task trains at most; absent: all of its part of the shard",
     )
-    aggregate: Literal["average", "weighted", "samples", "first"] = Field(
-        default="average",
-        description="How updates become the next model: average, weighted (by loss), "
-        "samples (FedAvg) or first (shard 0's, as the ECE751 code did)",
+    aggregate: Annotated[str, _one_of(AGGREGATORS)] = Field(
+        default="average", description="How updates become the next model"
     )
     outer: Outer = Field(
         default_factory=Outer,
@@ -150,10 +160,8 @@ class SpecFields(Fields):
         "nesterov, delayed-nesterov, heloco, adagrad, adam or yogi), learning_rate, momentum, "
         "every, betas, epsilon",
     )
-    policy: Policy = Field(
-        default="handoff",
-        description="The straggler policy: wait, drop, backup, blacklist, late, clone, "
-        "grass, mantri, wrangler, rebalance, replace, handoff or dylu (docs/stragglers.md)",
+    policy: Annotated[str, _one_of(POLICIES)] = Field(
+        default="handoff", description="The straggler policy (docs/stragglers.md)"
     )
     policy_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the policy"
@@ -261,9 +269,10 @@ class SpecFields(Fields):
         default="reset",
         description="What happens to the optimizer's state between rounds; kept per shard",
     )
-    compression: Compression = Field(
+    compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
-        description="How updates are written: none (whole), or in fewer bytes, how far they moved",
+        description="How updates are written; all but none write, in fewer bytes, how far they "
+        "moved",
     )
 
     repeatable: bool = Field(

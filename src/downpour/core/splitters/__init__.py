@@ -1,6 +1,6 @@
 """Labels and a seed → the shards of a training set, each a sorted array of indices.
 
-The family is the dictionary below, one file a member. A splitter only says which shard owns each
+One file a member. A splitter only says which shard owns each
 example; that every index appears exactly once then follows from the form of its answer. What is
 the same for all of them stands here: reading the spec's text, refusing what cannot be split, and
 turning owners into shards. The result depends on the arguments alone: the split is drawn once and
@@ -9,20 +9,17 @@ stays fixed for the experiment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from downpour.base.errors import SpecError
+from downpour.core import families
 from downpour.core.spec import Spec, parse_split
-from downpour.core.splitters import by_class, dirichlet, equal, random
 from downpour.core.splitters.base import Indices, Labels, SplitRequest, Splitter
 from downpour.core.splitters.holding_out import hold_out
 
-SPLITTERS: dict[str, Splitter] = {
-    "random": random.owners,
-    "class": by_class.owners,
-    "equal": equal.owners,
-    "dirichlet": dirichlet.owners,
-}
+SPLITTERS: Mapping[str, Splitter] = families.SPLITTERS
 
 _NEED_NO_LABELS = frozenset({"random"})
 

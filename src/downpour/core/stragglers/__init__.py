@@ -2,12 +2,14 @@
 
 A policy takes a `RoundView` and returns actions. The reason of each action reaches the log, the
 record and the screen unchanged. A policy carries nothing out and reads no clock: the view has the
-time. The registry's keys are what `Spec.policy` accepts.
+time. `core/families.py` registers them.
 """
 
 from __future__ import annotations
 
-from downpour.core.stragglers.backup import BACKUP
+from collections.abc import Mapping
+
+from downpour.core import families
 from downpour.core.stragglers.base import (
     ROUNDS_REMEMBERED,
     Action,
@@ -24,35 +26,9 @@ from downpour.core.stragglers.base import (
     WorkerHistory,
     WorkerRequest,
 )
-from downpour.core.stragglers.blacklist import BLACKLIST
 from downpour.core.stragglers.checking import check_policy
-from downpour.core.stragglers.clone import CLONE
-from downpour.core.stragglers.drop import DROP
-from downpour.core.stragglers.dylu import DYLU
-from downpour.core.stragglers.grass import GRASS
-from downpour.core.stragglers.handoff import HANDOFF
-from downpour.core.stragglers.late import LATE
-from downpour.core.stragglers.mantri import MANTRI
-from downpour.core.stragglers.rebalance import REBALANCE
-from downpour.core.stragglers.replace import REPLACE
-from downpour.core.stragglers.wait import WAIT
-from downpour.core.stragglers.wrangler import WRANGLER
 
-POLICIES: dict[str, Policy] = {
-    "wait": WAIT,
-    "drop": DROP,
-    "backup": BACKUP,
-    "blacklist": BLACKLIST,
-    "late": LATE,
-    "clone": CLONE,
-    "grass": GRASS,
-    "mantri": MANTRI,
-    "wrangler": WRANGLER,
-    "rebalance": REBALANCE,
-    "replace": REPLACE,
-    "handoff": HANDOFF,
-    "dylu": DYLU,
-}
+POLICIES: Mapping[str, Policy] = families.POLICIES
 
 __all__ = [
     "POLICIES",

@@ -69,6 +69,9 @@ class BFloat16:
         np.left_shift(encoded.view("<u2"), np.uint32(16), out=bits, dtype=np.uint32)
 
 
+FLOAT32, BFLOAT16, FLOAT16 = Float("<f4"), BFloat16(), Float("<f2")
+
+
 def to_bfloat16(numbers: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.uint16]]:
     """Return the bits of finite numbers, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)

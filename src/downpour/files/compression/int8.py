@@ -42,3 +42,6 @@ class Int8(BlockCodec):
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
         scale = records[:, :_SCALE_BYTES].copy().view("<f4")
         np.multiply(records[:, _SCALE_BYTES:].view(np.int8), scale, out=out, dtype=np.float32)
+
+
+INT8 = Int8()

@@ -58,3 +58,6 @@ class Ternary(BlockCodec):
         scale = records[:, :_SCALE_BYTES].copy().view("<f4")
         numbers = _NUMBERS[records[:, _SCALE_BYTES:]].reshape(len(records), -1)
         np.multiply(numbers[:, : out.shape[1]], scale, out=out)
+
+
+TERNARY = Ternary()

@@ -151,3 +151,6 @@ def _unpacked_indices(packed: Bytes) -> _Integers:
     threes = padded.reshape(len(packed), -1, 3)
     joined = threes[:, :, 0] | (threes[:, :, 1] << 8) | (threes[:, :, 2] << 16)
     return np.stack([joined & 0xFFF, joined >> 12], axis=2).reshape(len(packed), -1)
+
+
+TOPK = TopK()

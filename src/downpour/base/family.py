@@ -1,0 +1,122 @@
+"""A family: things of one kind that users choose by name, each defined in a module of its own.
+
+A member is registered once, here by a name and the place of its definition, or by an installed
+package under an entry point. Its module is imported when the member is first used, so names cost
+nothing, and a layer may know the names of a family whose code is above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from downpour.base.errors import SpecError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where a member is defined, as "package.module:NAME", and a note on it for help texts."""
+
+    home: str
+    note: str = ""
+
+
+class Family(Mapping[str, Any]):
+    """The members by name: those given, then those of installed packages.
+
+    A package registers members in its own `pyproject.toml`, under the family's `group`:
+
+        [project.entry-points."downpour.policies"]
+        mine = "my_package.my_policy:MINE"
+
+    Args:
+        field: the field that names a member, for errors.
+        group: the group of entry points.
+        members: those that Downpour brings. A package cannot replace one of these.
+        others: names that the field accepts beside members, such as "none".
+    """
+
+    def __init__(
+        self, field: str, group: str, members: Mapping[str, Member], others: tuple[str, ...] = ()
+    ) -> None:
+        self.field = field
+        self.group = group
+        self._members = dict(members)
+        self._others = others
+        self._loaded: dict[str, Any] = {}
+        self._installed: dict[str, EntryPoint] | None = None
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of the members that Downpour brings."""
+        return tuple(self._members)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """What the field accepts: members, and the other names."""
+        return (*self._others, *self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the members' names; looking for packages takes some 5 ms, once."""
+        yield from self._members
+        yield from self._found()
+
+    def __len__(self) -> int:
+        """Return how many members there are."""
+        return len(self._members) + len(self._found())
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a member of that name; imports none."""
+        return name in self._members or name in self._found()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a member, which is imported first.
+
+        Raises:
+            KeyError: there is none of that name.
+            SpecError: the package that brings it cannot be imported.
+        """
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def check(self, name: object) -> str:
+        """Return a name that the field accepts.
+
+        Raises:
+            SpecError: there is none of that name.
+        """
+        if isinstance(name, str) and (name in self._others or name in self):
+            return name
+        meant = did_you_mean(name, self.accepted) if isinstance(name, str) else ""
+        raise SpecError(self.field, name, f"must be {_listed(self.accepted)}{meant}")
+
+    def described(self) -> str:
+        """Return all names in words, each with its note."""
+        notes = {name: member.note for name, member in self._members.items() if member.note}
+        return _listed([f"{n} ({notes[n]})" if n in notes else n for n in self.accepted])
+
+    def _found(self) -> dict[str, EntryPoint]:
+        if self._installed is None:
+            found = {point.name: point for point in entry_points(group=self.group)}
+            self._installed = {n: found[n] for n in sorted(found) if n not in self._members}
+        return self._installed
+
+    def _load(self, name: str) -> Any:
+        if name in self._members:
+            module, _, attribute = self._members[name].home.partition(":")
+            return getattr(import_module(module), attribute)
+        point = self._found()[name]
+        try:
+            return point.load()
+        except Exception as error:  # whatever a package's module raises
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            accepted = f"cannot be imported from {point.value} ({reason})"
+            raise SpecError(self.field, name, accepted) from error
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]

@@ -1,0 +1,88 @@
+"""A kind of launcher: all that `--on`, the table `[launch]`, help texts and `--dry-run` know of it.
+
+Each launcher's module ends with its `KIND`; `launchers/__init__.py` registers it by name, or an
+installed package does. The options of a kind are a frozen dataclass whose fields are made by
+`option`, and command-line options follow from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.launch_plan import LaunchPlan
+
+_KEY = "downpour option"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionText:
+    """What a command's help says of an option of a launcher.
+
+    `default` is shown in place of the value; None: the value itself. A `path` that stands in a file
+    is relative to the file's folder.
+    """
+
+    help: str
+    metavar: str
+    default: str | bool | None = None
+    path: bool = False
+
+
+def option(
+    value: Any, text: str, metavar: str, *, default: str | bool | None = None, path: bool = False
+) -> Any:
+    """Return a field of a launcher's options, with its default value and its help."""
+    return field(default=value, metadata={_KEY: OptionText(text, metavar, default, path)})
+
+
+def manager_host() -> Any:
+    """Return the field that launchers share whose workers are on other machines."""
+    text = "This machine's address, as the workers' machines reach it."
+    return option("", text, "ADDRESS", default="the one that they see, or that of its name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherKind:
+    """A place to run on.
+
+    Args:
+        title: the heading of its options in help.
+        options: their dataclass; None: it has none.
+        make: its options, or None, → a launcher. Called before anything is started or made, so it
+            refuses what cannot be.
+        planned: its options and a plan → as text, what it would submit or run; None: it cannot say.
+    """
+
+    title: str
+    make: Callable[[Any], Launcher]
+    options: type | None = None
+    planned: Callable[[Any, LaunchPlan], str] | None = None
+
+    def texts(self) -> dict[str, tuple[Field[Any], OptionText]]:
+        """Return its options by name."""
+        known = () if self.options is None else fields(self.options)
+        return {one.name: (one, one.metadata[_KEY]) for one in known if _KEY in one.metadata}
+
+    def given(self, options: Mapping[str, Any]) -> Any:
+        """Return its options, of which some are given; lists become tuples.
+
+        Raises:
+            SpecError: it has no such option, or the option cannot be meant.
+        """
+        for name, value in options.items():
+            if name not in self.texts():
+                raise SpecError(name, value, f"is no option of {self.title}")
+        values = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
+        return None if self.options is None else self.options(**values)
+
+    def launcher(self, options: Mapping[str, Any]) -> Launcher:
+        """Return a launcher with some of its options given.
+
+        Raises:
+            SpecError: see `given`.
+        """
+        return self.make(self.given(options))

@@ -1,0 +1,50 @@
+"""What a package imports to bring a policy, a mode, a codec, a splitter or an aggregator; public.
+
+It registers what it brings by name, as entry points in its `pyproject.toml`:
+
+    [project.entry-points."downpour.policies"]
+    latest-first = "my_package:LATEST_FIRST"
+
+The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`), `downpour.codecs`
+(a `Codec`), `downpour.splitters` (a function from a `SplitRequest` to the shard of each example),
+`downpour.aggregators` (a function from `Contribution`s to their weights) and `downpour.launchers`
+(a `LauncherKind` of `downpour.launchers`). A spec then names it, on every machine that has the
+package.
+"""
+
+from __future__ import annotations
+
+from downpour.core.modes import Mode, ModeKind
+from downpour.core.splitters.base import SplitRequest, Splitter
+from downpour.core.stragglers import (
+    Action,
+    Assignment,
+    Close,
+    Handoff,
+    Policy,
+    Resize,
+    RoundView,
+    Withdrawal,
+    WorkerRequest,
+)
+from downpour.files.aggregators import Aggregator, Contribution
+from downpour.files.compression import Codec
+
+__all__ = [
+    "Action",
+    "Aggregator",
+    "Assignment",
+    "Close",
+    "Codec",
+    "Contribution",
+    "Handoff",
+    "Mode",
+    "ModeKind",
+    "Policy",
+    "Resize",
+    "RoundView",
+    "SplitRequest",
+    "Splitter",
+    "Withdrawal",
+    "WorkerRequest",
+]
