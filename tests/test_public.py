@@ -17,8 +17,8 @@ PUBLIC: dict[ModuleType, str] = {
     extending: "Action Aggregator Assignment Close Codec Contribution Handoff Mode ModeKind Policy "
     "Resize RoundView SplitRequest Splitter Withdrawal WorkerRequest",
     launchers: "ComposeOptions Ended Engine InlineCluster LaunchPlan Launcher LauncherKind "
-    "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose on_ray "
-    "on_slurm on_ssh option",
+    "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose "
+    "on_ray on_slurm on_ssh option",
 }
 
 
