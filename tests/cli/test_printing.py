@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.values import ExperimentState
-from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
+from downpour.cli.printing import SpecOnce, check_format, note, out, print_result
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.network.rpc.messages import ExperimentSummary, Status
@@ -43,7 +43,7 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     """What differs from the defaults, as TOML that makes it again, below the experiment's ID."""
     spec = Spec(shards=3, split="dirichlet(0.5)", model_options={"dropout": 0.1})
     seen: list[Status] = []
-    show = with_spec_shown(spec, seen.append)
+    show = SpecOnce(seen.append, spec).status
     early = [during(ExperimentState.WAITING), during(ExperimentState.PREPARING)]
     late = [during(ExperimentState.RUNNING), during(ExperimentState.FINISHED)]
     for status in early:
@@ -60,7 +60,7 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
     """The reason stands alone, in one line."""
-    with_spec_shown(Spec(), lambda _: None)(during(ExperimentState.FAILED))
+    SpecOnce(lambda _: None, Spec()).status(during(ExperimentState.FAILED))
     assert capsys.readouterr().err == ""
 
 

@@ -26,8 +26,9 @@ from pathlib import Path
 import pytest
 
 from downpour import Spec
-from downpour.experiments.api import embed
 from downpour.experiments.reading import Result
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.learning.tasks.own import own_task
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import SMALL, Example, examples_here
@@ -85,7 +86,7 @@ def row(example: Example, spec: Spec, folder: Path) -> tuple[str, ...]:
 
 def trained(spec: Spec, workers: int, folder: Path) -> Result:
     """Train with some workers."""
-    with embed(spec, workers, shared=folder) as (_, client):
+    with embed(spec, workers, Surroundings.of(folder)) as (_, client):
         return client.wait(client.submit(spec))
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from downpour import Client, Spec, run
 from downpour.cluster.launchers import LocalCluster
-from downpour.experiments.api import embed
 from downpour.experiments.reading import Result
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.network.rpc.messages import Status
 from tests.chaos.stage import Process
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
@@ -43,7 +44,10 @@ def test_one_three_and_seven_workers_make_the_same_models(
     examples = examples_here(monkeypatch, small_mnist)
     models: dict[str, set[bytes]] = {example.name: set() for example in examples}
     for workers in (1, 3, 7):
-        with embed(examples[0].small, workers, shared=tmp_path / str(workers)) as (_, client):
+        with embed(examples[0].small, workers, Surroundings.of(tmp_path / str(workers))) as (
+            _,
+            client,
+        ):
             asked = [client.submit(one.small.replace(**FEW)) for one in examples]
             for example, experiment in zip(examples, asked, strict=True):
                 models[example.name].add(model_of(client.wait(experiment)))
@@ -60,7 +64,7 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
     specs = {
         one.name: one.small.replace(**(MIDDLE | LENGTHS.get(one.name, {}))) for one in examples
     }
-    with embed(examples[0].small, 2, shared=tmp_path) as (cluster, client):
+    with embed(examples[0].small, 2, Surroundings.of(tmp_path)) as (cluster, client):
         asked = {name: client.submit(spec) for name, spec in specs.items()}
         waited = {name: model_of(client.wait(experiment)) for name, experiment in asked.items()}
         for name, spec in specs.items():

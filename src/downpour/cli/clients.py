@@ -25,6 +25,7 @@ from downpour.cli.options import (
     whole_number,
 )
 from downpour.cli.printing import (
+    SpecOnce,
     check_format,
     err,
     note,
@@ -33,7 +34,6 @@ from downpour.cli.printing import (
     print_result,
     print_spec,
     say,
-    with_spec_shown,
 )
 from downpour.cli.spec_options import with_spec
 from downpour.cli.trust_options import with_credentials
@@ -87,7 +87,7 @@ def submit(
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
-    from downpour.experiments.api import following
+    from downpour.experiments.running.watching import following
 
     with (
         _client(manager, credentials, shared, connect_seconds) as client,
@@ -233,7 +233,7 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
     from downpour.experiments.tables.progress import ProgressDisplay
 
     with ProgressDisplay(err()) as display:
-        show = with_spec_shown(spec, display.show)
+        show = SpecOnce(display.show, spec).status
 
         def look(status: Status) -> None:
             show(status)

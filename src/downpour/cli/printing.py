@@ -62,22 +62,27 @@ def print_spec(spec: Spec, experiment: str = "") -> None:
         err().print(text.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
-def with_spec_shown(spec: Spec, show: Callable[[Status], None]) -> Callable[[Status], None]:
-    """Return a `show` that also prints the spec, once, when its experiment has begun to train.
+class SpecOnce:
+    """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
     Not sooner, because an experiment that fails before that should print its reason and no more.
     """
-    shown = False
 
-    def show_both(status: Status) -> None:
-        nonlocal shown
+    def __init__(self, show: Callable[[Status], None], spec: Spec | None = None) -> None:
+        self._show = show
+        self._spec = spec
+
+    def resolved(self, spec: Spec) -> None:
+        """Take the spec that will be trained, where it was not known before."""
+        self._spec = spec
+
+    def status(self, status: Status) -> None:
+        """Show a status, after the spec if it is time for that."""
         now = status.experiment
-        if not shown and now is not None and now.state in {"running", "finished"}:
-            shown = True
-            print_spec(spec, now.experiment)
-        show(status)
-
-    return show_both
+        if now is not None and now.state in {"running", "finished"} and self._spec is not None:
+            print_spec(self._spec, now.experiment)
+            self._spec = None
+        self._show(status)
 
 
 def print_json(value: Any) -> None:

@@ -19,7 +19,7 @@ from downpour.cli.options import (
     allow_code,
     workers_option,
 )
-from downpour.cli.printing import check_format, err, note, print_result, say, with_spec_shown
+from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
 from downpour.cli.spec_options import with_spec
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.manager.options import ManagerOptions
@@ -52,7 +52,7 @@ def run(
     dry_run: DryRun = False,
     launching: Launching,
 ) -> None:
-    """Train with workers of its own.
+    """Train with workers that this command starts.
 
     The spec comes from FILE, from options, or both; without either, a small network is trained on
     the digits dataset. When training begins, the experiment's ID and the fields that are not the
@@ -62,36 +62,42 @@ def run(
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
-    from downpour.core.resolve import resolve
-    from downpour.experiments import api
+    if dry_run:
+        _show_plan(spec, workers, shared, launching)
+        return
+    from downpour.experiments.running.surroundings import Surroundings
+    from downpour.experiments.running.training import train
+    from downpour.experiments.running.watching import Watching
     from downpour.experiments.tables.progress import ProgressDisplay
 
-    workers = api.workers_for(spec, workers)
-    if not dry_run:
-        spec = api.inside_measured(
-            spec, workers, shared=shared, data_dir=data_dir, on=launching.on, tell=note
-        )
-    resolved = resolve(spec, workers)
-    if dry_run:
-        plan = ManagerOptions(shared=str(shared.absolute()), embedded=True)
-        text = launching.shown(LaunchPlan(plan, workers, threads=spec.threads, device=spec.device))
-        for line in text.splitlines():
-            say(line)
-        return
-    for_people = not (as_json or as_csv)
     with ProgressDisplay(err()) as display:
-        result = api.run_resolved(
-            resolved,
+        shown = SpecOnce(display.show)
+        result = train(
+            spec,
             workers,
-            shared=shared,
-            data_dir=data_dir,
-            patience=patience,
-            on_status=with_spec_shown(resolved, display.show) if for_people else display.show,
-            progress=False,
-            tensorboard=tensorboard,
-            on=launching.launcher,
+            Surroundings.of(shared, data_dir, patience, launching.launcher),
+            Watching(
+                on_resolved=shown.resolved,
+                on_status=display.show if as_json or as_csv else shown.status,
+                progress=False,
+                tensorboard=tensorboard,
+                note=note,
+            ),
         )
     print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launching) -> None:
+    """Print what would be submitted or run."""
+    from downpour.core.resolve import resolve
+    from downpour.experiments.running.training import workers_for
+
+    number = workers_for(spec, workers)
+    resolve(spec, number)  # refuses what cannot be trained
+    options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
+    plan = LaunchPlan(options, number, threads=spec.threads, device=spec.device)
+    for line in launching.shown(plan).splitlines():
+        say(line)
 
 
 def _with_code_here(spec: Spec) -> Spec:

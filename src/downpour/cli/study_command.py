@@ -133,13 +133,14 @@ class StudyCommand(Generic[StudyT]):
 
     def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
         """Run what is missing; returns whether the study succeeded."""
+        from downpour.experiments.running.surroundings import Surroundings
         from downpour.experiments.studies import Embedded, Remote, run_study
         from downpour.experiments.studies.display import StudyDisplay
 
         on_kept = options.event_writer(folder.records())
         with options.client() as client, StudyDisplay(err(), note) as display:
-            here = Embedded(options.shared, options.data_dir, options.launching.launcher)
-            backend = here if client is None else Remote(client, folder.request)
+            where = Surroundings.of(options.shared, options.data_dir, on=options.launching.launcher)
+            backend = Embedded(where) if client is None else Remote(client, folder.request)
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:
             self.draw(folder)

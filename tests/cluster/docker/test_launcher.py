@@ -11,7 +11,8 @@ import pytest
 
 from downpour.cluster.launchers import ComposeOptions, on_compose
 from downpour.core.spec import Spec
-from downpour.experiments.api import embed
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from tests.cluster.docker.conftest import ROOT, docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -23,7 +24,7 @@ def test_a_container_that_is_killed_is_replaced(
     """Another one has the worker's name; in the end neither is left, nor their network."""
     del compose_command
     on = on_compose(ComposeOptions(compose_file=str(ROOT / "docker/compose.yaml"), image=image))
-    with embed(Spec(), 1, shared=tmp_path, on=on) as (cluster, client):
+    with embed(Spec(), 1, Surroundings.of(tmp_path, on=on)) as (cluster, client):
         first = next(s.workers for s in client.watch(check=cluster.check) if s.workers)[0]
         label = '{{index .Config.Labels "com.docker.compose.project"}}'
         ours = f"label=com.docker.compose.project={docker('inspect', '-f', label, first.hostname)}"

@@ -25,7 +25,8 @@ import pytest
 import downpour
 from downpour.cluster.launchers import Launcher
 from downpour.core.spec import Spec
-from downpour.experiments.api import embed
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import SharedDirectory
@@ -110,7 +111,7 @@ def start_and_round(launcher: Launcher, shared: Path) -> tuple[float, float]:  #
 
 def one_more(launcher: Launcher, shared: Path) -> float:  # noqa: F811
     """Return the seconds until a further worker has joined."""
-    with embed(_SHORT, 1, shared=shared, on=launcher) as (cluster, client):
+    with embed(_SHORT, 1, Surroundings.of(shared, on=launcher)) as (cluster, client):
         next(status for status in client.watch() if status.workers)
         began = time.monotonic()
         cluster.provide(2)
@@ -134,7 +135,7 @@ def replacement(launcher: Launcher, shared: Path) -> float:  # noqa: F811
         elif pid != killed[0][0]:
             seen.append(time.monotonic())
 
-    with embed(_LONG, 1, shared=shared, on=launcher) as (cluster, client):
+    with embed(_LONG, 1, Surroundings.of(shared, on=launcher)) as (cluster, client):
         experiment = client.submit(_LONG)
         for status in client.watch(experiment):
             cluster.check()

@@ -31,7 +31,8 @@ from downpour.cluster.launchers import (
 )
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.experiments.api import embed
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.processes import Processes
 from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
@@ -121,7 +122,10 @@ def test_nothing_is_left_of_a_cluster_not_even_after_an_error(
     """Every process and every thread that it has started ends with the block."""
     before = set(threading.enumerate())
     processes = started()
-    with suppress(KeyboardInterrupt), embed(SPEC, 2, shared=tmp_path, on=launcher) as running:
+    with (
+        suppress(KeyboardInterrupt),
+        embed(SPEC, 2, Surroundings.of(tmp_path, on=launcher)) as running,
+    ):
         cluster, client = running
         next(status for status in client.watch() if len(status.workers) == 2)
         cluster.check()
@@ -138,7 +142,7 @@ def test_a_policy_gets_further_workers_up_to_double_their_number(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     """`provide` is told how many are wanted in all, and may be told so again and again."""
-    with embed(SPEC, 1, shared=tmp_path, on=launcher) as (cluster, client):
+    with embed(SPEC, 1, Surroundings.of(tmp_path, on=launcher)) as (cluster, client):
         cluster.provide(0)
         for _ in range(3):
             cluster.provide(2)

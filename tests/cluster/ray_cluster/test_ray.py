@@ -13,7 +13,8 @@ import downpour
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import LaunchPlan, RayOptions, kind_of, on_ray
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.experiments.api import embed
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.network.rpc.messages import Status
 from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes
 
@@ -57,7 +58,7 @@ def test_a_node_of_ray_dies_and_the_model_is_the_same(nodes: Nodes, tmp_path: Pa
 def test_nobody_else_replaces_a_worker_once_ray_knows(nodes: Nodes, tmp_path: Path) -> None:
     """When Ray has learned of the death, too, there is one worker, and it is no third one."""
     on = on_ray(RayOptions(ray_address=nodes.address))
-    with embed(SPEC, 1, shared=tmp_path, on=on) as (cluster, client):
+    with embed(SPEC, 1, Surroundings.of(tmp_path, on=on)) as (cluster, client):
         first = next(status for status in client.watch() if status.workers).workers[0]
         nodes.kill_second()
         watched = client.watch(check=cluster.check)

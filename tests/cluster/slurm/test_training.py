@@ -12,7 +12,8 @@ import downpour
 from downpour.base.errors import ProtocolError
 from downpour.cluster.launchers import SlurmOptions, on_slurm
 from downpour.core.spec import Spec
-from downpour.experiments.api import embed
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.network.rpc.messages import Status
 from tests.cluster.slurm.lab import NODES, Lab, until
 
@@ -27,7 +28,10 @@ def test_a_run_goes_on_when_slurm_takes_workers_away(slurm: Lab, tmp_path: Path)
     Others do their shards meanwhile, the bytes are those of a run here, and both are replaced: the
     one by another job, the other by Slurm's own requeueing.
     """
-    with embed(SPEC, 3, shared=tmp_path / "there", on=on_slurm(OPTIONS)) as (cluster, client):
+    with embed(SPEC, 3, Surroundings.of(tmp_path / "there", on=on_slurm(OPTIONS))) as (
+        cluster,
+        client,
+    ):
 
         def reach(holds: Callable[[Status], bool]) -> None:
             def look() -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.studies import Embedded, Grid, StudyFolder, grid_results, run_study
 from downpour.learning.datasets import open_prepared, prepare
 from tests.experiments.studies.conftest import FakeBackend, Silence
@@ -155,7 +156,7 @@ def test_threads_and_processes_leave_their_traces(
     text = text.replace("epochs = 3", "epochs = 1").replace("images = 192", "images = 48")
     alexnet, _, _ = text.partition('[[experiment]]\nname = "alexnet-pipeline"')
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
-    run_study(folder, Embedded(tmp_path / "shared"), Silence())
+    run_study(folder, Embedded(Surroundings.of(tmp_path / "shared")), Silence())
     for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2, 1), strict=True):
         samples = subgrid.runs[0].resources
         assert len({sample.worker for sample in samples}) == processes

@@ -6,7 +6,6 @@ early, the backend cancels its experiment, as any client may.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from typing import Protocol
 
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.values import LOSS
-from downpour.cluster.launchers import Launcher, RunningCluster
+from downpour.cluster.launchers import RunningCluster
 from downpour.core.spec import Spec
-from downpour.experiments import api
 from downpour.experiments.client import Client, OnStatus
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import workers_for
 from downpour.experiments.studies.plan import OnEpoch
 from downpour.experiments.studies.study import Run, Study
 from downpour.experiments.studies.submission import submitted
@@ -53,19 +54,16 @@ class Backend(Protocol):
 class Embedded:
     """Trains with a manager and workers that end with the run, or with the study.
 
-    A launcher starts them: on this machine, by default.
+    The surroundings say where they run: on this machine, by default.
     """
 
-    shared: Path
-    data_dir: Path | None = None
-    on: Launcher | str = "local"
+    surroundings: Surroundings
 
     def check(self, study: Study) -> None:
         """Refuse datasets that are missing, and fewer workers than a policy needs."""
-        data_dir = self.data_dir or os.environ.get("DOWNPOUR_DATA")
         runs = list(study.samples())
         for spec in _once_each_dataset(run.spec for run in runs):
-            check_named(spec, Path(data_dir) if data_dir else None)
+            check_named(spec, self.surroundings.data_dir)
         for run in runs:
             _workers(run)
 
@@ -90,8 +88,7 @@ class Embedded:
 
     @contextmanager
     def _cluster(self, spec: Spec, workers: int) -> Iterator[Train]:
-        embedded = api.embed(spec, workers, shared=self.shared, data_dir=self.data_dir, on=self.on)
-        with embedded as (cluster, client):
+        with embed(spec, workers, self.surroundings) as (cluster, client):
             yield _Session(client, cluster=cluster).train
 
 
@@ -166,7 +163,7 @@ def measured_in(lines: Iterable[str], spec: Spec) -> Iterator[tuple[int, Measure
 
 
 def _workers(run: Run) -> int:
-    return api.workers_for(run.spec, run.workers)
+    return workers_for(run.spec, run.workers)
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:

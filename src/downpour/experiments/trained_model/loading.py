@@ -14,8 +14,8 @@ from downpour.base.arguments import checked_call
 from downpour.base.errors import OtherCode, SpecError, StoreError
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.experiments.api import shared_path
 from downpour.experiments.client import Asked, spec_of
+from downpour.experiments.running.surroundings import shared_path
 from downpour.experiments.trained_model.locating import FIELD, Source, TrainedModel, find
 from downpour.files.store.directory import read_regular
 from downpour.learning.accelerators import devices_here

@@ -18,7 +18,7 @@ from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError
 from downpour.base.values import is_bare_name
 from downpour.core.spec import Spec
-from downpour.experiments.api import shared_path
+from downpour.experiments.running.surroundings import shared_path
 from downpour.experiments.trained_model.locating import data_key_in, spec_in
 from downpour.files.store import ModelName, SharedDirectory, parse_name
 

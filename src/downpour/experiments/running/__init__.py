@@ -1,0 +1,1 @@
+"""Training with a manager and workers that end with the call."""

@@ -1,0 +1,43 @@
+"""A manager, workers and a client of them, that end together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from downpour.cluster.launchers import LaunchPlan, RunningCluster, launcher_of
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
+from downpour.experiments.client import Client
+from downpour.experiments.running.surroundings import Surroundings
+from downpour.files.store import SharedDirectory
+
+
+@contextmanager
+def embed(
+    spec: Spec, workers: int, surroundings: Surroundings
+) -> Iterator[tuple[RunningCluster, Client]]:
+    """Run a manager, workers and a client of them until the block ends.
+
+    They train any number of experiments, one after the other. The number of threads and the device
+    are this spec's.
+    """
+    root = SharedDirectory.open(surroundings.shared, create=True).root
+    options = ManagerOptions(
+        shared=str(root),
+        port=0,
+        data_dir=str(surroundings.data_dir or ""),
+        patience=surroundings.patience,
+        embedded=True,
+        run=secrets.token_hex(8),
+    )
+    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device)
+    # The credentials of the environment are another cluster's.
+    with (
+        launcher_of(surroundings.on)(plan) as cluster,
+        Client(
+            cluster.address, shared=root, credentials=cluster.credentials, follow=False
+        ) as client,
+    ):
+        yield cluster, client

@@ -1,0 +1,67 @@
+"""Where a run takes place: its shared directory, its data, and what starts its workers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from downpour.base.values import DEFAULT_SHARED
+from downpour.cluster.launchers import Launcher
+from downpour.cluster.manager.options import checked_patience
+from downpour.host.paths import path_of
+
+Location = str | os.PathLike[str]
+"""A path, or the URL of an object store, as users write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run needs besides its spec; none of it changes the model.
+
+    `shared` is the shared directory, `data_dir` a folder of datasets in torchvision's layout, and
+    `patience` multiplies every timeout. `on` starts the workers: a launcher, or the name of one.
+    """
+
+    shared: Path
+    data_dir: Path | None = None
+    patience: float = 1.0
+    on: Launcher | str = "local"
+
+    @classmethod
+    def of(
+        cls,
+        shared: Location | None = None,
+        data_dir: Location | None = None,
+        patience: float = 1.0,
+        on: Launcher | str | None = None,
+    ) -> Self:
+        """Return surroundings as users give them; what is absent comes from the environment.
+
+        Raises:
+            SpecError: a path is none, or the patience is not a positive number.
+        """
+        source = data_dir or os.environ.get("DOWNPOUR_DATA")
+        return cls(
+            shared=shared_path(shared),
+            data_dir=path_of("data_dir", source) if source else None,
+            patience=checked_patience(patience),
+            on="local" if on is None else on,
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the workers run on this machine, by a launcher's name."""
+        return self.on in {"local", "inline"}
+
+
+def shared_path(shared: Location | None) -> Path:
+    """Return the shared directory that is meant: the given one, the environment's, or the default.
+
+    Raises:
+        SpecError: it is no path.
+    """
+    if shared is None:
+        shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
+    return path_of("shared", shared)

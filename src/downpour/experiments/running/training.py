@@ -1,0 +1,115 @@
+"""One spec, trained to its end by a manager and workers of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
+from downpour.cluster.manager.start_file import start_of
+from downpour.core.resolve import resolve
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.experiments.reading import Result
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.watching import Watching, following
+from downpour.files.store import SharedDirectory
+from downpour.files.store.named_model import experiments_at
+from downpour.learning.intra_worker.choice import settled
+from downpour.learning.tasks import check_named
+from downpour.network.rpc.messages import Status
+
+
+def train(
+    asked: Spec, workers: int | None, surroundings: Surroundings, watching: Watching
+) -> Result:
+    """Train a spec with a number of workers; None: as many as fit it.
+
+    Raises:
+        SpecError: a field is invalid; names it and what is accepted.
+        MissingPackage: event files are wanted, and TensorBoard is not installed.
+        ExperimentFailed: training ended without a model; says why.
+        NotBegun: the same, where it was refused before it began, and nothing of it is kept.
+        LaunchError: a process could not be started.
+    """
+    workers = workers_for(asked, workers)
+    resolved = resolve(_inside_measured(asked, workers, surroundings, watching), workers)
+    check_named(resolved, surroundings.data_dir)
+    if resolved.init_from is not None:
+        start = start_of(resolved, experiments_at(surroundings.shared))
+        resolved = resolved.replace(init_checksum=start.checksum)
+    watching.on_resolved(resolved)
+    with _nothing_left(surroundings.shared):
+        return _trained(resolved, workers, surroundings, watching)
+
+
+def _trained(
+    resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
+) -> Result:
+    with (
+        following(watching.tensorboard) as follower,
+        watching.bars() as draw,
+        embed(resolved, workers, surroundings) as (cluster, client),
+    ):
+        experiment = client.submit(resolved)
+
+        def look(status: Status) -> None:
+            cluster.provide(status.wanted_workers, status.idle_workers)
+            if follower is not None:
+                follower.follow(experiment, client.record)
+            for show in (draw, watching.on_status):
+                if show is not None:
+                    show(status)
+
+        try:
+            return client.wait(experiment, on_status=look, check=cluster.check)
+        except ExperimentFailed as failed:
+            if cluster.log.stat().st_size:
+                failed.reason += f"; see {cluster.log}"
+            was_prepared = client.results(experiment).parameters > 0
+            if was_prepared or failed.exit_status != SpecError.exit_status:
+                raise
+            raise NotBegun(experiment, failed.reason, asked_wrongly=True) from None
+
+
+@contextmanager
+def _nothing_left(shared: Path) -> Iterator[None]:
+    """Remove the folder of an experiment that was refused before it began, once all has ended."""
+    try:
+        yield
+    except NotBegun as refused:
+        shutil.rmtree(SharedDirectory(shared).experiment_path(refused.experiment))
+        raise
+
+
+def _inside_measured(
+    spec: Spec, workers: int, surroundings: Surroundings, watching: Watching
+) -> Spec:
+    """Return a spec that says how a worker trains inside its machine, measured if it was open."""
+    if spec.inside.how != "auto" or not surroundings.is_here:
+        return spec
+    root = SharedDirectory.open(surroundings.shared, create=True)
+    return settled(spec, workers, root.datasets, surroundings.data_dir, watching.note)
+
+
+def workers_for(spec: Spec, workers: int | None = None) -> int:
+    """Return how many workers are started: `workers`, or a default that fits the spec.
+
+    Raises:
+        SpecError: `workers` is not a whole number of at least 1.
+    """
+    if workers is None:
+        return _sensible_workers(spec)
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise SpecError("workers", workers, "must be a whole number, at least 1")
+    return workers
+
+
+def _sensible_workers(spec: Spec) -> int:
+    """Return the number of shards, but at most one a core or four, and the standbys."""
+    most = max(4, os.cpu_count() or 1)
+    busy = min(spec.shards, most) if spec.shards is not None else most
+    return busy + spec.standbys
