@@ -16,7 +16,8 @@ from time import process_time
 
 from common import Row, command_line, show
 
-from downpour.base.values import FailureKind, PublishedFile, SystemState, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import PublishedFile, SystemState, Update
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

@@ -35,7 +35,7 @@ from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styl
 from downpour.experiments.reading.statistics import Estimate
 from downpour.experiments.reading.study_result import RunResult, StudyResult
 from downpour.experiments.studies import Grid, grid_results, read_folder
-from downpour.experiments.tables.report_tables import Cell, Column, Table
+from downpour.experiments.tables.table import Cell, Column, Table
 from downpour.learning.models import build
 from downpour.learning.training.flops import counted_flops, epoch_flops, layers_flops
 from downpour.virtual.capacity import Load, estimate_capacity

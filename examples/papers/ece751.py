@@ -31,7 +31,7 @@ from downpour.experiments.reading.measures import Measure
 from downpour.experiments.reading.statistics import Estimate
 from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
 from downpour.experiments.studies import Grid, grid_results, read_folder
-from downpour.experiments.tables.report_tables import Cell, Column, Table
+from downpour.experiments.tables.table import Cell, Column, Table
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from downpour.base.values import AttemptId, Goal, NumericClass, is_bare_name
+from downpour.base.evaluations import Goal
+from downpour.base.values import AttemptId, NumericClass, is_bare_name
 
 
 def test_an_attempt_is_named_for_people() -> None:

@@ -22,7 +22,7 @@ from random import Random
 from time import monotonic
 
 from downpour import Client, Spec, run
-from downpour.base.values import BLAMELESS
+from downpour.base.states import BLAMELESS
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import (
     AssignedLine,

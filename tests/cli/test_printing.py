@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cli.printing import SpecOnce, check_format, note, out, print_result
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result

@@ -7,10 +7,9 @@ the state of a machine). They never read or write anything: `files/store/` owns 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Literal, get_args
+from typing import Literal
 
 DEFAULT_PORT = 9090
 """The manager's port; here, because command lines show it before anything of Thrift is imported."""
@@ -57,85 +56,6 @@ class AttemptId:
 
     def __str__(self) -> str:
         return f"round {self.round} shard {self.shard} attempt {self.attempt}"
-
-
-class ExperimentState(StrEnum):
-    """The state of an experiment; `core/scheduler/lifecycle.py` has the steps between them."""
-
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether the experiment has finished, failed or been cancelled."""
-        return self in _ENDINGS
-
-
-Ending = Literal[ExperimentState.FINISHED, ExperimentState.FAILED, ExperimentState.CANCELLED]
-"""The states in which an experiment ends."""
-
-_ENDINGS = frozenset(get_args(Ending))
-
-
-class TaskState(StrEnum):
-    """The state of a task in its round."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    PUBLISHED = "published"
-    APPLIED = "applied"
-    DROPPED = "dropped"
-
-
-class WorkerState(StrEnum):
-    """The state of a worker; only an idle one can be assigned a task."""
-
-    AWAITED = "awaited"
-    IDLE = "idle"
-    BUSY = "busy"
-    STUCK = "stuck"
-    GONE = "gone"
-
-
-class FailureKind(StrEnum):
-    """Why an attempt ended without an update; decides whether it costs its task a retry."""
-
-    NON_FINITE = "non_finite"
-    OUT_OF_MEMORY = "out_of_memory"
-    STORE = "store"
-    TASK = "task"
-    CANCELLED = "cancelled"
-    SPEC = "spec"
-    OTHER_CODE = "other_code"
-    LOST = "lost"
-    HANDED_OVER = "handed_over"
-    WITHDRAWN = "withdrawn"
-
-
-BLAMELESS = frozenset(
-    {
-        FailureKind.CANCELLED,
-        FailureKind.HANDED_OVER,
-        FailureKind.WITHDRAWN,
-        FailureKind.OTHER_CODE,
-    }
-)
-"""The kinds that cost a task no retry: the attempt did not fail, but was not made or taken back."""
-
-REPEATABLE = frozenset({FailureKind.NON_FINITE, FailureKind.TASK})
-"""The kinds that may follow from the task alone; if they do, every worker fails alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How an attempt failed; the reason names the step, and the line of the user's file."""
-
-    kind: FailureKind
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,81 +190,6 @@ class NumericClass:
 
 Part = Literal["test", "validation"]
 """Examples that are not trained on: the test examples, and training examples that are set apart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """How good a model version is on examples that it was not trained on.
-
-    `metrics` are the task's means by name, in its order; displays show the first one, or the loss
-    where there is none. `class_accuracy` has one entry a class, NaN for a class without examples,
-    and is empty where targets are not classes.
-    """
-
-    loss: float
-    metrics: Mapping[str, float]
-    class_accuracy: tuple[float, ...]
-    samples: int
-    seconds: float
-
-
-LOSS = "loss"
-"""What the loss is called among the metrics; no metric has this name."""
-
-_LESS_IS_BETTER = frozenset(
-    {
-        *{LOSS, "error", "errors", "err", "perplexity", "ppl", "nll", "bce", "mse", "rmse", "mae"},
-        *{"mape", "wer", "cer", "bpb", "bpc", "fid", "distance", "divergence", "deviation"},
-    }
-)
-"""Words in the names of metrics of which less is better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A metric, or the loss, by which models are compared, and whether less of it is better.
-
-    Written as its name, or as "min:NAME" or "max:NAME". Without one of these its words decide: a
-    loss, an error (as mean_absolute_error, rmse or wer), a perplexity or a distance is minimised,
-    and all else is maximised.
-    """
-
-    metric: str
-    minimised: bool
-
-    @classmethod
-    def of(cls, text: str) -> Goal:
-        """Read a goal as it is written; raises ValueError if it names no metric."""
-        direction, colon, name = text.partition(":")
-        if colon and direction in {"min", "max"}:
-            minimised = direction == "min"
-        else:
-            name = text
-            words = "".join(c if c.isalpha() else " " for c in name.lower()).split()
-            minimised = not _LESS_IS_BETTER.isdisjoint(words)
-        if not name or not name.isprintable() or name != name.strip():
-            raise ValueError(f"{text!r} names no metric")
-        return cls(name, minimised)
-
-    def __str__(self) -> str:
-        if self == Goal.of(self.metric):
-            return self.metric
-        return f"{'min' if self.minimised else 'max'}:{self.metric}"
-
-    def value(self, evaluation: Evaluation) -> float | None:
-        """Return what it is of a model version; None if the task does not measure it."""
-        return evaluation.loss if self.metric == LOSS else evaluation.metrics.get(self.metric)
-
-    def rank(self, value: float | None) -> float:
-        """Return a number that is larger for a better value; that of nothing is the smallest."""
-        if value is None or value != value:  # noqa: PLR0124 - NaN alone differs from itself
-            return float("-inf")
-        return -value if self.minimised else value
-
-
-def unmeasured(evaluation: Evaluation) -> str:
-    """Say of a metric that the evaluation lacks it, and which it has."""
-    return f"no such metric; these are measured: {', '.join([*evaluation.metrics, LOSS])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

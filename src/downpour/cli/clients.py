@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.base.errors import SpecError, StoreError, Unreachable
+from downpour.base.errors import SpecError, Unreachable
+from downpour.cli.asking import client_of, find, stored
 from downpour.cli.options import (
     SHARED,
     AnyExperiment,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from downpour.experiments.pages.event_files import Follower
     from downpour.experiments.reading import Result
     from downpour.files.records.record_lines import RecordLine
-    from downpour.network.rpc.messages import ExperimentSummary, Status
+    from downpour.network.rpc.messages import Status
 
     Record = list[tuple[float, RecordLine]]
 
@@ -90,7 +89,7 @@ def submit(
     from downpour.experiments.running.watching import following
 
     with (
-        _client(manager, credentials, shared, connect_seconds) as client,
+        client_of(manager, credentials, shared, connect_seconds) as client,
         following(tensorboard) as follower,
     ):
         experiment = client.submit(spec)
@@ -116,7 +115,7 @@ def status(
     credentials: Credentials,
 ) -> None:
     """Show the workers and the experiment, as they are now."""
-    with _client(manager, credentials, shared) as client:
+    with client_of(manager, credentials, shared) as client:
         now = client.status(experiment)
     if as_json:
         print_json(asdict(now))
@@ -144,7 +143,7 @@ def watch(
     from downpour.experiments.tables.live import status_view
 
     with (
-        _client(manager, credentials, shared, connect_seconds) as client,
+        client_of(manager, credentials, shared, connect_seconds) as client,
         Live(console=out(), refresh_per_second=4) as live,
     ):
         for now in client.watch(experiment):
@@ -171,10 +170,10 @@ def list_experiments(
     # One more, which shows whether there are others.
     most = last + 1 if last else None
     try:
-        with _client(manager, credentials, shared) as client:
+        with client_of(manager, credentials, shared) as client:
             experiments = client.experiments(most)
     except Unreachable:
-        experiments = _stored(shared or SHARED, most) if not manager else ()
+        experiments = stored(shared or SHARED, most) if not manager else ()
         if not experiments:
             raise
     if last and len(experiments) > last:
@@ -197,7 +196,7 @@ def cancel(
     credentials: Credentials,
 ) -> None:
     """Stop an experiment; its files stay."""
-    with _client(manager, credentials, shared) as client:
+    with client_of(manager, credentials, shared) as client:
         client.cancel(experiment)
 
 
@@ -220,7 +219,7 @@ def results(
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour.experiments.reading import Result
 
-    record, folder = _find(experiment, shared, manager, credentials)
+    record, folder = find(experiment, shared, manager, credentials)
     if tensorboard is not None:
         from downpour.experiments.pages.event_files import write_events
 
@@ -241,71 +240,3 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
                 follower.follow(experiment, client.record)
 
         return client.wait(experiment, on_status=look)
-
-
-def _stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
-    """List the last experiments in a directory, and note that no manager answers."""
-    from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
-    from downpour.files.store.location import seen_location
-
-    with stored_records(seen_location(shared), last=most) as folder:
-        experiments = experiments_in(folder, most)
-    if experiments:
-        note(f"no manager answers; {shared} holds:")
-    return experiments
-
-
-@contextmanager
-def _client(
-    manager: str,
-    credentials: Credentials,
-    shared: Path | str | None = None,
-    connect_seconds: float = 0.0,
-) -> Iterator[Client]:
-    """Make a client of the manager that is meant (`network/discovery/managers.py`).
-
-    If none answers, the error says how to start or name one, unless the user gave its address.
-    """
-    from downpour.experiments.client import Client
-
-    wait = connect_seconds
-    try:
-        with Client(
-            manager or None, shared=shared, credentials=credentials, connect_seconds=wait
-        ) as client:
-            yield client
-    except Unreachable as error:
-        if manager:
-            raise
-        where = f" --shared {shared}" if shared else ""
-        named = "--manager" if shared else "--manager or --shared"
-        hint = f"start one with `downpour manager{where}`, or name one with {named}"
-        raise Unreachable(error.address, f"{error.reason}; {hint}") from error
-
-
-def _find(
-    experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
-) -> tuple[Record, Path | None]:
-    """Return an experiment's record, and its folder if this machine has it."""
-    from downpour.experiments.reading.stored_experiments import stored_records
-    from downpour.files.records.record import parse_lines, read_record
-    from downpour.files.store import SharedDirectory
-    from downpour.files.store.layout import RECORD_NAME
-    from downpour.files.store.location import seen_location
-
-    try:
-        here = None if isinstance(shared, str) else shared or SHARED
-        folder = SharedDirectory(here or SHARED).experiment_path(experiment)
-    except StoreError:
-        raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
-    if here is not None and folder.is_dir():
-        return read_record(folder / RECORD_NAME), folder
-    try:
-        with _client(manager, credentials, shared) as client:
-            return parse_lines(client.record(experiment)), None
-    except Unreachable as error:
-        if isinstance(shared, str):
-            with stored_records(seen_location(shared), experiment=experiment) as copies:
-                if (copied := copies / experiment).is_dir():
-                    return read_record(copied / RECORD_NAME), None
-        raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None

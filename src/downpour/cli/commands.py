@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
     from downpour.cli import (  # noqa: F401
         certs,
         clients,
-        cluster,
         compare_policies,
         doctor,
         grid,
         init,
+        manager_command,
         ping,
         predictor,
         replay,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         trained,
         tune,
         up_and_down,
+        worker_command,
     )
 
 _FUNCTIONS = {
@@ -44,8 +45,8 @@ _FUNCTIONS = {
     "experiment": "grid.grid",
     "report": "report.report",
     "tune": "tune.tune",
-    "manager": "cluster.manager",
-    "worker": "cluster.worker",
+    "manager": "manager_command.manager",
+    "worker": "worker_command.worker",
     "up": "up_and_down.up",
     "ps": "up_and_down.ps",
     "down": "up_and_down.down",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import (
     Allow,
@@ -23,24 +19,26 @@ from downpour.cli.options import (
     path_option,
     whole_number,
 )
-from downpour.cli.printing import check_format, err, note, out, print_json
+from downpour.cli.policy_trials import (
+    contenders_of,
+    experiment_of,
+    run_trials,
+    train_trials,
+    work_of,
+)
+from downpour.cli.printing import check_format, note, out, print_json
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downpour.core.spec import Spec
-    from downpour.virtual.policylab.comparison import Contender, Settings, Trial
-    from downpour.virtual.policylab.conditions import Conditions
-    from downpour.virtual.policylab.scenarios import Choice
+    from downpour.virtual.policylab.comparison import Trial
     from downpour.virtual.policylab.tables import Prices
 
 _COSTS = "Costs"
 _FIGURES = (".png", ".svg")
 _DPI = 200
 _MANY = 1_000_000
-
-Show = Callable[[int], None]
 
 
 def _count(help_text: str) -> Any:
@@ -166,127 +164,17 @@ def compare_policies(
     settings = Settings(
         saving=saving, moving=moving, heartbeat_seconds=heartbeat_seconds, seed=seed
     )
-    contenders = _contenders(policies, standbys, snapshots=snapshots)
+    contenders = contenders_of(policies, standbys, snapshots=snapshots)
     wished = [standbys, *(contender.standbys for contender in contenders)]
     choice = Choice(
         jobs=jobs, rounds=rounds, standbys=min(wished) if standbys < 0 else max(wished), seed=seed
     )
-    work = _work(traces, scenarios, contenders, choice)
-    experiment = _experiment(spec, data_dir)
-    trials = _train(_run(work, settings, blind=blind), experiment, data_dir)
+    work = work_of(traces, scenarios, contenders, choice)
+    experiment = experiment_of(spec, data_dir)
+    trials = train_trials(run_trials(work, settings, blind=blind), experiment, data_dir)
     _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
     if figure is not None:
         _draw(trials, figure)
-
-
-Work = list[tuple["Contender", "Conditions"]]
-
-
-def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
-    """Read the policies to compare; one that cannot use standbys has none unless they are given."""
-    from downpour.core.stragglers import POLICIES
-    from downpour.virtual.policylab.coding import CODES
-    from downpour.virtual.policylab.comparison import BASELINE, Contender, contenders
-
-    known, chosen = contenders(), []
-    for word in policies.split(",") if policies else known:
-        name, colon, count = word.strip().partition(":")
-        if name not in known or (colon and not count.isdecimal()):
-            accepted = f"must be of {', '.join(known)}, each with :N for N standbys if wanted"
-            raise SpecError("policies", word, accepted + did_you_mean(name, known))
-        alone = name == BASELINE or name in CODES
-        own = int(count) if colon else 0 if alone else standbys
-        goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
-        chosen.append(Contender(name=name, standbys=own, snapshots=goes_on))
-    return chosen
-
-
-def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
-    """Return each contender with each job, scenario by scenario."""
-    from downpour.virtual.policylab.scenarios import conditions_of, scenarios_of
-    from downpour.virtual.policylab.traced import read_recordings
-
-    recordings = read_recordings(traces)
-    names = words.split(",") if words else scenarios_of(recordings)
-    conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
-    return [(contender, one) for one in conditions for contender in contenders]
-
-
-def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
-    from downpour.predictor import make, read_trained
-    from downpour.virtual.policylab.comparison import run_trial
-
-    trained = read_trained()
-    predictor = None if blind else lambda: make("selector", trained)
-    trials = []
-    with _progress(sum(conditions.rounds for _, conditions in work)) as begin:
-        for contender, conditions in work:
-            show = begin(contender.name, conditions.name)
-            trials.append(run_trial(contender, conditions, settings, predictor, show))
-    return trials
-
-
-def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
-    """Read the spec to train, and check its dataset before the comparison runs for minutes."""
-    from downpour.files.spec_file import read_spec
-    from downpour.learning.tasks import check_named
-
-    if path is None:
-        return None
-    spec = read_spec(path)
-    check_named(spec, data_dir)
-    return spec
-
-
-def _train(trials: list[Trial], spec: Spec | None, data_dir: Path | None) -> list[Trial]:
-    """Train with the shards that counted in each trial, if there is a spec."""
-    from downpour.virtual.policylab.learning import Learning
-
-    if spec is None:
-        return trials
-    rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
-    trained, classes = [], {}
-    with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as begin:
-        for trial in trials:
-            if not trial.trainable:
-                trained.append(trial)
-                continue
-            if trial.hosts not in classes:
-                here = Path(folder) / str(trial.hosts)
-                classes[trial.hosts] = Learning(spec, trial.hosts, here, data_dir)
-            show = begin(f"training: {trial.contender.name}", trial.job)
-            evaluation = classes[trial.hosts].evaluation(trial.rounds, show)
-            trained.append(replace(trial, evaluation=evaluation))
-    return trained
-
-
-def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
-    """Show how many of all rounds are done; each run reports its own."""
-    from rich.progress import Progress
-
-    @contextmanager
-    def shown() -> Iterator[Callable[[str, str], Show]]:
-        before = 0
-        latest = 0
-        with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-            bar = bars.add_task("rounds", total=total)
-
-            def begin(policy: str, job: str) -> Show:
-                nonlocal before, latest
-                before += latest
-                latest = 0
-                bars.update(bar, description=f"{policy}, {job}")
-
-                def show(rounds: int) -> None:
-                    nonlocal latest
-                    latest = rounds
-                    bars.update(bar, completed=before + rounds)
-
-                return show
-
-            yield begin
-
-    return shown()
 
 
 def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:

@@ -33,8 +33,8 @@ VARIABLE = "DOWNPOUR_TRACEBACK"
 LINE_CHARACTERS_MAX = 1000
 _FAILED = 1
 _ASKED_WRONGLY = 2
-_SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
-_INTERRUPTED = _SIGNALLED + signal.SIGINT
+SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
+_INTERRUPTED = SIGNALLED + signal.SIGINT
 _HUNG_UP = 141  # 128 + SIGPIPE, as shells report a program that writes into a closed pipe
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -57,7 +57,7 @@ def final_status(status: int) -> int:
 def _stopped() -> tuple[str, int]:
     number = signal.Signals(Terminated.last)
     by = "" if number is signal.SIGINT else f" by {number.name}"
-    return f"stopped{by}", _SIGNALLED + number
+    return f"stopped{by}", SIGNALLED + number
 
 
 def _line_and_status(error: BaseException) -> tuple[str, int]:

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from math import inf
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.capacity import _at_least_0, at_least_one, load_of, plan_capacity, timings_of
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, number, whole_number
 from downpour.cli.printing import err, note, out, print_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from downpour.virtual.capacity import CapacityEstimate, Load
     from downpour.virtual.faults.plan import Plan
-    from downpour.virtual.simulated.environment import Timings
     from downpour.virtual.trials.simulation import Outcome
 
 _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
-_SHARDS_MAX = 100_000
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story"}
 _PLANNING = {
@@ -140,14 +134,14 @@ def simulate(
             "evaluate_seconds": evaluate_seconds,
             "heartbeat_seconds": heartbeat_seconds,
         }
-        load = _load(workers, shards, rounds, _timings(seconds, sync_seconds), seed or 0)
+        load = load_of(workers, shards, rounds, timings_of(seconds, sync_seconds), seed or 0)
         deaths = _at_least_0("deaths-an-hour", deaths_an_hour)
         load = replace(load, mode=mode, policy=policy, deaths_an_hour=deaths)
-        _plan_capacity(load, as_json=as_json)
+        plan_capacity(load, as_json=as_json)
     elif seed is not None:
         _replay(seed, faults, story=story, as_json=as_json)
     else:
-        _search(from_seed, _at_least_one("seeds", seeds), story=story, as_json=as_json)
+        _search(from_seed, at_least_one("seeds", seeds), story=story, as_json=as_json)
 
 
 def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
@@ -255,107 +249,7 @@ def _numbers(text: str, most: int) -> set[int]:
 # Capacity
 
 
-def _timings(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
-    from downpour.virtual.simulated.disk import DiskTimings
-    from downpour.virtual.simulated.environment import Timings
-
-    for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
-        none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
-        if none or not 0 <= value < inf:
-            accepted = "must be a number above 0" if none else "must be a number, 0 or above"
-            raise SpecError(field.replace("_", "-"), value, accepted)
-    disk = DiskTimings(sync_seconds=sync_seconds)
-    return replace(Timings(patience=1.0, disk=disk), **seconds)
-
-
-def _load(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
-    from downpour.virtual.capacity import Load
-
-    return Load(
-        workers=_at_least_one("workers", workers),
-        shards=_at_least_one("shards", workers if shards is None else shards, _SHARDS_MAX),
-        rounds=_at_least_one("rounds", rounds),
-        timings=timings,
-        seed=seed,
-    )
-
-
-def _plan_capacity(load: Load, *, as_json: bool) -> None:
-    from rich.progress import Progress
-
-    from downpour.virtual.capacity import estimate_capacity
-
-    began = time.perf_counter()
-    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-        bar = bars.add_task("rounds", total=load.rounds)
-        estimate = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
-    took = time.perf_counter() - began
-    if as_json:
-        load_shown = {
-            "workers": load.workers,
-            "shards": load.shards,
-            "mode": load.mode,
-            "policy": load.policy,
-            "deaths_an_hour": load.deaths_an_hour,
-            "figures": asdict(load.timings),
-        }
-        figures = {
-            "round_seconds": estimate.round_seconds,
-            "rounds_per_hour": estimate.rounds_per_hour,
-            "updates_per_hour": estimate.updates_per_hour,
-            "staleness": estimate.staleness,
-            "training": estimate.training,
-        }
-        busy = {"manager_busy": estimate.busy(load.timings.event_seconds), "lost": estimate.lost}
-        print_json({**load_shown, **figures, **busy, "events": estimate.events, "seconds": took})
-        return
-    out().print(_table(load, estimate))
-    rate = estimate.events / took
-    note(f"simulated {estimate.events:,} events in {took:.1f} s, {rate:,.0f} a second")
-    if estimate.lost and not load.deaths_an_hour:
-        note(f"{estimate.lost} times the manager took a living worker for lost: it cannot keep up")
-
-
-def _table(load: Load, estimate: CapacityEstimate) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    busy = estimate.busy(load.timings.event_seconds)
-    rows = [
-        ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
-        ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
-        ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
-        ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
-        ("updates per hour", f"{estimate.updates_per_hour:,.0f}"),
-        ("staleness, mean and p99", _staleness(estimate)),
-        ("workers training", f"{estimate.training:.0%} of the time"),
-        ("manager busy", f"{busy:.0%} of one core"),
-    ]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _staleness(estimate: CapacityEstimate) -> str:
-    return f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
-
-
 def _check_seeds(**seeds: int) -> None:
     for name, seed in seeds.items():
         if seed < 0:
             raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")
-
-
-def _at_least_0(field: str, value: float) -> float:
-    if not 0 <= value < inf:
-        raise SpecError(field, value, "must be a number, 0 or above")
-    return value
-
-
-def _at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
-    if not 1 <= value <= most:
-        raise SpecError(field, value, f"must be from 1 to {most}")
-    return value

@@ -23,7 +23,7 @@ from downpour.cli.printing import check_format, out, print_json, say
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from downpour.base.values import Evaluation
+    from downpour.base.evaluations import Evaluation
     from downpour.experiments.trained_model.predicting import Predictions
 
 Model = Annotated[

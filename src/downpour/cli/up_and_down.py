@@ -14,7 +14,6 @@ import typer
 from downpour.base.devices import check_device
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.values import DEFAULT_PORT
-from downpour.cli.cluster import Device, Port
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -27,6 +26,7 @@ from downpour.cli.options import (
     workers_option,
 )
 from downpour.cli.printing import err, note, out, print_json, say
+from downpour.cli.process_options import Device, Port
 from downpour.cli.trust_options import with_credentials
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import ExperimentFailed, SpecError, Unreachable
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.files.records.record import parse_lines

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from downpour.base.values import BLAMELESS
+from downpour.base.states import BLAMELESS
 from downpour.network.rpc.messages import Status
 from tests.cluster.docker.conftest import Outcome, Project, Projects, docker, small_mnist
 

@@ -13,7 +13,7 @@ import pytest
 
 from downpour import Client
 from downpour.base.errors import LaunchError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.launchers import Ended, LaunchPlan, PlacedCluster
 from downpour.cluster.launchers.restarts import PAUSES_SECONDS
 from downpour.cluster.manager.options import ManagerOptions

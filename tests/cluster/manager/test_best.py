@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import SharedDirectoryError, SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager import work
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.terminal_tables import result_table

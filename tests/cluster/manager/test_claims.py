@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.errors import DownpourError, Refused
-from downpour.base.values import (
-    AttemptId,
-    ExperimentState,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    Update,
-)
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, Update
 from downpour.files.store import layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, diligent

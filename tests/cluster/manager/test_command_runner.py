@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import DownpourError, SharedDirectoryError, Unreachable
-from downpour.base.values import AttemptId, ExperimentState, NumericClass, PublishedFile
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.recorder import Recorder

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState, NumericClass, SystemState
+from downpour.base.states import ExperimentState
+from downpour.base.values import NumericClass, SystemState
 from downpour.cluster.manager import connection_monitor
 from downpour.cluster.manager.connection_monitor import ConnectionMonitor
 from downpour.cluster.manager.roster import Roster

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import Manager
 from downpour.experiments.reading import Result

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.core.spec import Spec
 from downpour.learning import datasets
 

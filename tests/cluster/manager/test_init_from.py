@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from downpour.base.errors import SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import encode
 from tests.cluster.manager.conftest import Arrays, Cluster

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager import takeover as recovery
 from downpour.cluster.manager.metrics import ManagerMetrics
 from downpour.cluster.manager.options import ManagerOptions

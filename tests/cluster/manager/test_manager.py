@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import (
     AttemptId,
-    ExperimentState,
-    FailureKind,
     Forecast,
     ProcessState,
     Progress,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.network.rpc.messages import PAGE_EXPERIMENTS_MAX, Status
 from tests.cluster.manager.conftest import SMALL
 from tests.cluster.manager.test_takeover import gone, manager_of

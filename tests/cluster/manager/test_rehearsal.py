@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager.rehearsal import rehearse
 from downpour.core.spec import ResolvedSpec
 from downpour.learning.allowlist import VARIABLE

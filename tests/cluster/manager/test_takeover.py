@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import Refused, SharedDirectoryError, SpecError
-from downpour.base.values import AttemptId, ExperimentState, Progress, Snapshot
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, Progress, Snapshot
 from downpour.cluster.manager import command_runner
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import Manager

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.learning.training.numeric_class import numeric_class
 from tests.cluster.manager.conftest import NUMERICS
 

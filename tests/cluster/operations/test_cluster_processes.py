@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.base.values import AttemptId, WorkerState
+from downpour.base.states import WorkerState
+from downpour.base.values import AttemptId
 from downpour.cluster.launchers.cluster_files import ClusterInfo
 from downpour.cluster.operations.cluster_processes import cluster_processes
 from downpour.files.store.lease import Leader

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import Refused
-from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.base.version import VERSION
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, encode

@@ -21,11 +21,8 @@ from downpour.base.errors import (
     SpecError,
     UnfitWorker,
 )
-from downpour.base.values import (
-    FailureKind,
-    SystemState,
-    Update,
-)
+from downpour.base.states import FailureKind
+from downpour.base.values import SystemState, Update
 from downpour.cluster.worker.agent import WorkerAgent
 from downpour.cluster.worker.control import TaskControl
 from downpour.cluster.worker.system import SystemSampler

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 from downpour.base.errors import Refused
-from downpour.base.values import FailureKind, Snapshot, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import Snapshot, Update
 from downpour.cluster.worker.control import TaskControl
 from downpour.core.node.worker import WorkerNode
 from tests.cluster.worker.offices import (

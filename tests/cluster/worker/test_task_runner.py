@@ -16,7 +16,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
 from downpour.base.values import PublishedFile
-from downpour.cluster.worker.agent import _in_one_line
+from downpour.cluster.worker.accepted_task import in_one_line
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.spec import Spec
@@ -303,8 +303,8 @@ def test_an_error_of_the_users_is_told_with_its_line_and_where_its_traceback_is(
     """Equal errors read alike on every worker; what Downpour raises says all there is."""
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 // 0
-    told = _in_one_line(error.value)
+    told = in_one_line(error.value)
     assert told.startswith("ZeroDivisionError: ")
     assert "(test_task_runner.py:" in told
     assert told.endswith("; the worker's log has the traceback")
-    assert _in_one_line(TrainingError("no memory")) == "no memory"
+    assert in_one_line(TrainingError("no memory")) == "no memory"

@@ -7,7 +7,9 @@ from typing import get_args
 
 import pytest
 
-from downpour.base.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.core.node.answers import Answers
 from downpour.core.node.effects import Effects

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.base.values import AttemptId, Evaluation, Progress, SystemState
+from downpour.base.evaluations import Evaluation
+from downpour.base.values import AttemptId, Progress, SystemState
 from downpour.core.node.manager import (
     STOOD_STILL_SECONDS,
     TICK_SECONDS,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import Refused
-from downpour.base.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
+from downpour.base.states import Failure, FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.core.node.attempt import HeldAttempt
 from downpour.core.node.worker import (
     Register,

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import (
-    AttemptId,
-    Evaluation,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    SystemState,
-    Update,
-)
+from downpour.base.evaluations import Evaluation
+from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
 from downpour.core.spec import ResolvedSpec
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from downpour.base.values import AttemptId, ExperimentState, PublishedFile, Snapshot, Update
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

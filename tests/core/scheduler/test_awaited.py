@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.base.values import BLAMELESS
+from downpour.base.states import BLAMELESS
 from downpour.core.scheduler import Scheduler, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

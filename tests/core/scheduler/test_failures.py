@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.base.values import FailureKind
+from downpour.base.states import FailureKind
 from downpour.core.scheduler import Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants

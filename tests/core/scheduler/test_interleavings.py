@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downpour.base.values import AttemptId, FailureKind
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId
 from downpour.core.modes import MODES
 from downpour.core.scheduler import (
     Checkpoint,

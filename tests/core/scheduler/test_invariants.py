@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.base.values import Failure, FailureKind
+from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
-from downpour.core.scheduler.round import Round, TaskKey
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import TaskKey
 
 if TYPE_CHECKING:
     from tests.core.scheduler.conftest import Make

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import IllegalTransition
-from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
 
 TABLES = {

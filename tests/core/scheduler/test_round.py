@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import IllegalTransition
-from downpour.base.values import Failure, FailureKind
+from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler.round import Round
 
 if TYPE_CHECKING:

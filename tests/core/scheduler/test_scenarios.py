@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, assert_never
 
 import pytest
 
-from downpour.base.values import AttemptId, FailureKind
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

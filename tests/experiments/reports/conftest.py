@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
 from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult

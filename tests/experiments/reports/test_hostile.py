@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from downpour.base.values import ExperimentState, WorkerState
+from downpour.base.states import ExperimentState, WorkerState
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import FailureResult
 from downpour.experiments.tables.console import SafeConsole

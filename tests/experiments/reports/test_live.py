@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from downpour.base.values import (
-    AttemptId,
-    ExperimentState,
-    Forecast,
-    SystemState,
-    TaskState,
-    WorkerState,
-)
+from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.base.values import AttemptId, Forecast, SystemState
 from downpour.experiments.tables.live import experiments_table, status_view
 from downpour.network.rpc.messages import (
     ExperimentSummary,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.figures.figures import plots_of
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.measures import Measure, in_words

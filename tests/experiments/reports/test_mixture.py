@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import NumericClass, WorkerState
+from downpour.base.states import WorkerState
+from downpour.base.values import NumericClass
 from downpour.experiments.reading.mixture import mixture_now, mixture_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.tables.terminal_tables import result_table

@@ -9,7 +9,7 @@ import types
 import pytest
 from rich.console import Console
 
-from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.experiments.tables.progress import ProgressDisplay
 from downpour.network.rpc.messages import (
     ExperimentSummary,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.figures.figures import Part
 from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.pages.report import write_report

@@ -11,15 +11,8 @@ import pytest
 
 from downpour.experiments.reading.statistics import Estimate
 from downpour.experiments.reading.study_result import label, read_one
-from downpour.experiments.tables.report_tables import (
-    Column,
-    Table,
-    classes,
-    outcomes,
-    resources,
-    tables_of,
-    written,
-)
+from downpour.experiments.tables.report_tables import classes, outcomes, resources, tables_of
+from downpour.experiments.tables.table import Column, Table, written
 from tests.experiments.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded" / "splits"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.tables.notebook import Result
 
 FOLDER = Path(__file__).parent / "recorded" / "gestures"

@@ -11,10 +11,11 @@ import pytest
 from matplotlib.collections import PathCollection
 from rich.console import Console
 
-from downpour.base.values import Goal
+from downpour.base.evaluations import Goal
 from downpour.experiments.figures.search_figure import search_figure
 from downpour.experiments.reading.search_result import SearchField, SearchResult, SearchRun
-from downpour.experiments.tables.terminal_tables import search_table, shortened
+from downpour.experiments.tables.cells import shortened
+from downpour.experiments.tables.terminal_tables import search_table
 
 FIELDS = (
     SearchField("learning_rate", log=True),

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.experiments.reading import Result
+from downpour.experiments.tables.cells import seconds
 from downpour.experiments.tables.terminal_tables import (
     classes_table,
     result_table,
-    seconds,
     study_table,
     workers_table,
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.base.values import Goal
+from downpour.base.evaluations import Goal
 from downpour.core.spec import Spec
 from downpour.experiments.reading.search_result import SearchResult, SearchRun
 from downpour.experiments.studies import Search, StudyFolder

@@ -13,14 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, SharedDirectoryError
-from downpour.base.values import (
-    AttemptId,
-    Evaluation,
-    ExperimentState,
-    FailureKind,
-    PublishedFile,
-    Update,
-)
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Checkpoint, Entry, facts
 from downpour.core.scheduler import events as on

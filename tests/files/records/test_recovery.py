@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState, PublishedFile
+from downpour.base.states import ExperimentState
+from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Entry, Scheduler, durable, facts
 from downpour.core.scheduler import events as on

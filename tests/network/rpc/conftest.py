@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import Refused, SpecError
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import (
     AttemptId,
-    ExperimentState,
-    FailureKind,
     ProcessState,
     Progress,
     PublishedFile,

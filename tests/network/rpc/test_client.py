@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import Refused
-from downpour.base.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, Update
 from downpour.network.rpc import (
     PROTOCOL,
     Heartbeat,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.network.rpc import PROTOCOL, ManagerInfo, Status, frames
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.wire import from_wire

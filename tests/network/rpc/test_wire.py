@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.base import values
+from downpour.base import states, values
 from downpour.network.rpc import frames, messages
 from downpour.network.rpc.field_error import FieldError
 from downpour.network.rpc.generated import ttypes
@@ -52,7 +52,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 _MESSAGES: list[type] = [
     message
-    for message in {**vars(values), **vars(messages)}.values()
+    for message in {**vars(values), **vars(states), **vars(messages)}.values()
     if isinstance(message, type) and is_dataclass(message) and hasattr(ttypes, message.__name__)
 ]
 
@@ -261,7 +261,7 @@ def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -
 def test_a_state_that_nobody_knows_is_refused() -> None:
     """States travel as words; one that is not in its lifecycle is not taken for a state."""
     idle = messages.WorkerStatus(
-        worker="w", address="", state=values.WorkerState.IDLE, tasks_done=0
+        worker="w", address="", state=states.WorkerState.IDLE, tasks_done=0
     )
     struct = to_wire(idle)
     assert struct.state == "idle"

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from downpour.base.values import Evaluation
+from downpour.base.evaluations import Evaluation
 from downpour.experiments.reading.statistics import Estimate, t_quantile
 from downpour.virtual.policylab.comparison import Contender, Trial
 from downpour.virtual.policylab.figure import policy_figure

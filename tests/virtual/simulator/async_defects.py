@@ -11,7 +11,8 @@ from downpour.base.values import AttemptId
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round, TaskKey
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import TaskKey
 from downpour.virtual.simulated.manager import SimulatedManager
 
 _assign, _due = Experiment.assign, Experiment.due

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.values import FailureKind
+from downpour.base.states import FailureKind
 from downpour.core.node.journal import in_order
 from downpour.core.scheduler import (
     Entry,

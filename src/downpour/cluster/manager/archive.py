@@ -25,7 +25,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import SharedDirectoryError, StoreError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.files.records.record import RecordReader
 from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store import SharedDirectory

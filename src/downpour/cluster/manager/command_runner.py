@@ -29,7 +29,7 @@ from downpour.base.errors import (
     StoreError,
     UpdatesRefused,
 )
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager import work
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.counters import Counters

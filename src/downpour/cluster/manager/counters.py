@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from downpour.base.values import FailureKind
+from downpour.base.states import FailureKind
 from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.devices import AUTO, CPU
-from downpour.base.values import Evaluation
+from downpour.base.evaluations import Evaluation
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.learning.accelerators import devices_here

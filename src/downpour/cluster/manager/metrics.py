@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import StoreError
-from downpour.base.values import ExperimentState, WorkerState
+from downpour.base.states import ExperimentState, WorkerState
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.counters import ENDS, Counters

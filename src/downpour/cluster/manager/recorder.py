@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.base.version import VERSION
 from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.fact_lines import line_of

@@ -25,7 +25,8 @@ from downpour.base.errors import (
     StoreError,
 )
 from downpour.base.labels import checked_labels
-from downpour.base.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
 from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive

@@ -8,11 +8,12 @@ import socket
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from downpour.base.values import ExperimentState, Forecast, NumericClass, Progress
+from downpour.base.states import ExperimentState
+from downpour.base.values import Forecast, NumericClass, Progress
 from downpour.cluster.manager.roster import Roster
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import ShardTask
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.workers import Worker
 from downpour.network.rpc.messages import (
     ExperimentSummary,

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.cluster.manager import status
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.work import sweep

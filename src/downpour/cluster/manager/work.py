@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
-from downpour.base.values import AttemptId, Evaluation, PublishedFile
+from downpour.base.evaluations import Evaluation
+from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager.start_file import first_outer_state, start_of
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace
 from downpour.core.resolve import oddities

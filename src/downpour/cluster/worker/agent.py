@@ -15,22 +15,19 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, Timer
 
 from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
-    NonFinite,
-    OutOfMemory,
-    SpecError,
-    StoreError,
-    UnfitWorker,
     Unreachable,
 )
-from downpour.base.values import AttemptId, Failure, FailureKind, NumericClass, Snapshot, Update
+from downpour.base.states import Failure
+from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
 from downpour.base.version import VERSION
+from downpour.cluster.worker.accepted_task import AcceptedTask, failure_kind, in_one_line
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.system import Samples
 from downpour.core.node.worker import (
@@ -46,7 +43,7 @@ from downpour.core.node.worker import (
     WorkerNode,
 )
 from downpour.files.store import SharedDirectory
-from downpour.learning.blame import describe_error, is_of_users_code, users_errors
+from downpour.learning.blame import is_of_users_code, users_errors
 from downpour.network.discovery.waiting import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient
 from downpour.network.rpc.messages import (
@@ -60,13 +57,6 @@ log = logging.getLogger(__name__)
 
 RunTask = Callable[[TaskMessage, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
-
-
-@dataclass(slots=True, eq=False)
-class _AcceptedTask(TaskControl):
-    """An attempt that this worker has accepted, with its task."""
-
-    task: TaskMessage = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +83,7 @@ class WorkerAgent:
         numeric_class: NumericClass,
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
-        node_class: type[WorkerNode[_AcceptedTask]] = WorkerNode,
+        node_class: type[WorkerNode[AcceptedTask]] = WorkerNode,
         shown: ShownWorker | None = None,
     ) -> None:
         self._manager = manager
@@ -131,7 +121,7 @@ class WorkerAgent:
             Refused: the manager's term is not the highest that this worker knows.
         """
         with self._lock:
-            given = _AcceptedTask(task.id, patience=self._node.patience, task=task)
+            given = AcceptedTask(task.id, patience=self._node.patience, task=task)
             self._do(self._node.train(given, task.term))
         self._news.put(None)
 
@@ -151,7 +141,7 @@ class WorkerAgent:
             self._node.drain()
         self._news.put(None)
 
-    def _do(self, actions: Sequence[Action[_AcceptedTask]]) -> None:
+    def _do(self, actions: Sequence[Action[AcceptedTask]]) -> None:
         """Carry out the node's actions."""
         for action in actions:
             match action:
@@ -262,7 +252,7 @@ class WorkerAgent:
         except DownpourError as error:
             log.info("could not unregister: %s", error)
 
-    def _next(self) -> _AcceptedTask | None:
+    def _next(self) -> AcceptedTask | None:
         """Wait for an attempt to begin; None if the worker is to leave."""
         while True:
             with self._lock:
@@ -275,14 +265,14 @@ class WorkerAgent:
                 return None
             self._news.get()
 
-    def _carry_out(self, given: _AcceptedTask) -> None:
+    def _carry_out(self, given: AcceptedTask) -> None:
         end = self._end_of(given)
         with self._lock:
             report = self._node.ended(end)
         if report is not None:
             self._repeat_report(given.attempt, report)
 
-    def _end_of(self, given: _AcceptedTask) -> End:
+    def _end_of(self, given: AcceptedTask) -> End:
         """Run a task; return how it ended."""
         try:
             return self._run_task(given.task, given)
@@ -293,7 +283,7 @@ class WorkerAgent:
         except users_errors() as error:
             known = isinstance(error, DownpourError) and not is_of_users_code(error)
             log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
-            return Failure(_failure_kind(error), _in_one_line(error))
+            return Failure(failure_kind(error), in_one_line(error))
 
     def _repeat_report(self, attempt: AttemptId, report: Report) -> None:
         """Repeat a report until the manager acknowledges it or the node gives up."""
@@ -394,24 +384,3 @@ class WorkerAgent:
         # Without the lock, which `register` takes, and `ping` as well: the manager calls that back
         # before it answers the registration.
         self._do(actions)
-
-
-_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
-    (NonFinite, FailureKind.NON_FINITE),
-    (OutOfMemory, FailureKind.OUT_OF_MEMORY),
-    (MemoryError, FailureKind.OUT_OF_MEMORY),
-    (StoreError, FailureKind.STORE),
-    (SpecError, FailureKind.SPEC),
-    (UnfitWorker, FailureKind.OTHER_CODE),  # the word on the wire is older than its other causes
-)
-
-
-def _failure_kind(error: BaseException) -> FailureKind:
-    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.TASK)
-
-
-def _in_one_line(error: BaseException) -> str:
-    """Describe an error; equal errors at equal steps give equal lines on every worker."""
-    # The scheduler compares these lines: a task that fails alike on two workers is not retried.
-    where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
-    return describe_error(error) + where

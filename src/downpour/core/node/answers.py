@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from downpour.base.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from downpour.base.errors import Refused
-from downpour.base.values import AttemptId, Failure, FailureKind, Progress, Snapshot, Update
+from downpour.base.states import Failure, FailureKind
+from downpour.base.values import AttemptId, Progress, Snapshot, Update
 from downpour.core.node.attempt import HeldAttempt
 from downpour.core.node.pace import until_next_beat
 

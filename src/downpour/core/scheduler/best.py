@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.base.values import Evaluation, Goal, PublishedFile
+from downpour.base.evaluations import Evaluation, Goal
+from downpour.base.values import PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

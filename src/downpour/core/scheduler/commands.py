@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.base.values import AttemptId, Ending, Part, PublishedFile, Update
+from downpour.base.states import Ending
+from downpour.base.values import AttemptId, Part, PublishedFile, Update
 from downpour.core.scheduler.facts import Assigned
 from downpour.core.spec import ResolvedSpec
 

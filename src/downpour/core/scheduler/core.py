@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from downpour.base.values import AttemptId, ExperimentState, FailureKind, Progress
+from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on

@@ -13,13 +13,16 @@ from itertools import accumulate
 from statistics import median
 from typing import assert_never
 
-from downpour.base.values import AttemptId, FailureKind, Forecast, TaskState
+from downpour.base.states import FailureKind, TaskState
+from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.looking import between_looks, between_views, is_crowded, may_have_news
+from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.round_view import view_of
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import Decision, SchedulerState
 from downpour.core.stragglers import (
     Action,
@@ -27,28 +30,14 @@ from downpour.core.stragglers import (
     Close,
     Handoff,
     Resize,
-    RoundView,
     Withdrawal,
     WorkerRequest,
 )
-from downpour.core.stragglers.outlook import Outlook
 
 # A new worker takes seconds to import torch and register. Asked again sooner, a policy would have a
 # second one started for the same need.
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
-# Events that change no task and no worker. Most events are heartbeats, and a decision costs far
-# more than taking one in.
-_QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
-_LOOKS_A_TASK = 20
-_BETWEEN_LOOKS_SECONDS = 0.1, 0.5
-# Measured: a decision takes about 25 microseconds for each running task, so this spends half a
-# percent of a core on them.
-_BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
-# Beyond this many running tasks, a decision after each event cost the square of them: a round of
-# 500 workers took 68 s of processor time, and 15 s so.
-_CROWD = 64
-_CROWDED_SECONDS_A_TASK = 0.0005
 
 
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
@@ -77,41 +66,21 @@ def _decide_on(
     waiting = current.any_pending and state.workers.any_idle
     if not policy.watches and not waiting:
         return
-    if policy.watches and not _may_have_news(state, event, waiting=waiting):
+    if policy.watches and not may_have_news(state, event, waiting=waiting):
         return
     between, decide = policy.between, policy.decide
-    if between is not None and _is_crowded(state):
+    if between is not None and is_crowded(state):
         view, decide = view_of(state, experiment, current, policy, between=True), between
     else:
         view = view_of(state, experiment, current, policy)
         if policy.watches:
-            state.look_again_at_seconds = view.at_seconds + _between_looks(view)
-            state.crowded_until_seconds = view.at_seconds + _between_views(view)
+            state.look_again_at_seconds = view.at_seconds + between_looks(view)
+            state.crowded_until_seconds = view.at_seconds + between_views(view)
     for action in decide(view):
         # An action may close the round, and the others were decided for an open one.
         if current.complete:
             return
         _do(state, experiment, current, action)
-
-
-def _may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: bool) -> bool:
-    """Whether an event may change what a policy that watches would do.
-
-    It is `waiting` to be asked where a task is pending and a worker idle, which may still be for
-    different reasons: a task that is handed over waits for a certain worker.
-    """
-    if _is_crowded(state):
-        return waiting and not isinstance(event, on.HeartbeatReceived)
-    if waiting:
-        return True
-    if isinstance(event, on.HeartbeatReceived) and event.running:
-        return state.now_seconds >= state.look_again_at_seconds
-    return not isinstance(event, _QUIET)
-
-
-def _is_crowded(state: SchedulerState) -> bool:
-    """Whether many tasks run, and the policy has looked at them too lately to look again."""
-    return state.now_seconds < state.crowded_until_seconds
 
 
 def _do(state: SchedulerState, experiment: Experiment, current: Round, action: Action) -> None:
@@ -364,22 +333,6 @@ def _shards(numbers: Sequence[int]) -> str:
     named = ", ".join(map(str, numbers[:_SHARDS_NAMED]))
     more = f" and {len(numbers) - _SHARDS_NAMED} more" if len(numbers) > _SHARDS_NAMED else ""
     return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
-
-
-def _between_looks(view: RoundView) -> float:
-    """Return the seconds until heartbeats lead to a decision again: few where tasks are short."""
-    shortest, longest = _BETWEEN_LOOKS_SECONDS
-    usual = Outlook(view).typical_seconds or 0.0
-    affordable = _BETWEEN_LOOKS_SECONDS_A_TASK * len(view.running)
-    return min(longest, max(shortest, affordable, usual / _LOOKS_A_TASK))
-
-
-def _between_views(view: RoundView) -> float:
-    """Return the seconds in which events lead to no decision; none where few tasks run."""
-    tasks = len(view.running)
-    return (
-        min(_BETWEEN_LOOKS_SECONDS[1], _CROWDED_SECONDS_A_TASK * tasks) if tasks > _CROWD else 0.0
-    )
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import FailureKind
 from downpour.base.values import (
     AttemptId,
-    Evaluation,
-    FailureKind,
     Forecast,
     Part,
     ProcessState,

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from downpour.base.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, Part, PublishedFile
 from downpour.core.modes import mode_of
 from downpour.core.scheduler.best import Best, better
 from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
 from downpour.core.scheduler.timeouts import progress_timeout
 from downpour.core.spec import ResolvedSpec
 

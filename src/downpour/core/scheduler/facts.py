@@ -10,15 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.base.values import (
-    AttemptId,
-    Ending,
-    FailureKind,
-    Forecast,
-    PublishedFile,
-    Snapshot,
-    Update,
-)
+from downpour.base.states import Ending, FailureKind
+from downpour.base.values import AttemptId, Forecast, PublishedFile, Snapshot, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from downpour.base.values import REPEATABLE, Failure, FailureKind
+from downpour.base.states import REPEATABLE, Failure, FailureKind
 
 # Measured without a wait: a directory that was away for a few seconds used up four attempts in a
 # tenth of a second. With these, three retries last for more than three seconds.

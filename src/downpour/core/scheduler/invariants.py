@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import SchedulerState
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}

@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
 from downpour.base.errors import IllegalTransition
-from downpour.base.values import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentState, TaskState, WorkerState
 
 # Steps are literals and not members of an enum, because a step is only ever an argument: mypy
 # checks both, and in Python 3.11 looking a member up takes six times as long as comparing text.

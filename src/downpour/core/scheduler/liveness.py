@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.base.values import AttemptId, FailureKind
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates

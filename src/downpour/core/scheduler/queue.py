@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.values import Ending, ExperimentState
+from downpour.base.states import Ending, ExperimentState
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts

@@ -13,21 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from downpour.base.values import (
-    AttemptId,
-    Evaluation,
-    ExperimentState,
-    Failure,
-    PublishedFile,
-    Snapshot,
-    TaskState,
-    Update,
-)
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import ExperimentState, Failure, TaskState
+from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue, updates
 from downpour.core.scheduler.best import Best
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import SchedulerState
 
 

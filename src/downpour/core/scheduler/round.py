@@ -12,114 +12,11 @@ from collections.abc import Collection, KeysView, Sequence
 from dataclasses import replace
 from operator import neg
 from statistics import median
-from typing import NamedTuple
 
-from downpour.base.values import (
-    AttemptId,
-    Failure,
-    FailureKind,
-    PublishedFile,
-    Snapshot,
-    TaskState,
-    Update,
-)
-from downpour.core.scheduler.lifecycle import TASK, Lifecycle
+from downpour.base.states import Failure, FailureKind, TaskState
+from downpour.base.values import AttemptId, Snapshot, Update
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.stragglers import PendingTask
-
-
-class TaskKey(NamedTuple):
-    """Names a task of an experiment."""
-
-    round: int
-    shard: int
-
-
-class ShardTask:
-    """Train one shard in one round.
-
-    `held_by` maps the workers that train it to their attempts; `worker` and `attempt` are those of
-    its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
-    numbered below `first_to_count` no longer count. The next attempt goes on from `snapshot`, which
-    holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
-    on. `leaving` maps holders that were asked to hand it over to the worker that it is meant for,
-    and to when they were asked. All its attempts train from the model `base`, which is version
-    `base_version`, and do the same `share` of its steps: so their updates are the same bytes,
-    however far the model has come since. `samples` are those of the shard; of these, attempts train
-    what `offer` says.
-    """
-
-    def __init__(self, round_number: int, shard: int, samples: int) -> None:
-        self.shard = shard
-        self.samples = samples
-        self.share = 1.0
-        self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, TaskState.PENDING)
-        self.offer = PendingTask(shard=shard, samples=samples)
-        self.assigned_at_seconds: list[float] = []
-        self.failed: list[Failure] = []
-        self.first_to_count = 0
-        self.held_by: dict[str, AttemptId] = {}
-        self.snapshot: Snapshot | None = None
-        self.began_at: list[float] = []
-        self.leaving: dict[str, tuple[str, float]] = {}
-        self.base: PublishedFile | None = None
-        self.base_version = 0
-        self.completion_seconds = 0.0
-        self.startup_seconds = 0.0
-        self.worker: str | None = None
-        self.attempt: AttemptId | None = None
-        self.update: Update | None = None
-
-    @property
-    def failures(self) -> int:
-        """How often it has failed; more than the spec's retries end the experiment."""
-        return len(self.failed)
-
-    @property
-    def attempts(self) -> int:
-        """How often it has been assigned; the next attempt gets this number."""
-        return len(self.assigned_at_seconds)
-
-    def accepts(self, attempt: AttemptId) -> bool:
-        """Whether an update of this attempt would count: the task has none, and it is not void."""
-        return self.life.may("publish") and attempt.attempt >= self.first_to_count
-
-    @property
-    def overhead_seconds(self) -> float | None:
-        """Its attempt's seconds beside training: loading, publishing, messages; None if unknown."""
-        if self.update is None or self.update.train_seconds <= 0:
-            return None
-        return max(0.0, self.working_seconds - self.update.train_seconds)
-
-    @property
-    def working_seconds(self) -> float:
-        """Its attempt's seconds from the assignment to the update, without its worker's start-up.
-
-        A start-up happens once: it says nothing about the next attempt.
-        """
-        return max(0.0, self.completion_seconds - self.startup_seconds)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its update is part of a model version, or the round does without it."""
-        return self.life.state in {TaskState.APPLIED, TaskState.DROPPED}
-
-    def shorten(self, share: float) -> None:
-        """Have all attempts train the first share of the steps."""
-        self.share = share
-        self.offer = replace(self.offer, samples=max(1, int(share * self.samples)))
-
-    def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files of its snapshot, and of its update until that is applied."""
-        if self.is_over:
-            return ()
-        snapshot = (self.snapshot.file,) if self.snapshot is not None else ()
-        return snapshot + (files_of(self.update) if self.update is not None else ())
-
-
-def files_of(update: Update) -> tuple[PublishedFile, ...]:
-    """Return the files that an update consists of."""
-    state = update.optimizer_state
-    return (update.file,) if state is None else (update.file, state)
 
 
 class Round:

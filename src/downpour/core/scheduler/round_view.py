@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from downpour.base.values import AttemptId
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers import Policy, RoundView, RunningTask, Speed, WorkerHistory

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from downpour.base.values import (
-    Evaluation,
-    ExperimentState,
-    FailureKind,
-    Goal,
-    PublishedFile,
-    unmeasured,
-)
+from downpour.base.evaluations import Evaluation, Goal, unmeasured
+from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.values import PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import TaskKey, files_of
+from downpour.core.scheduler.shard_task import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
 
 

@@ -6,22 +6,15 @@ is tried again, on another worker if there is one, until the spec's `retries` ar
 
 from __future__ import annotations
 
-from downpour.base.values import (
-    BLAMELESS,
-    AttemptId,
-    Failure,
-    FailureKind,
-    Progress,
-    Snapshot,
-    TaskState,
-    Update,
-)
+from downpour.base.states import BLAMELESS, Failure, FailureKind, TaskState
+from downpour.base.values import AttemptId, Progress, Snapshot, Update
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.failures import failed_alike, wait_seconds
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
 from downpour.core.scheduler.workers import Worker
 

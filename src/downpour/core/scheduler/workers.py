@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, KeysView
 
-from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
+from downpour.base.states import WorkerState
+from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 from downpour.core.scheduler.lifecycle import WORKER, Lifecycle
 from downpour.core.scheduler.speedometer import Speedometer
 from downpour.core.scheduler.timeouts import heartbeat_timeout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.values import LOSS, Goal
+from downpour.base.evaluations import LOSS, Goal
 from downpour.core.spec.refusals import ACCEPTED, refusal
 from downpour.core.spec.spec_fields import SpecFields
 

@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import Field, ValidationInfo, field_validator
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.base.values import LOSS, Goal
+from downpour.base.evaluations import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
 from downpour.core.spec.combinations import check_together
 from downpour.core.spec.fields import Fields

@@ -14,7 +14,8 @@ from typing import Any
 from downpour.experiments.figures.figures import Part
 from downpour.experiments.figures.style import DARK, LIGHT, variables
 from downpour.experiments.reading.study_result import StudyResult, label
-from downpour.experiments.tables.report_tables import Column, Table, setting_of
+from downpour.experiments.tables.report_tables import setting_of
+from downpour.experiments.tables.table import Column, Table
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

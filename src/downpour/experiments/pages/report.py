@@ -11,7 +11,8 @@ from downpour.experiments.figures.export import for_page, to_png, to_svg
 from downpour.experiments.figures.figures import Plot, plots_of
 from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.reading.study_result import StudyResult
-from downpour.experiments.tables.report_tables import Table, tables_of
+from downpour.experiments.tables.report_tables import tables_of
+from downpour.experiments.tables.table import Table
 from downpour.files.store.os_errors import explain
 from downpour.host.extras import require
 

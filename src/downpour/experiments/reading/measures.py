@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from downpour.base.values import LOSS, Part
+from downpour.base.evaluations import LOSS
+from downpour.base.values import Part
 from downpour.host.text import one_line
 
 _SHARES = {"acc", "accuracy"}

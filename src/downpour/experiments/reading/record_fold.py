@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from downpour.base.devices import AUTO, CPU
-from downpour.base.values import LOSS, ExperimentState, Goal
+from downpour.base.evaluations import LOSS, Goal
+from downpour.base.states import ExperimentState
 from downpour.core.spec import Meetings
 from downpour.experiments.reading.mitigation import Cost, stragglers_of
 from downpour.experiments.reading.mixture import MANAGER

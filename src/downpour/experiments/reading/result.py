@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.base.errors import FileCorrupt
-from downpour.base.values import LOSS, ExperimentState, Part
+from downpour.base.evaluations import LOSS
+from downpour.base.states import ExperimentState
+from downpour.base.values import Part
 from downpour.experiments.reading.measures import in_words, names_of
 from downpour.experiments.reading.mitigation import Stragglers, costs_of, stragglers_of
 from downpour.experiments.reading.notebook import html_of

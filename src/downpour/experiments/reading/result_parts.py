@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.base.values import BLAMELESS, LOSS
+from downpour.base.evaluations import LOSS
+from downpour.base.states import BLAMELESS
 from downpour.experiments.reading.mitigation import Stragglers
 
 

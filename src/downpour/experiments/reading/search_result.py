@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from downpour.base.values import Goal
+from downpour.base.evaluations import Goal
 from downpour.experiments.reading.measures import Measure
 
 SearchRunState = Literal["finished", "pruned", "failed"]

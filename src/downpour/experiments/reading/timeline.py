@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.base.values import BLAMELESS, FailureKind
+from downpour.base.states import BLAMELESS, FailureKind
 from downpour.files.records.record_lines import (
     AggregatedLine,
     AssignedLine,

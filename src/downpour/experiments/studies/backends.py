@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.base.values import LOSS
+from downpour.base.evaluations import LOSS
 from downpour.cluster.launchers import RunningCluster
 from downpour.core.spec import Spec
 from downpour.experiments.client import Client, OnStatus

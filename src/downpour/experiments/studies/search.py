@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import tomli_w
 
 from downpour.base.errors import SpecError
-from downpour.base.values import LOSS, Goal
+from downpour.base.evaluations import LOSS, Goal
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.reading.search_result import SearchField

@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.base.values import ExperimentState, FailureKind, Goal
+from downpour.base.evaluations import Goal
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.experiments.reading.search_result import SearchResult, SearchRun, SearchRunState
 from downpour.experiments.studies.plan import StudyProgress, outcome, seconds_left
 from downpour.experiments.studies.sampler import Sampler
 from downpour.experiments.studies.search import Search
 from downpour.experiments.studies.study import EndedRun, Run
 from downpour.experiments.studies.summary import Measured, RunSummary
-from downpour.experiments.tables.terminal_tables import shortened
+from downpour.experiments.tables.cells import shortened
 
 _STATES: dict[str, SearchRunState] = {
     "finished": "finished",

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from downpour.base.errors import DownpourError
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.client import Client
 from downpour.experiments.studies.run_folder import refusal, replace_file
 from downpour.experiments.studies.study import Run

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from downpour.base.errors import FileCorrupt
-from downpour.base.values import LOSS, ExperimentState
+from downpour.base.evaluations import LOSS
+from downpour.base.states import ExperimentState
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.measures import in_words
 from downpour.experiments.reading.result_parts import RoundResult

@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from downpour.base.values import TaskState
+from downpour.base.states import TaskState
 from downpour.experiments.reading.measures import first_of, in_words
 from downpour.experiments.reading.mixture import mixture_now
 from downpour.host.text import one_line

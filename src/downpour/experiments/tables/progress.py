@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.experiments.reading.measures import in_words
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
 

@@ -6,7 +6,6 @@ out. Renderables of `rich` only: nothing here prints, reads or measures.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -17,19 +16,28 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from downpour.base.values import LOSS
+from downpour.base.evaluations import LOSS
 from downpour.core.spec import Meetings
 from downpour.experiments.reading import study_result as study
-from downpour.experiments.reading.measures import Measure, names_of, number
+from downpour.experiments.reading.measures import Measure, names_of
 from downpour.experiments.reading.mitigation import Stragglers
 from downpour.experiments.reading.mixture import mixture_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import BestModel, TestResult
 from downpour.experiments.reading.search_result import SearchResult
 from downpour.experiments.tables import report_tables
+from downpour.experiments.tables.cells import (
+    NOTHING,
+    Column,
+    losses,
+    measurements,
+    percents,
+    seconds,
+    shortened,
+    tenths,
+)
 from downpour.host.text import one_line
 
-NOTHING = "-"
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
@@ -42,8 +50,6 @@ _EXPLAINED = (
     "ideal: every task takes the median time. unaided: every shard stays with its\n"
     "first worker (policy wait). est.: estimated from the forecasts made at the time"
 )
-
-Column = tuple[str, Sequence[str | None]]
 
 
 def result_table(result: Result) -> RenderableType:
@@ -154,13 +160,6 @@ def search_table(search: SearchResult) -> RenderableType:
     return Group(Text(one_line(search.name), style="bold"), _table(columns, is_tight=is_tight))
 
 
-def shortened(value: Any) -> str:
-    """Format a value with two significant digits: 0.012, 1.5e-5."""
-    if not isinstance(value, float):
-        return study.label(value)
-    return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
-
-
 def stragglers_table(result: Result) -> RenderableType:
     """Show what each epoch took, what it would have taken, and what the policy did about it."""
     costs = [(r.epoch, r.stragglers) for r in result.epochs]
@@ -175,9 +174,9 @@ def stragglers_table(result: Result) -> RenderableType:
             ("took\ns", shown[: len(known)]),
             ("ideal\ns", shown[len(known) : -len(known)]),
             ("unaided\ns, est.", shown[-len(known) :]),
-            ("mitigated\n%, est.", _tenths([each.mitigation for _, each in known])),
-            ("extra\nwork %", _tenths([each.extra_work or None for _, each in known])),
-            ("gradient\nlost %", _tenths([each.gradient_lost or None for _, each in known])),
+            ("mitigated\n%, est.", tenths([each.mitigation for _, each in known])),
+            ("extra\nwork %", tenths([each.extra_work or None for _, each in known])),
+            ("gradient\nlost %", tenths([each.gradient_lost or None for _, each in known])),
             ("moves", [str(each.moves) if each.moves else None for _, each in known]),
         ]
     )
@@ -195,30 +194,6 @@ def _classes_were_lost(result: Result) -> bool:
     return uneven and dropped and any(r.class_accuracy for r in result.rounds)
 
 
-def _tenths(shares: Sequence[float | None]) -> list[str | None]:
-    return [None if share is None else f"{100 * share:.1f}" for share in shares]
-
-
-def percents(shares: Sequence[float | None]) -> list[str | None]:
-    """Write shares in 0..1 as percent, two decimals."""
-    return [None if share is None else f"{100 * share:.2f}" for share in shares]
-
-
-def losses(values: Sequence[float | None]) -> list[str | None]:
-    """Write losses with four decimals, large ones with four digits."""
-    return [None if v is None else number(v) for v in values]
-
-
-def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
-    """Return a column of a metric or of the loss, with its header."""
-    if measure.name == LOSS:
-        return "test\nloss", losses(values)
-    name = one_line(measure.name)  # on one line, as the task spells it and readers search for it
-    if measure.is_share:
-        return f"{name}\n%", percents(values)
-    return name, losses(values)
-
-
 def _metrics_columns(result: Result) -> list[Column]:
     """Return the columns of the metrics that a terminal has room for, in the task's order."""
     columns: list[Column] = []
@@ -230,13 +205,6 @@ def _metrics_columns(result: Result) -> list[Column]:
             break
         columns.append(column)
     return columns
-
-
-def seconds(values: Sequence[float | None]) -> list[str | None]:
-    """Write durations that stand in one column with the same decimals, as many as are of use."""
-    longest = max((value for value in values if value is not None), default=0.0)
-    decimals = 3 if longest < 1 else 2 if longest < 100 else 1
-    return [None if value is None else f"{value:.{decimals}f}" for value in values]
 
 
 def _heading(result: Result) -> Text:

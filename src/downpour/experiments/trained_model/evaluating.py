@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.base.errors import SpecError, StoreError
-from downpour.base.values import Evaluation
+from downpour.base.evaluations import Evaluation
 from downpour.core.spec import Spec
 from downpour.experiments.trained_model.inputs import read_labelled
 from downpour.experiments.trained_model.loading import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from downpour.base.errors import FileCorrupt
-from downpour.base.values import ExperimentState
+from downpour.base.states import ExperimentState
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.core.scheduler import events as on

@@ -14,12 +14,12 @@ from downpour.files.store.layout import (
     SPEC_NAME,
     AttemptName,
     ModelName,
-    SharedDirectory,
     attempt_name,
     model_name,
     parse_name,
 )
 from downpour.files.store.memory import MemoryStore
+from downpour.files.store.shared_directory import SharedDirectory
 from downpour.files.store.update_format import (
     WHOLE,
     HeldRange,

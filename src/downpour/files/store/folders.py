@@ -14,9 +14,9 @@ from downpour.base.errors import FileMissing, SharedDirectoryError
 from downpour.files.store.base import check_bare_name
 from downpour.files.store.bucket import Bucket, KeyTakenError
 from downpour.files.store.directory import names_in
-from downpour.files.store.layout import SharedDirectory
 from downpour.files.store.os_errors import explain
 from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.files.store.shared_directory import SharedDirectory
 
 _LAST = "facts.json"
 

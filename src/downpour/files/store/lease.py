@@ -29,10 +29,10 @@ from filelock import FileLock, Timeout
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
-from downpour.files.store.layout import SharedDirectory
 from downpour.files.store.os_errors import explain, reading
 from downpour.files.store.publish import publish
 from downpour.files.store.pulse import Pulse, Watch
+from downpour.files.store.shared_directory import SharedDirectory
 
 log = logging.getLogger(__name__)
 

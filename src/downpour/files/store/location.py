@@ -17,7 +17,7 @@ from pathlib import Path
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
-from downpour.files.store.layout import SharedDirectory
+from downpour.files.store.shared_directory import SharedDirectory
 from downpour.host.paths import is_object_store, path_of
 
 LOCAL_VARIABLE = "DOWNPOUR_LOCAL"

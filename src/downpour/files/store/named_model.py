@@ -25,9 +25,9 @@ from downpour.files.store.layout import (
     FINAL_NAME,
     FROZEN_PREFIX,
     ModelName,
-    SharedDirectory,
     parse_name,
 )
+from downpour.files.store.shared_directory import SharedDirectory
 from downpour.host.paths import path_of
 
 _BEST = "@best"

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import NonFinite
-from downpour.base.values import Evaluation, Part
+from downpour.base.evaluations import Evaluation
+from downpour.base.values import Part
 from downpour.learning.models import generators
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask

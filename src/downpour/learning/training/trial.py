@@ -14,17 +14,15 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
-from downpour.base.values import unmeasured
+from downpour.base.evaluations import unmeasured
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.tasks.loaded import LoadedTask
@@ -32,8 +30,15 @@ from downpour.learning.tasks.own import overrides, told
 from downpour.learning.training.cut import check_cut
 from downpour.learning.training.epoch_order import batches_in, samples_in
 from downpour.learning.training.evaluation import evaluate_on
+from downpour.learning.training.fingerprints import (
+    aside,
+    buffer_versions,
+    frozen_sums,
+    state_of,
+    sums_of,
+)
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import Arrays, array_of, load_parameters, parameters_of
+from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
 from downpour.learning.training.step import batch_parts
 
 log = logging.getLogger(__name__)
@@ -139,10 +144,10 @@ class _Trial:
     def difference(self) -> str:
         """Train twice; returns what differs and its likely cause, or nothing."""
         network = self._loaded.network()
-        before, frozen = _aside(network), _frozen_sums(network)
+        before, frozen = aside(network), frozen_sums(network)
         straight_on = list(self._straight_on(network))
-        self._check_frozen(frozen, _frozen_sums(network))
-        changed = [name for name, value in _aside(network).items() if before.get(name) != value]
+        self._check_frozen(frozen, frozen_sums(network))
+        changed = [name for name, value in aside(network).items() if before.get(name) != value]
         del network
         for look, sums in zip(straight_on, self._cut(), strict=True):
             odd = [name for name, digest in look.sums.items() if sums.get(name) != digest]
@@ -176,15 +181,15 @@ class _Trial:
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
         start = parameters_of(network)
-        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_sums(start, "model"))
-        versions = _buffer_versions(network)
+        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=sums_of(start, "model"))
+        versions = buffer_versions(network)
         training = self._one_step(self._first(network))
-        self._check_parts(versions, _buffer_versions(network))
-        yield _Look(moment="after one step", cause=_ELSEWHERE, sums=_state(training))
+        self._check_parts(versions, buffer_versions(network))
+        yield _Look(moment="after one step", cause=_ELSEWHERE, sums=state_of(training))
         self._timed_step(training, network)
-        yield _Look(moment="once it was handed over", cause=_BEFORE, sums=_state(training))
+        yield _Look(moment="once it was handed over", cause=_BEFORE, sums=state_of(training))
         training = self._next_task(network, start)
-        yield _Look(moment="in the next task", cause=_BEFORE, sums=_state(training))
+        yield _Look(moment="in the next task", cause=_BEFORE, sums=state_of(training))
         self._network = network
 
     def cut(self) -> None:
@@ -200,12 +205,12 @@ class _Trial:
         size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
-        before = _sums(parameters_of(self._network))
+        before = sums_of(parameters_of(self._network))
         try:
             found = evaluate_on(self._network, self._loaded, chosen)
         except NonFinite as error:
             raise self._loaded.mistake("loss", str(error)) from None
-        after = _sums(parameters_of(self._network))
+        after = sums_of(parameters_of(self._network))
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
@@ -236,16 +241,16 @@ class _Trial:
     def _cut(self) -> Iterator[dict[str, str]]:
         network = self._loaded.network()
         start = parameters_of(network)
-        yield _sums(start, "model")
+        yield sums_of(start, "model")
         training = self._one_step(self._first(network))
-        yield _state(training)
+        yield state_of(training)
         snapshot = training.snapshot()
         del network, training
         network = self._loaded.network()
         training = self._first(network)
         training.restore(snapshot)
-        yield _state(self._one_step(training))
-        yield _state(self._next_task(network, start))
+        yield state_of(self._one_step(training))
+        yield state_of(self._next_task(network, start))
 
     def _first(self, network: nn.Module) -> ShardTraining:
         task = LocalTask(indices=self._shard, round=0, shard=self._number)
@@ -299,19 +304,6 @@ def _last_batch(shard: Shard, spec: Spec) -> Shard:
     return shard[: samples_in(batches, count, size) - samples_in(batches - 1, count, size)]
 
 
-def _state(training: ShardTraining) -> dict[str, str]:
-    return _sums(training.snapshot())
-
-
-def _sums(arrays: Arrays, part: str = "") -> dict[str, str]:
-    prefix = f"{part}/" if part else ""
-    return {f"{prefix}{name}": _sum(array) for name, array in arrays.items()}
-
-
-def _sum(array: NDArray[Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).data)
-
-
 def _in_words(odd: Sequence[str]) -> str:
     """Name what differs: the loss before parameters, these before the optimizer's state."""
     if "progress/loss_sum" in odd:
@@ -319,27 +311,3 @@ def _in_words(odd: Sequence[str]) -> str:
     named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
     more = f" and {len(named) - 2} more" if len(named) > 2 else ""
     return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"
-
-
-def _buffer_versions(network: nn.Module) -> dict[str, int]:
-    """Return how often each buffer was written, by name."""
-    return {name: value._version for name, value in network.named_buffers()}  # noqa: SLF001
-
-
-def _frozen_sums(network: nn.Module) -> dict[str, str]:
-    """Return checksums of the parameters that require no gradient."""
-    parameters = network.named_parameters()
-    return {n: _sum(array_of(p, copy=False)) for n, p in parameters if not p.requires_grad}
-
-
-def _aside(network: nn.Module) -> dict[str, str]:
-    """Return the state of a network's modules that is in no file, as text by name."""
-    state = {}
-    for path, module in network.named_modules():
-        hidden = {name: module._buffers[name] for name in module._non_persistent_buffers_set}  # noqa: SLF001
-        for name, value in {**vars(module), **hidden}.items():
-            if isinstance(value, Tensor):
-                state[f"{path}.{name}".lstrip(".")] = _sum(array_of(value))
-            elif isinstance(value, bool | int | float | str | list | tuple) and name != "training":
-                state[f"{path}.{name}".lstrip(".")] = repr(value)[:1000]
-    return state

@@ -12,7 +12,8 @@ from types import ModuleType, NoneType
 from typing import Any, Self, TypeVar
 
 from downpour.base.errors import IncompatiblePeer
-from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.network.rpc.address import Address
 from downpour.network.rpc.connection import Peer
 from downpour.network.rpc.field_error import FieldError

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.base.values import (
     AttemptId,
-    ExperimentState,
     Forecast,
     NumericClass,
     Part,
@@ -26,8 +26,6 @@ from downpour.base.values import (
     PublishedFile,
     Snapshot,
     SystemState,
-    TaskState,
-    WorkerState,
 )
 
 IndexArray = npt.NDArray[np.int64]

@@ -13,7 +13,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, get_type_hints
 
 from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
-from downpour.base.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.host.text import shortened
 from downpour.network.rpc.field_error import FieldError, Shown, shown
 from downpour.network.rpc.generated import Manager, Worker

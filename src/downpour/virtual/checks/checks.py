@@ -6,7 +6,7 @@ relies on the core's state where it can count by itself.
 
 from __future__ import annotations
 
-from downpour.base.values import BLAMELESS
+from downpour.base.states import BLAMELESS
 from downpour.core.scheduler import Scheduler, durable, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

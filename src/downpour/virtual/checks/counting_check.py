@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from downpour.base.values import ExperimentState, PublishedFile
+from downpour.base.states import ExperimentState
+from downpour.base.values import PublishedFile
 from downpour.core.modes import mode_of
 from downpour.core.scheduler import Checkpoint, Entry, Scheduler, facts
 from downpour.core.scheduler import commands as do

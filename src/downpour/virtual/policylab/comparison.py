@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from downpour.base.values import Evaluation
+from downpour.base.evaluations import Evaluation
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor import Predictor

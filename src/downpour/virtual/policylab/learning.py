@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
-from downpour.base.values import AttemptId, Evaluation
+from downpour.base.evaluations import Evaluation
+from downpour.base.values import AttemptId
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.base.values import AttemptId, Evaluation, ExperimentState, PublishedFile
+from downpour.base.evaluations import Evaluation
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, PublishedFile
 from downpour.core.node.answers import Answers
 from downpour.core.node.effects import Effects
 from downpour.core.node.roster import Registry

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
+from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, Progress, Snapshot, SystemState, Update
 from downpour.core.node.journal import JournalWriter
 from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,

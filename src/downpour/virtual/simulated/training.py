@@ -10,7 +10,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from downpour.base.errors import StoreError
-from downpour.base.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
+from downpour.base.states import Failure, FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
 from downpour.core.node.step_loop import NextStep, StepLoop
 from downpour.core.node.worker import End, Stopped, WorkerNode

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from downpour.base.errors import Refused
-from downpour.base.values import AttemptId, Failure, Snapshot, Update
+from downpour.base.states import Failure
+from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.core.node.manager import HeartbeatAnswer
 from downpour.core.node.step_loop import StepLoop
 from downpour.core.node.worker import (

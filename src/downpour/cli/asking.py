@@ -1,0 +1,92 @@
+"""Which manager a command asks, and which of its experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from downpour.base.errors import SpecError, StoreError, Unreachable
+from downpour.cli.options import (
+    SHARED,
+)
+from downpour.cli.printing import (
+    note,
+)
+from downpour.host.credentials import Credentials
+
+if TYPE_CHECKING:
+    from downpour.experiments.client import Client
+    from downpour.files.records.record_lines import RecordLine
+    from downpour.network.rpc.messages import ExperimentSummary
+
+    Record = list[tuple[float, RecordLine]]
+
+
+def stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
+    """List the last experiments in a directory, and note that no manager answers."""
+    from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
+    from downpour.files.store.location import seen_location
+
+    with stored_records(seen_location(shared), last=most) as folder:
+        experiments = experiments_in(folder, most)
+    if experiments:
+        note(f"no manager answers; {shared} holds:")
+    return experiments
+
+
+@contextmanager
+def client_of(
+    manager: str,
+    credentials: Credentials,
+    shared: Path | str | None = None,
+    connect_seconds: float = 0.0,
+) -> Iterator[Client]:
+    """Make a client of the manager that is meant (`network/discovery/managers.py`).
+
+    If none answers, the error says how to start or name one, unless the user gave its address.
+    """
+    from downpour.experiments.client import Client
+
+    wait = connect_seconds
+    try:
+        with Client(
+            manager or None, shared=shared, credentials=credentials, connect_seconds=wait
+        ) as client:
+            yield client
+    except Unreachable as error:
+        if manager:
+            raise
+        where = f" --shared {shared}" if shared else ""
+        named = "--manager" if shared else "--manager or --shared"
+        hint = f"start one with `downpour manager{where}`, or name one with {named}"
+        raise Unreachable(error.address, f"{error.reason}; {hint}") from error
+
+
+def find(
+    experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
+) -> tuple[Record, Path | None]:
+    """Return an experiment's record, and its folder if this machine has it."""
+    from downpour.experiments.reading.stored_experiments import stored_records
+    from downpour.files.records.record import parse_lines, read_record
+    from downpour.files.store import SharedDirectory
+    from downpour.files.store.layout import RECORD_NAME
+    from downpour.files.store.location import seen_location
+
+    try:
+        here = None if isinstance(shared, str) else shared or SHARED
+        folder = SharedDirectory(here or SHARED).experiment_path(experiment)
+    except StoreError:
+        raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
+    if here is not None and folder.is_dir():
+        return read_record(folder / RECORD_NAME), folder
+    try:
+        with client_of(manager, credentials, shared) as client:
+            return parse_lines(client.record(experiment)), None
+    except Unreachable as error:
+        if isinstance(shared, str):
+            with stored_records(seen_location(shared), experiment=experiment) as copies:
+                if (copied := copies / experiment).is_dir():
+                    return read_record(copied / RECORD_NAME), None
+        raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None

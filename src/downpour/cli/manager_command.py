@@ -1,0 +1,91 @@
+"""`downpour manager` and `downpour worker`: the processes of a cluster, each in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from downpour.base.values import DEFAULT_PORT
+from downpour.cli.options import (
+    SHARED,
+    DataDir,
+    Location,
+    Patience,
+)
+from downpour.cli.printing import note
+from downpour.cli.process_options import (
+    LogFile,
+    MetricsPort,
+    Port,
+    PredictorFile,
+    Verbose,
+    begin,
+    say_where,
+    with_token,
+)
+from downpour.cli.trust_options import with_credentials
+from downpour.cluster.manager.options import ManagerOptions, checked_patience
+from downpour.host.credentials import Credentials
+from downpour.host.extras import require
+
+
+@with_credentials
+def manager(
+    shared: Location = SHARED,
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for all networks."),
+    ] = "127.0.0.1",
+    port: Port = DEFAULT_PORT,
+    data_dir: DataDir = None,
+    *,
+    make_token: Annotated[
+        bool,
+        typer.Option(
+            "--make-token",
+            help="Make the token file if it is missing, readable by this user only: DIR/token, or "
+            "the file that --token-file names.",
+            rich_help_panel="Trust",
+        ),
+    ] = False,
+    successor: Annotated[
+        bool,
+        typer.Option("--successor", help="Wait until the leading manager is gone, then take over."),
+    ] = False,
+    patience: Patience = 1.0,
+    predictor: PredictorFile = "",
+    metrics_port: MetricsPort = None,
+    log: LogFile = None,
+    verbose: Verbose = False,
+    credentials: Credentials,
+) -> None:
+    """Serve as the manager until Ctrl-C.
+
+    It accepts experiments and assigns their shards to workers. Experiments that an earlier manager
+    of the same shared directory has not finished go on. If other machines can reach it, a token or
+    TLS is required.
+    """
+    begin(verbose=verbose, log=log)
+    if metrics_port is not None:
+        require("--metrics-port", "metrics")
+    if make_token:
+        credentials = with_token(credentials, shared)
+    from downpour.cluster.manager.process import run_manager
+
+    options = ManagerOptions(
+        shared=str(shared),
+        host=host,
+        port=port,
+        data_dir=str(data_dir or ""),
+        successor=successor,
+        patience=checked_patience(patience),
+        predictor=predictor,
+        metrics_port=metrics_port,
+        credentials=credentials,
+    )
+    run_manager(
+        options,
+        lambda address: note(f"manager at {address}, shared directory {shared}"),
+        say_where,
+    )

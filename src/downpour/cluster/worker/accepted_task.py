@@ -1,0 +1,49 @@
+"""A task that a worker has accepted, and what its failure is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from downpour.base.errors import (
+    DownpourError,
+    NonFinite,
+    OutOfMemory,
+    SpecError,
+    StoreError,
+    UnfitWorker,
+)
+from downpour.base.states import FailureKind
+from downpour.cluster.worker.control import TaskControl
+from downpour.learning.blame import describe_error
+from downpour.network.rpc.messages import (
+    TaskMessage,
+)
+
+
+@dataclass(slots=True, eq=False)
+class AcceptedTask(TaskControl):
+    """An attempt that this worker has accepted, with its task."""
+
+    task: TaskMessage = field(kw_only=True)
+
+
+_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (NonFinite, FailureKind.NON_FINITE),
+    (OutOfMemory, FailureKind.OUT_OF_MEMORY),
+    (MemoryError, FailureKind.OUT_OF_MEMORY),
+    (StoreError, FailureKind.STORE),
+    (SpecError, FailureKind.SPEC),
+    (UnfitWorker, FailureKind.OTHER_CODE),  # the word on the wire is older than its other causes
+)
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    """Return what kind of failure an error is."""
+    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.TASK)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Describe an error; equal errors at equal steps give equal lines on every worker."""
+    # The scheduler compares these lines: a task that fails alike on two workers is not retried.
+    where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
+    return describe_error(error) + where

@@ -1,0 +1,59 @@
+"""When a policy is asked: as often as a running task makes steps, less often in a crowd."""
+
+from __future__ import annotations
+
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.stragglers import (
+    RoundView,
+)
+from downpour.core.stragglers.outlook import Outlook
+
+# Events that change no task and no worker. Most events are heartbeats, and a decision costs far
+# more than taking one in.
+_QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
+_LOOKS_A_TASK = 20
+_BETWEEN_LOOKS_SECONDS = 0.1, 0.5
+# Measured: a decision takes about 25 microseconds for each running task, so this spends half a
+# percent of a core on them.
+_BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
+# Beyond this many running tasks, a decision after each event cost the square of them: a round of
+# 500 workers took 68 s of processor time, and 15 s so.
+_CROWD = 64
+_CROWDED_SECONDS_A_TASK = 0.0005
+
+
+def may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: bool) -> bool:
+    """Whether an event may change what a policy that watches would do.
+
+    It is `waiting` to be asked where a task is pending and a worker idle, which may still be for
+    different reasons: a task that is handed over waits for a certain worker.
+    """
+    if is_crowded(state):
+        return waiting and not isinstance(event, on.HeartbeatReceived)
+    if waiting:
+        return True
+    if isinstance(event, on.HeartbeatReceived) and event.running:
+        return state.now_seconds >= state.look_again_at_seconds
+    return not isinstance(event, _QUIET)
+
+
+def is_crowded(state: SchedulerState) -> bool:
+    """Whether many tasks run, and the policy has looked at them too lately to look again."""
+    return state.now_seconds < state.crowded_until_seconds
+
+
+def between_looks(view: RoundView) -> float:
+    """Return the seconds until heartbeats lead to a decision again: few where tasks are short."""
+    shortest, longest = _BETWEEN_LOOKS_SECONDS
+    usual = Outlook(view).typical_seconds or 0.0
+    affordable = _BETWEEN_LOOKS_SECONDS_A_TASK * len(view.running)
+    return min(longest, max(shortest, affordable, usual / _LOOKS_A_TASK))
+
+
+def between_views(view: RoundView) -> float:
+    """Return the seconds in which events lead to no decision; none where few tasks run."""
+    tasks = len(view.running)
+    return (
+        min(_BETWEEN_LOOKS_SECONDS[1], _CROWDED_SECONDS_A_TASK * tasks) if tasks > _CROWD else 0.0
+    )

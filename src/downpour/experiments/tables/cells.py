@@ -1,0 +1,54 @@
+"""Numbers as the cells of a table in a terminal: shares, losses and seconds, aligned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from downpour.base.evaluations import LOSS
+from downpour.experiments.reading import study_result as study
+from downpour.experiments.reading.measures import Measure, number
+from downpour.host.text import one_line
+
+NOTHING = "-"
+Column = tuple[str, Sequence[str | None]]
+
+
+def shortened(value: Any) -> str:
+    """Format a value with two significant digits: 0.012, 1.5e-5."""
+    if not isinstance(value, float):
+        return study.label(value)
+    return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
+
+
+def tenths(shares: Sequence[float | None]) -> list[str | None]:
+    """Return shares in percent, with a digit behind the point."""
+    return [None if share is None else f"{100 * share:.1f}" for share in shares]
+
+
+def percents(shares: Sequence[float | None]) -> list[str | None]:
+    """Write shares in 0..1 as percent, two decimals."""
+    return [None if share is None else f"{100 * share:.2f}" for share in shares]
+
+
+def losses(values: Sequence[float | None]) -> list[str | None]:
+    """Write losses with four decimals, large ones with four digits."""
+    return [None if v is None else number(v) for v in values]
+
+
+def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
+    """Return a column of a metric or of the loss, with its header."""
+    if measure.name == LOSS:
+        return "test\nloss", losses(values)
+    name = one_line(measure.name)  # on one line, as the task spells it and readers search for it
+    if measure.is_share:
+        return f"{name}\n%", percents(values)
+    return name, losses(values)
+
+
+def seconds(values: Sequence[float | None]) -> list[str | None]:
+    """Write durations that stand in one column with the same decimals, as many as are of use."""
+    longest = max((value for value in values if value is not None), default=0.0)
+    decimals = 3 if longest < 1 else 2 if longest < 100 else 1
+    return [None if value is None else f"{value:.{decimals}f}" for value in values]

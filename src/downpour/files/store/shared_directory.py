@@ -1,0 +1,171 @@
+"""The shared directory: its folders, and the store of each experiment."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
+from downpour.files.store.base import Store, check_bare_name
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import DirectoryStore, names_in
+from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.os_errors import explain, writing
+from downpour.files.store.presence import Presence, announce
+from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
+from downpour.files.store.retry import RetryPolicy
+
+_PRESENCE_BYTES_MAX = 4096
+# Short, because the name was never looked up before, so no cache can hide it for long.
+_PRESENCE_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory:
+    """The folder that manager, workers and clients share; `open` checks it first.
+
+    `datasets_at` is where prepared datasets are, if they are another directory's. With a `bucket`,
+    what processes exchange is there, under the same names; `root` is then this machine's own folder
+    for it (`location.py`), where a manager keeps its journals, records and locks.
+    """
+
+    root: Path
+    patience_seconds: float = 30.0
+    away_seconds: float | None = None
+    sleep: Callable[[float], object] = time.sleep
+    datasets_at: Path | None = None
+    bucket: Bucket | None = None
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool) -> SharedDirectory:
+        """Return the shared directory at `path`, with its folders made and proven writable.
+
+        Args:
+            path: The folder.
+            create: Whether to create it if it is missing.
+
+        Raises:
+            SharedDirectoryError: there is no such folder, or it cannot be used; states the reason.
+        """
+        root = path.expanduser().absolute()
+        # Else `mkdir` below would make the folder of a path that is mistyped, or not mounted yet.
+        if not create:
+            names_in(root)
+        shared = cls(root)
+        try:
+            for folder in (shared.presence, shared.datasets, shared.experiments):
+                folder.mkdir(parents=True, exist_ok=True)
+            _prove_writable(shared.presence)
+        except OSError as error:
+            raise SharedDirectoryError(root, explain(error)) from error
+        return shared
+
+    def prove_writable(self) -> None:
+        """Raise SharedDirectoryError if the directory cannot be written."""
+        with writing(self.root, self.presence.name):
+            _prove_writable(self.presence)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long reads of a file, and operations on the directory itself, are retried."""
+        return RetryPolicy(
+            seconds=self.patience_seconds, away_seconds=self.away_seconds, sleep=self.sleep
+        )
+
+    @property
+    def where(self) -> str:
+        """What the user calls it."""
+        return self.bucket.url if self.bucket is not None else str(self.root)
+
+    @property
+    def presence(self) -> Path:
+        """Where managers announce themselves."""
+        return self.root / "presence"
+
+    @property
+    def terms(self) -> Path:
+        """Where each manager has written that it leads; the highest number is the leader."""
+        return self.root / "terms"
+
+    @property
+    def datasets(self) -> Path:
+        """Where prepared datasets are."""
+        return self.datasets_at or self.root / "datasets"
+
+    @property
+    def experiments(self) -> Path:
+        """Where experiments are, each in a folder named by its identifier."""
+        return self.root / "experiments"
+
+    def experiment_path(self, experiment: str) -> Path:
+        """Return an experiment's folder, whether it exists or not."""
+        return self.experiments / check_bare_name(experiment)
+
+    def store(self, experiment: str) -> Store:
+        """Return the files of an experiment."""
+        return self.files_in(self.experiment_path(experiment))
+
+    def create_experiment(self, experiment: str) -> Store:
+        """Make a new experiment's folder and return its files.
+
+        Raises:
+            StoreError: there is an experiment of that identifier, or the folder cannot be made.
+        """
+        path = self.experiment_path(experiment)
+        try:
+            path.mkdir()
+            sync_directory(self.experiments)
+        except FileExistsError:
+            raise StoreError(f"experiment {experiment} exists already") from None
+        except OSError as error:
+            raise SharedDirectoryError(self.root, explain(error)) from error
+        return self.files_in(path)
+
+    def announce(self, content: str) -> Presence:
+        """Publish a manager's presence file, until it is withdrawn."""
+        return announce(self.presence, self.files_in(self.presence), content)
+
+    def read_presence(self, name: str) -> str:
+        """Return the content of a manager's presence file.
+
+        Raises:
+            OtherDirectory: it does not exist: the manager sees a different folder.
+            SharedDirectoryError: the folder cannot be read.
+        """
+        try:
+            patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)
+            hasty = replace(self, patience_seconds=patience, away_seconds=None)
+            files = hasty.files_in(self.presence)
+            return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
+        except FileMissing:
+            reason = "the manager's presence file is not here: it sees a different folder"
+            raise OtherDirectory(self.where, reason) from None
+        except UnicodeDecodeError:
+            raise SharedDirectoryError(self.where, "a presence file that is not text") from None
+
+    def files_in(self, path: Path) -> Store:
+        """Return the files of a folder in this directory."""
+        if self.bucket is not None:
+            folder = path.relative_to(self.root).as_posix()
+            return ObjectFiles(
+                self.bucket, folder, FileCache(self.root / "cache"), self.retry_policy
+            )
+        return DirectoryStore(
+            path,
+            patience_seconds=self.patience_seconds,
+            away_seconds=self.away_seconds,
+            sleep=self.sleep,
+        )
+
+
+def _prove_writable(folder: Path) -> None:
+    probe = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"\0")
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
