@@ -93,6 +93,6 @@ def grid(
 def _tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
     """Return a table of the ended runs for each subgrid."""
     from downpour.experiments.studies import grid_results
-    from downpour.experiments.tables.terminal_tables import study_table
+    from downpour.experiments.tables.study_tables import study_table
 
     return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]

@@ -47,7 +47,7 @@ def report(
     from rich.progress import Progress
 
     from downpour.experiments.pages.report import write_report
-    from downpour.experiments.tables.terminal_tables import study_table
+    from downpour.experiments.tables.study_tables import study_table
 
     study, usual = _study(folder)
     if tensorboard is not None:

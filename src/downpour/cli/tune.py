@@ -99,7 +99,7 @@ def tune(
 def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Return a table of the runs that have ended."""
     from downpour.experiments.studies.search_plan import SearchPlan
-    from downpour.experiments.tables.terminal_tables import search_table
+    from downpour.experiments.tables.study_tables import search_table
 
     result = SearchPlan(folder.study, folder.ended()).result
     return [search_table(result)] if result.runs else []

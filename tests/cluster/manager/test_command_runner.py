@@ -29,7 +29,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records.record import RecordWriter
 from downpour.files.records.record_lines import RecordLine
-from downpour.files.store import DirectoryStore, SharedDirectory, lease
+from downpour.files.store import DirectoryStore, SharedDirectory, leaders
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -132,7 +132,7 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
         on_death=deaths.put,
     )
     runner.attach(events.put, lambda: 0.0)
-    term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
+    term = leaders.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
     runner.open(space)
     runner.keep(

@@ -17,7 +17,8 @@ from downpour.experiments.reading.measures import Measure, in_words
 from downpour.experiments.reading.result_parts import BestModel
 from downpour.experiments.tables.live import experiments_table, status_view
 from downpour.experiments.tables.report_tables import tables_of
-from downpour.experiments.tables.terminal_tables import result_table, study_table
+from downpour.experiments.tables.study_tables import study_table
+from downpour.experiments.tables.terminal_tables import result_table
 from downpour.network.rpc.messages import ExperimentSummary, Metric, Status
 from tests.experiments.reports.conftest import Make
 from tests.experiments.reports.test_terminal_tables import LINES, rendered

@@ -15,7 +15,7 @@ from downpour.base.evaluations import Goal
 from downpour.experiments.figures.search_figure import search_figure
 from downpour.experiments.reading.search_result import SearchField, SearchResult, SearchRun
 from downpour.experiments.tables.cells import shortened
-from downpour.experiments.tables.terminal_tables import search_table
+from downpour.experiments.tables.study_tables import search_table
 
 FIELDS = (
     SearchField("learning_rate", log=True),

@@ -12,12 +12,8 @@ from rich.console import Console, RenderableType
 
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.cells import seconds
-from downpour.experiments.tables.terminal_tables import (
-    classes_table,
-    result_table,
-    study_table,
-    workers_table,
-)
+from downpour.experiments.tables.study_tables import study_table
+from downpour.experiments.tables.terminal_tables import classes_table, result_table, workers_table
 from tests.experiments.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -23,7 +23,7 @@ from downpour.files.records.mirror import FOLDER, fetch_journals, fetch_records,
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.lease import Leader
+from downpour.files.store.leaders import Leader
 from tests.files.objects.cloud import URL, Cloud
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)

@@ -11,7 +11,8 @@ from obstore.store import MemoryStore
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.store import pulse
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.leaders import Leader
+from downpour.files.store.lease import Lease
 from downpour.files.store.pulse import DEAD_SECONDS, FOLDER, Watch
 from tests.files.objects.cloud import URL, Cloud
 

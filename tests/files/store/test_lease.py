@@ -11,7 +11,8 @@ import pytest
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.store import SharedDirectory
-from downpour.files.store.lease import Leader, Lease, current_leader, highest_term
+from downpour.files.store.leaders import Leader, current_leader, highest_term
+from downpour.files.store.lease import Lease
 
 PATIENCE_SECONDS = 30.0
 HOLDER = """

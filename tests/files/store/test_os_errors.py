@@ -16,7 +16,8 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.records.journal import Journal, read_journal, segments
 from downpour.files.records.record import RecordWriter
 from downpour.files.store import DirectoryStore, SharedDirectory
-from downpour.files.store.lease import Lease, current_leader, highest_term
+from downpour.files.store.leaders import current_leader, highest_term
+from downpour.files.store.lease import Lease
 from downpour.files.store.os_errors import reading, writing
 
 OF_THE_DIRECTORY = (

@@ -10,7 +10,8 @@ from downpour.cluster.launchers.inline import InlineCluster
 from downpour.cluster.launchers.kinds import LauncherKind, option
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.local import LocalCluster
-from downpour.cluster.launchers.ray import RayEngine, RayOptions, on_ray
+from downpour.cluster.launchers.ray import RayEngine, on_ray
+from downpour.cluster.launchers.ray_options import RayOptions
 from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
 from downpour.cluster.launchers.slurm_script import SlurmOptions
 from downpour.cluster.launchers.ssh import SshEngine, on_ssh

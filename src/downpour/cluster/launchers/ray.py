@@ -12,19 +12,18 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
-from downpour.base.arguments import checked_calls
 from downpour.base.devices import Device
-from downpour.base.errors import LaunchError, SpecError
+from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
-from downpour.cluster.launchers.kinds import LauncherKind, option
+from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ray_actor import WorkerProcess
 from downpour.cluster.launchers.ray_nodes import NodeWatch
+from downpour.cluster.launchers.ray_options import RayOptions
 from downpour.cluster.launchers.ray_reach import reach, refuse_forgotten
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.extras import require
@@ -36,38 +35,6 @@ _OF_RAY = {"cuda", "xpu"}
 _LOOK_SECONDS = 0.05
 _LEAVING_SECONDS = 10.0
 """A worker that leaves saves what it trains, and says goodbye."""
-
-
-@checked_calls
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayOptions:
-    """Which Ray cluster, and what it reserves for a worker.
-
-    `ray_address` is HOST:PORT, `auto` (the one that runs here, or that RAY_ADDRESS names) or
-    `local` (one that ends with the call). Ray has `ray_wait_seconds` to find places for the
-    workers, which is time for it to add machines where it scales by itself.
-
-    Raises:
-        SpecError: a number is negative.
-    """
-
-    ray_address: str = option(
-        "auto",
-        "The Ray cluster; auto: the one that runs here, or that RAY_ADDRESS names; local: one of "
-        "this command's own.",
-        "HOST:PORT|auto|local",
-    )
-    cpus_per_worker: float = option(1.0, "Processors that Ray reserves for a worker.", "X")
-    gpus_per_worker: float = option(0.0, "Accelerators that Ray reserves for a worker.", "X")
-    ray_wait_seconds: float = option(
-        5.0, "How long to wait until Ray has what the workers need.", "X"
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be, before anything is asked of Ray."""
-        for name in ("cpus_per_worker", "gpus_per_worker", "ray_wait_seconds"):
-            if not 0 <= getattr(self, name) < inf:
-                raise SpecError(name, getattr(self, name), "must be a number, at least 0")
 
 
 def on_ray(options: RayOptions | None = None) -> Launcher:

@@ -46,7 +46,7 @@ from downpour.core.scheduler import Entry, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.store import find_updates
-from downpour.files.store.lease import Leader
+from downpour.files.store.leaders import Leader
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor.forecaster import Forecaster

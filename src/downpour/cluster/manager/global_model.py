@@ -33,7 +33,8 @@ from downpour.learning.training.parameters import (
     ties_of,
 )
 from downpour.learning.training.start import begin_from
-from downpour.learning.training.trial import StepCost, check_trains
+from downpour.learning.training.step_cost import StepCost
+from downpour.learning.training.trial import check_trains
 
 _CPU_TRIAL_BATCH = 16
 """Examples in a trial batch on the CPU, if the spec names a device that this machine lacks."""

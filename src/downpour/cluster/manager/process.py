@@ -27,7 +27,8 @@ from downpour.cluster.manager.takeover import RecoveredState, recover, recover_r
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.files.store import SharedDirectory
-from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.leaders import Leader
+from downpour.files.store.lease import Lease
 from downpour.files.store.location import open_location
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.metrics import MetricsEndpoint

@@ -44,7 +44,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.records.record import RecordReader
 from downpour.files.store import SharedDirectory, layout
-from downpour.files.store.lease import Leader
+from downpour.files.store.leaders import Leader
 from downpour.files.store.presence import Presence
 from downpour.learning.factory_code import fixed_code
 from downpour.learning.tasks import check_named

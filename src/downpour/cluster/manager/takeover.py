@@ -39,7 +39,7 @@ from downpour.files.records.recovery import (
 )
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
-from downpour.files.store.lease import Leader, highest_term
+from downpour.files.store.leaders import Leader, highest_term
 from downpour.files.store.os_errors import reading
 from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned
 from downpour.files.store.publish import TEMPORARY_PREFIX

@@ -24,14 +24,14 @@ from downpour.files.records.mirror import journal_of
 from downpour.files.records.record import RecordWriter
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
-from downpour.files.store.lease import Leader
+from downpour.files.store.leaders import Leader
 from downpour.files.store.process_lock import RUN_LOCK_NAME, lock_file
 from downpour.learning.tasks import Data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
-    from downpour.learning.training.trial import StepCost
+    from downpour.learning.training.step_cost import StepCost
 
 log = logging.getLogger(__name__)
 

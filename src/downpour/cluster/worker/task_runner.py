@@ -9,43 +9,37 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from downpour.base.devices import trained_on
-from downpour.base.errors import SpecError, StoreError, UnfitWorker
-from downpour.base.values import PublishedFile, Update
+from downpour.base.errors import UnfitWorker
+from downpour.base.values import Update
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.snapshots import Snapshots
+from downpour.cluster.worker.task_inputs import (
+    LoadedExperiment,
+    begin,
+    built,
+    opened,
+    tensors_of,
+    work_of,
+)
 from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
 from downpour.core.node.step_loop import NextStep, StepLoop
 from downpour.core.spec import Spec
 from downpour.files.store import (
-    WHOLE,
     SharedDirectory,
-    Start,
-    Store,
-    Work,
-    decode,
-    optimizer_part,
     publish_work,
-    unsent_part,
 )
-from downpour.files.store.folders import fetch_dataset
-from downpour.learning.factory_code import check_code
 from downpour.learning.intra_worker.team import Team
-from downpour.learning.tasks import Data, open_data
-from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import load_frozen, load_parameters
-from downpour.network.rpc.indices import unpack_indices
-from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.loop import ShardTraining
+from downpour.learning.training.parameters import load_frozen
+from downpour.network.rpc.messages import TaskMessage
 
 log = logging.getLogger(__name__)
 
@@ -53,21 +47,6 @@ _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1: long enough for a
 person to restart the manager that has ended because of it. After that this machine is suspect, and
 the task fails, to be tried on another one."""
-
-Arrays = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LoadedExperiment:
-    """What the tasks of one experiment share; `snapshots` is the same store, retried for less."""
-
-    experiment: str
-    spec: Spec
-    store: Store
-    snapshots: Store
-    task: LoadedTask
-    model: torch.nn.Module
-    team: Team | None
 
 
 class TaskRunner:
@@ -93,7 +72,7 @@ class TaskRunner:
         self._device = device
         self._loop_class = loop_class
         self._processes = processes
-        self._loaded: _LoadedExperiment | None = None
+        self._loaded: LoadedExperiment | None = None
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update.
@@ -106,7 +85,7 @@ class TaskRunner:
         began = time.perf_counter()
         self._control = control
         loaded = self._load_experiment(task, control.patience)
-        training = _begin(loaded, task)
+        training = begin(loaded, task)
         control.begin(training.steps_done, training.steps_total)
         loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control)
@@ -116,7 +95,7 @@ class TaskRunner:
         finally:
             snapshots.withdraw_unknown()
         trained = time.perf_counter()
-        file, optimizer_state = publish_work(loaded.store, task.id, _work(loaded, task, training))
+        file, optimizer_state = publish_work(loaded.store, task.id, work_of(loaded, task, training))
         return Update(
             file=file,
             samples=training.samples,
@@ -134,7 +113,7 @@ class TaskRunner:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
 
-    def _load_experiment(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
+    def _load_experiment(self, task: TaskMessage, patience: float) -> LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
             self._loaded = self._with_helpers(self._loaded, task.dataset)
             return self._loaded
@@ -152,11 +131,11 @@ class TaskRunner:
             raise UnfitWorker(f"this worker trains on the {self._device}; {asked}")
         spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
-        data = shared.retry_policy.call(partial(_opened, spec, shared, task.dataset))
-        loaded_task, model = _built(spec, data)
+        data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
+        loaded_task, model = built(spec, data)
         if task.frozen is not None:
-            load_frozen(model, _tensors(store, task.frozen))
-        self._loaded = _LoadedExperiment(
+            load_frozen(model, tensors_of(store, task.frozen))
+        self._loaded = LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
             store=store,
@@ -171,7 +150,7 @@ class TaskRunner:
         )
         return self._loaded
 
-    def _with_helpers(self, loaded: _LoadedExperiment, key: str) -> _LoadedExperiment:
+    def _with_helpers(self, loaded: LoadedExperiment, key: str) -> LoadedExperiment:
         """Start helpers anew where one has failed in the task before."""
         if loaded.team is None or loaded.team.is_whole:
             return loaded
@@ -189,58 +168,6 @@ class TaskRunner:
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
         self._loaded = None
-
-
-def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
-    fetch_dataset(shared, key)
-    return open_data(spec, shared.datasets, key)
-
-
-def _built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
-    """Make the task and its network, which the manager could: a failure is this machine's."""
-    try:
-        # Before `load` imports it, so that other code than was submitted never runs. The code of a
-        # dataset does not matter here: only what it has made is read.
-        for field, name in spec.factories.items():
-            if field != "dataset":
-                check_code(field, name, spec.code)
-        task = load(spec, data)
-        return task, task.network()
-    except SpecError as error:
-        if not spec.trains_own_code:
-            raise
-        raise UnfitWorker(f"this worker cannot train it: {error}") from error
-
-
-def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
-    """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
-    training = _afresh(loaded, task)
-    if task.snapshot is None:
-        return training
-    try:
-        training.restore(_tensors(loaded.snapshots, task.snapshot.file))
-    except StoreError as error:
-        log.warning("%s begins at its beginning: %s", task.id, error)
-        # A new training: `restore` may have loaded a part of the snapshot before it failed.
-        return _afresh(loaded, task)
-    return training
-
-
-def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
-    loaded.task.look_again(task.id.round)
-    load_parameters(loaded.model, _tensors(loaded.store, task.model))
-    return ShardTraining(
-        loaded.task,
-        loaded.model,
-        LocalTask(
-            indices=_indices(loaded.store, task.indices),
-            round=loaded.spec.rounds_before + task.id.round,
-            shard=task.id.shard,
-            share=task.share,
-        ),
-        optimizer_state=optimizer_part(_handed_on(loaded, task)),
-        helpers=loaded.team,
-    )
 
 
 def train_steps(
@@ -270,44 +197,3 @@ def train_steps(
                     raise HandOverStop(snapshot)
             case NextStep.STOP:
                 raise TaskCancelled
-
-
-def _work(loaded: _LoadedExperiment, task: TaskMessage, training: ShardTraining) -> Work:
-    spec = loaded.spec
-    # Not copied: the next task begins only after the file has been written.
-    return Work(
-        parameters=training.parameters(copy=False),
-        optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
-        samples=training.samples,
-        steps=training.steps_done,
-        loss=training.mean_loss,
-        start=_start(loaded, task) if spec.compression != WHOLE else None,
-    )
-
-
-def _start(loaded: _LoadedExperiment, task: TaskMessage) -> Start:
-    """Read once more what the task began with: so training need not hold it, nor snapshots."""
-    model = decode(loaded.store.read(task.model), task.model.name)
-    return Start(
-        model=model,
-        file=task.model,
-        compression=loaded.spec.compression,
-        unsent=unsent_part(_handed_on(loaded, task), model.tensors),
-    )
-
-
-def _handed_on(loaded: _LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
-    """Return what the shard's task before this one has left for it."""
-    state = task.optimizer_state
-    return _tensors(loaded.store, state) if state is not None else {}
-
-
-def _tensors(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
-    return decode(store.read(file), file.name).tensors
-
-
-def _indices(store: Store, indices: IndexArray | IndicesFile) -> npt.NDArray[np.int64]:
-    if not isinstance(indices, IndicesFile):
-        return indices
-    data = bytes(store.read(indices.file))
-    return unpack_indices(indices.width_bytes, indices.count, data)

@@ -18,6 +18,7 @@ from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.replay import Entry, EntryEvent, apply, take_up
 from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
@@ -46,7 +47,7 @@ class Scheduler:
         _take_in(state, event)
         # After every event: updates come in many ways, and a grace window ends by time alone.
         if state.active is not None:
-            updates.aggregate_if_due(state, state.active)
+            aggregate_if_due(state, state.active)
         # After every event, because any of them may have freed a worker or a shard.
         dispatch.decide(state, event)
         return state.output

@@ -18,6 +18,7 @@ from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.looking import between_looks, between_views, is_crowded, may_have_news
 from downpour.core.scheduler.round import Round
@@ -237,7 +238,7 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
         )
     )
     state.discard(current.experiment, spent)
-    updates.aggregate_if_due(state, experiment)
+    aggregate_if_due(state, experiment)
 
 
 def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:

@@ -8,6 +8,7 @@ from downpour.base.values import PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
@@ -82,7 +83,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     for current in over:
         if current.number in experiment.evaluating:
             _evaluate(state, experiment, current.number, event.model)
-    updates.aggregate_if_due(state, experiment)  # nor a version that is due already
+    aggregate_if_due(state, experiment)  # nor a version that is due already
     state.discard(experiment.name, spent)
     queue.publish_if_done(state, experiment)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from downpour.base.states import BLAMELESS, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, Progress, Snapshot, Update
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue
 from downpour.core.scheduler.experiment import Experiment
@@ -219,62 +218,6 @@ def _would_fail_everywhere(state: SchedulerState, task: ShardTask) -> bool:
     # One machine alone may be at fault; if two fail with exactly the same words, the task is.
     enough = 1 if len(state.workers) == 1 else 2
     return len(alike) > 1 and len(set(alike)) >= enough
-
-
-def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for the next model version, if enough updates are there; one is made at a time."""
-    # While a restarted manager replays and prepares, it cannot aggregate; `rounds` asks afterwards.
-    if state.replaying or not experiment.ready or state.active is not experiment:
-        return
-    if experiment.applying:
-        return
-    experiment.applying = experiment.due(state.now_seconds)
-    if not experiment.applying:
-        return
-    state.do(
-        do.Aggregate(
-            experiment=experiment.name,
-            round=experiment.version,
-            model=experiment.model,
-            outer=experiment.outer,
-            pushes=tuple(_push(experiment, key) for key in experiment.applying),
-            in_step=experiment.spec.in_step,
-            mixes=experiment.mode.mixes,
-            elastic=experiment.mode.elastic,
-            train_seconds=_train_seconds(state, experiment),
-        )
-    )
-
-
-def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
-    """Return the seconds from the oldest round's first assignment to its last update.
-
-    Where shards are apart, versions follow each other faster than rounds: from the last version on.
-    """
-    current = experiment.round
-    began = current.started_at_seconds if current is not None else None
-    if current is None or began is None:
-        return 0.0
-    if experiment.spec.in_step:
-        return current.last_update_at_seconds - began
-    since = experiment.version_at_seconds
-    return state.now_seconds - (began if since is None else since)
-
-
-def _push(experiment: Experiment, key: TaskKey) -> do.Push:
-    current = experiment.round_of(key.round)
-    task = current.tasks[key.shard] if current is not None else None
-    if task is None or task.update is None or task.base is None:
-        raise RuntimeError(f"{key} of {experiment.name} has no update")
-    staleness = experiment.staleness(task)
-    return do.Push(
-        round=key.round,
-        shard=key.shard,
-        update=task.update,
-        base=task.base,
-        staleness=staleness,
-        weight=experiment.mode.weight(staleness),
-    )
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:

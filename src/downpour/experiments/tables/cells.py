@@ -6,11 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from downpour.base.evaluations import LOSS
 from downpour.experiments.reading import study_result as study
 from downpour.experiments.reading.measures import Measure, number
 from downpour.host.text import one_line
 
+STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 NOTHING = "-"
 Column = tuple[str, Sequence[str | None]]
 
@@ -52,3 +57,25 @@ def seconds(values: Sequence[float | None]) -> list[str | None]:
     longest = max((value for value in values if value is not None), default=0.0)
     decimals = 3 if longest < 1 else 2 if longest < 100 else 1
     return [None if value is None else f"{value:.{decimals}f}" for value in values]
+
+
+def text_table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
+    """Lay out columns of text, the first to the left where it holds names."""
+    padding = (0, 0) if is_tight else (0, 1)
+    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, header_style="bold")
+    shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
+    for place, (header, cells) in enumerate(shown):
+        is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
+        whole = any(cell and "±" in cell for cell in cells)
+        table.add_column(
+            header,
+            justify="left" if is_name else "right",
+            no_wrap=whole,
+            overflow="fold",
+            min_width=max(
+                map(len, header.split("\n"))
+            ),  # a name such as mean_abs_error stays whole
+        )
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))
+    return table

@@ -7,13 +7,11 @@ out. Renderables of `rich` only: nothing here prints, reads or measures.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from downpour.base.evaluations import LOSS
@@ -24,17 +22,15 @@ from downpour.experiments.reading.mitigation import Stragglers
 from downpour.experiments.reading.mixture import mixture_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import BestModel, TestResult
-from downpour.experiments.reading.search_result import SearchResult
-from downpour.experiments.tables import report_tables
 from downpour.experiments.tables.cells import (
-    NOTHING,
+    STATE_STYLES,
     Column,
     losses,
     measurements,
     percents,
     seconds,
-    shortened,
     tenths,
+    text_table,
 )
 from downpour.host.text import one_line
 
@@ -42,9 +38,6 @@ _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
 """What 80 columns leave for the metrics of an epoch, beside its losses and seconds."""
-_MARKS = {"pruned": "pruned ", "failed": "failed "}
-_ROOMY_FIELDS = 4
-_STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 
 _EXPLAINED = (
     "ideal: every task takes the median time. unaided: every shard stays with its\n"
@@ -67,7 +60,7 @@ def result_table(result: Result) -> RenderableType:
     parts: list[RenderableType] = [_heading(result)]
     parts += [Text(one_line(line), style="dim", overflow="fold") for line in result.dataset]
     if rounds:
-        parts.append(_table(columns))
+        parts.append(text_table(columns))
     if result.stragglers and result.stragglers.is_of_note:
         parts.append(stragglers_table(result))
     if _classes_were_lost(result):
@@ -95,7 +88,7 @@ def workers_table(result: Result) -> RenderableType:
     failures = Counter(fault.worker for fault in faults if not fault.update_lost)
     lost = Counter(fault.worker for fault in faults if fault.update_lost)
     names = sorted({*times, *failures, *lost}, key=study.natural)
-    return _table(
+    return text_table(
         [
             ("worker", names),
             ("tasks", [str(len(times[name])) for name in names]),
@@ -118,7 +111,7 @@ def classes_table(result: Result) -> RenderableType:
     steps = _CLASS_EPOCHS_MAX - 1
     chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
     classes = range(len(measured[-1].class_accuracy) if measured else 0)
-    return _table(
+    return text_table(
         [
             ("class", [str(label) for label in classes]),
             *(
@@ -129,37 +122,6 @@ def classes_table(result: Result) -> RenderableType:
     )
 
 
-def study_table(subgrid: study.SubgridResult) -> RenderableType:
-    """Show for each setting of a subgrid: its first metric and seconds of training."""
-    table = report_tables.outcomes(subgrid)
-    first = report_tables.measured_by(subgrid)[0]
-    wanted = {*subgrid.axes, "trials", first.key, "train_seconds"}
-    texts = table.texts()
-    columns: list[Column] = [
-        (column.header, [row[place] for row in texts])
-        for place, column in enumerate(table.columns)
-        if column.key in wanted
-    ]
-    return Group(Text(one_line(subgrid.name), style="bold"), _table(columns))
-
-
-def search_table(search: SearchResult) -> RenderableType:
-    """Show the runs of a search: their values, how good they were, and after how many epochs."""
-    runs, best = search.runs, search.best
-    columns: list[Column] = [("run", [str(run.number) for run in runs])]
-    for field in search.fields:
-        values = [shortened(run.values[field.name]) for run in runs]
-        columns.append((field.words.replace(" ", "\n"), values))
-    marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
-    epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
-    columns += [
-        measurements(search.measure, [run.value for run in runs]),
-        ("epochs", epochs),
-    ]
-    is_tight = len(search.fields) > _ROOMY_FIELDS
-    return Group(Text(one_line(search.name), style="bold"), _table(columns, is_tight=is_tight))
-
-
 def stragglers_table(result: Result) -> RenderableType:
     """Show what each epoch took, what it would have taken, and what the policy did about it."""
     costs = [(r.epoch, r.stragglers) for r in result.epochs]
@@ -168,7 +130,7 @@ def stragglers_table(result: Result) -> RenderableType:
     ideal = [each.ideal_seconds for _, each in known]
     unaided = [each.wait_seconds for _, each in known]
     shown = seconds([*took, *ideal, *unaided])  # together: readers compare them
-    table = _table(
+    table = text_table(
         [
             ("epoch", [str(epoch) for epoch, _ in known]),
             ("took\ns", shown[: len(known)]),
@@ -229,7 +191,7 @@ def _closing(result: Result) -> Text:
     (total,) = seconds([result.total_seconds])
     word = "in" if result.state == "finished" else "after"
     line = Text.assemble(
-        (one_line(result.state), _STATE_STYLES.get(result.state, "")), f" {word} {total} s"
+        (one_line(result.state), STATE_STYLES.get(result.state, "")), f" {word} {total} s"
     )
     if result.reason:
         line.append(f": {one_line(result.reason)}")
@@ -281,25 +243,3 @@ def _mitigated(result: Result, cost: Stragglers) -> str:
     if cost.gradient_lost:
         paid.append(f"gradient lost {cost.gradient_lost:.1%}")
     return "\n".join(" · ".join(line) for line in (done, paid) if line)
-
-
-def _table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
-    """Lay out columns of text, the first to the left where it holds names."""
-    padding = (0, 0) if is_tight else (0, 1)
-    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, header_style="bold")
-    shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
-    for place, (header, cells) in enumerate(shown):
-        is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
-        whole = any(cell and "±" in cell for cell in cells)
-        table.add_column(
-            header,
-            justify="left" if is_name else "right",
-            no_wrap=whole,
-            overflow="fold",
-            min_width=max(
-                map(len, header.split("\n"))
-            ),  # a name such as mean_abs_error stays whole
-        )
-    for row in zip(*(cells for _, cells in shown), strict=True):
-        table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))
-    return table

@@ -32,7 +32,7 @@ from downpour.files.store.base import check_bare_name
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import open_regular
 from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.lease import Leader
+from downpour.files.store.leaders import Leader
 from downpour.files.store.location import FORMER_HOME
 from downpour.files.store.os_errors import reading, writing
 from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory

@@ -19,17 +19,25 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
 from filelock import FileLock, Timeout
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.directory import read_regular
-from downpour.files.store.os_errors import explain, reading
+from downpour.files.store.leaders import (
+    Leader,
+    _leader_in,
+    cluster_of,
+    current_leader,
+    highest_number,
+    highest_term,
+    taken,
+    term_name,
+)
+from downpour.files.store.os_errors import explain
 from downpour.files.store.publish import publish
 from downpour.files.store.pulse import Pulse, Watch
 from downpour.files.store.shared_directory import SharedDirectory
@@ -39,22 +47,6 @@ log = logging.getLogger(__name__)
 _LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5
 """Between two tries of a successor to get the lock: part of the time without a manager."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
-    """The manager of a term: its addresses and its process; the one of the highest term leads.
-
-    The `cluster` is the same for all managers of a directory; earlier versions had none. `home` is
-    the folder of the manager's machine for a bucket, with the lock that the manager holds.
-    """
-
-    term: int
-    addresses: tuple[str, ...]
-    hostname: str
-    pid: int
-    cluster: str = ""
-    home: str = ""
 
 
 class Lease:
@@ -100,7 +92,7 @@ class Lease:
         except Timeout:
             holder = current_leader(self._terms)
             if not wait:
-                raise SharedDirectoryError(self.root, _taken(holder)) from None
+                raise SharedDirectoryError(self.root, taken(holder)) from None
             while_waiting(holder)
             self._wait()
         except OSError as error:
@@ -131,7 +123,7 @@ class Lease:
                 if not wait:
                     raise
             if watch.seen_alive and not wait:
-                raise SharedDirectoryError(bucket.url, _taken(leader))
+                raise SharedDirectoryError(bucket.url, taken(leader))
             if wait and not is_said:
                 while_waiting(leader)
                 is_said = True
@@ -175,7 +167,7 @@ class Lease:
                 home=self._home,
             )
             try:
-                self._publish(_name(self.term), json.dumps(asdict(leader)).encode())
+                self._publish(term_name(self.term), json.dumps(asdict(leader)).encode())
             except SharedDirectoryError:
                 raise
             except StoreError:
@@ -201,7 +193,7 @@ class Lease:
     def _highest_term(self) -> int:
         """Return the highest term that any machine knows of; 0 if there is none."""
         known = self._bucket.names(self._terms.name) if self._bucket is not None else []
-        return max(_highest(known), highest_term(self._terms))
+        return max(highest_number(known), highest_term(self._terms))
 
     def _cluster(self) -> str:
         """Return the identity of the cluster; empty if there was no manager yet."""
@@ -226,81 +218,3 @@ class Lease:
             self._pulse = None
         with suppress(OSError):
             self._lock.release()
-
-
-def leader_of(shared: SharedDirectory) -> Leader | None:
-    """Return the manager that leads, as any machine sees it; None as `current_leader`."""
-    bucket = shared.bucket
-    if bucket is None:
-        return current_leader(shared.terms)
-    try:
-        return _leader_in(bucket, shared.terms.name)
-    except StoreError:
-        return None
-
-
-def _leader_in(bucket: Bucket, folder: str) -> Leader | None:
-    """Return the manager that leads in a bucket; raises StoreError if that cannot be read."""
-    term = _highest(bucket.names(folder))
-    return _leader(term, bucket.get(f"{folder}/{_name(term)}")) if term else None
-
-
-def current_leader(terms: Path) -> Leader | None:
-    """Return the manager of the highest term; None if there is none or it cannot be read."""
-    try:
-        term = highest_term(terms)
-        return _leader(term, read_regular(terms / _name(term)))
-    except StoreError:
-        return None
-
-
-def _leader(term: int, content: bytes) -> Leader | None:
-    try:
-        fields = json.loads(content)
-        return Leader(
-            term=term,
-            addresses=tuple(map(str, fields["addresses"])),
-            hostname=str(fields["hostname"]),
-            pid=int(fields["pid"]),
-            cluster=str(fields.get("cluster", "")),
-            home=str(fields.get("home", "")),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def cluster_of(terms: Path) -> str:
-    """Return the identity of the cluster; empty if no term has one."""
-    # The latest file that can be read suffices, because all of them hold the same identity.
-    for term in range(highest_term(terms), 0, -1):
-        with suppress(StoreError, ValueError, KeyError, TypeError):
-            return str(json.loads(read_regular(terms / _name(term)))["cluster"])
-    return ""
-
-
-def highest_term(terms: Path) -> int:
-    """Return the number of the highest term; 0 if there is none.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be read.
-    """
-    with reading(terms.parent):
-        try:
-            names = os.listdir(terms)  # noqa: PTH208 - the names alone are wanted
-        except FileNotFoundError:
-            return 0
-    return _highest(names)
-
-
-def _highest(names: Iterable[str]) -> int:
-    return max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def _name(term: int) -> str:
-    return f"{term:06d}"
-
-
-def _taken(holder: Leader | None) -> str:
-    where = f"at {', '.join(holder.addresses)}" if holder else ""
-    who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
-    return f"another manager serves here{who}; --successor waits until it is gone"

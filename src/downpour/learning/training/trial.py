@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
@@ -28,7 +27,6 @@ from downpour.learning.blame import users_errors
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, told
 from downpour.learning.training.cut import check_cut
-from downpour.learning.training.epoch_order import batches_in, samples_in
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.fingerprints import (
     aside,
@@ -40,10 +38,10 @@ from downpour.learning.training.fingerprints import (
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
 from downpour.learning.training.step import batch_parts
+from downpour.learning.training.step_cost import Shard, StepCost, in_words, last_batch
 
 log = logging.getLogger(__name__)
 
-Shard = NDArray[np.int64]
 
 _ELSEWHERE = (
     "what it draws must come from the global generators of torch, Python or numpy, and nothing "
@@ -107,21 +105,6 @@ def _report(spec: Spec, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
-    """What one training step costs on this machine.
-
-    `memory_bytes` are those of parameters, gradients, the optimizer's state and what is kept for
-    going backward; what single operations need on their way is not among them.
-    """
-
-    seconds: float
-    memory_bytes: int
-
-    def __str__(self) -> str:
-        return f"a step takes {self.seconds:.2g} s and {self.memory_bytes / 1e6:.3g} MB here"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """The state at a moment, as checksums by name, and the likely cause of a difference in it."""
 
@@ -136,7 +119,7 @@ class _Trial:
         self._spec = loaded.spec
         self._number = max(range(len(shards)), key=lambda shard: len(shards[shard]))
         self._shard = shards[self._number]
-        ends = (_last_batch(shard, self._spec) for shard in shards if len(shard))
+        ends = (last_batch(shard, self._spec) for shard in shards if len(shard))
         self._rest = min(ends, key=len)
         self._network: nn.Module | None = None
         self.cost: StepCost | None = None
@@ -154,7 +137,7 @@ class _Trial:
             if odd:
                 named = changed and look.cause == _BEFORE
                 what = f" ({', '.join(changed[:3])} changes)" if named else ""
-                return f"{_in_words(odd)} {look.moment}{what}; {look.cause}"
+                return f"{in_words(odd)} {look.moment}{what}; {look.cause}"
         return ""
 
     def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -295,19 +278,3 @@ class _Trial:
         except users_errors() as error:
             accepted = told(error, f"cannot be trained {where}")
             raise SpecError(*self._spec.trained_code, accepted) from error
-
-
-def _last_batch(shard: Shard, spec: Spec) -> Shard:
-    """Return as many of a shard's examples as its last batch has."""
-    size, count = spec.batch_size, len(shard)
-    batches = min(batches_in(count, size), spec.local_steps or count)
-    return shard[: samples_in(batches, count, size) - samples_in(batches - 1, count, size)]
-
-
-def _in_words(odd: Sequence[str]) -> str:
-    """Name what differs: the loss before parameters, these before the optimizer's state."""
-    if "progress/loss_sum" in odd:
-        return "its loss differs"
-    named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
-    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-    return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"

@@ -5,24 +5,20 @@ What a file must hold follows from what counted, by digests that are computed an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from downpour.base.states import ExperimentState
 from downpour.base.values import PublishedFile
 from downpour.core.modes import mode_of
 from downpour.core.scheduler import Checkpoint, Entry, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
-from downpour.files.store import layout
 from downpour.virtual.checks.checks import expect
-from downpour.virtual.checks.push_check import PushCheck
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.environment import Observation, Observer, Stories
-from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version, loss_of
+from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version
 
 
 @dataclass(slots=True)
@@ -237,67 +233,3 @@ class CountingCheck(Observer):
     def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
         there = file.name in self._disk.store(experiment)
         return bytes(self._disk.store(experiment).read(file)) if there else None
-
-
-def check_the_end(
-    disk: Disk,
-    core: Scheduler,
-    counting: CountingCheck,
-    pushes: PushCheck,
-    may_fail: Collection[str],
-) -> None:
-    """Raise AssertionError where an experiment has not ended as it would without faults."""
-    for name, experiment in core.state.experiments.items():
-        finished = experiment.life.state is ExperimentState.FINISHED
-        if finished and not experiment.spec.in_step:
-            pushes.check_result(core, experiment)
-        elif finished:
-            _check_result(disk, experiment, counting)
-        elif name not in may_fail:
-            raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")
-
-
-def _check_result(disk: Disk, experiment: Experiment, counting: CountingCheck) -> None:
-    name, result = experiment.name, experiment.result
-    if result is None or result.name != layout.FINAL_NAME:
-        raise AssertionError(f"the result of {name} is {result}")
-    version = counting.version_of(name, experiment.model)
-    models = counting.models_of(name, version.number)
-    last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
-    expect(version.number == last + 1, f"{name} ends with model {version.number}")
-    same = bytes(disk.store(name).read(result)) == version.model
-    expect(same, f"the result of {name} is not made of what has counted")
-    there = disk.store(name).list()
-    expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
-    if experiment.spec.validation:
-        loss = loss_of(models[last if best is None else best])
-        tested = experiment.tested
-        expect(tested is not None and tested.loss == loss, f"{name} has tested another model")
-    if best is not None:
-        kept = disk.store(name).describe(layout.BEST_NAME)
-        same = bytes(disk.store(name).read(kept)) == models[best]
-        expect(same, f"{name} has kept another model than its best")
-    gone = [file.name for file in experiment.models if file.name not in there]
-    expect(not gone or name in disk.harmed, f"{gone} should have been kept")
-
-
-def _last_and_best(spec: ResolvedSpec, losses: Sequence[float]) -> tuple[int, int | None]:
-    """Return the round with which an experiment ends, and the best round if it is kept.
-
-    `losses` are those of all rounds that were trained.
-    """
-    every, meetings = spec.evaluate_every, spec.meetings
-    sign = -1.0 if spec.keep_best == "max:loss" else 1.0
-    best: int | None = None
-    last = spec.rounds - 1
-    for number, loss in enumerate(losses):
-        epoch = meetings.epoch_of(number)
-        due = meetings.ends_epoch(number) and (epoch + 1) % (every or 1) == 0
-        if every and (number == spec.rounds - 1 or due):
-            if best is None or sign * loss < sign * losses[best]:
-                best = number
-            since = epoch - meetings.epoch_of(best)
-            if spec.stop_after is not None and since >= spec.stop_after:
-                last = number
-                break
-    return last, best if spec.keep_best is not None else None

@@ -23,7 +23,8 @@ from downpour.virtual.checks.checks import (
     ReplayCheck,
     RetryCheck,
 )
-from downpour.virtual.checks.counting_check import CountingCheck, check_the_end
+from downpour.virtual.checks.counting_check import CountingCheck
+from downpour.virtual.checks.end_check import check_the_end
 from downpour.virtual.checks.push_check import PushCheck
 from downpour.virtual.checks.worker_check import WorkerCheck
 from downpour.virtual.faults.plan import Plan

@@ -1,0 +1,42 @@
+"""Which Ray cluster, and what it reserves for a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from downpour.base.arguments import checked_calls
+from downpour.base.errors import SpecError
+from downpour.cluster.launchers.kinds import option
+
+
+@checked_calls
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Which Ray cluster, and what it reserves for a worker.
+
+    `ray_address` is HOST:PORT, `auto` (the one that runs here, or that RAY_ADDRESS names) or
+    `local` (one that ends with the call). Ray has `ray_wait_seconds` to find places for the
+    workers, which is time for it to add machines where it scales by itself.
+
+    Raises:
+        SpecError: a number is negative.
+    """
+
+    ray_address: str = option(
+        "auto",
+        "The Ray cluster; auto: the one that runs here, or that RAY_ADDRESS names; local: one of "
+        "this command's own.",
+        "HOST:PORT|auto|local",
+    )
+    cpus_per_worker: float = option(1.0, "Processors that Ray reserves for a worker.", "X")
+    gpus_per_worker: float = option(0.0, "Accelerators that Ray reserves for a worker.", "X")
+    ray_wait_seconds: float = option(
+        5.0, "How long to wait until Ray has what the workers need.", "X"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, before anything is asked of Ray."""
+        for name in ("cpus_per_worker", "gpus_per_worker", "ray_wait_seconds"):
+            if not 0 <= getattr(self, name) < inf:
+                raise SpecError(name, getattr(self, name), "must be a number, at least 0")

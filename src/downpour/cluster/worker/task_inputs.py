@@ -1,0 +1,149 @@
+"""What a task begins from: data, a network, the state that it goes on from, and indices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from downpour.base.errors import SpecError, StoreError, UnfitWorker
+from downpour.base.values import PublishedFile
+from downpour.core.spec import Spec
+from downpour.files.store import (
+    WHOLE,
+    SharedDirectory,
+    Start,
+    Store,
+    Work,
+    decode,
+    optimizer_part,
+    unsent_part,
+)
+from downpour.files.store.folders import fetch_dataset
+from downpour.learning.factory_code import check_code
+from downpour.learning.intra_worker.team import Team
+from downpour.learning.tasks import Data, open_data
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import load_parameters
+from downpour.network.rpc.indices import unpack_indices
+from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedExperiment:
+    """What the tasks of one experiment share; `snapshots` is the same store, retried for less."""
+
+    experiment: str
+    spec: Spec
+    store: Store
+    snapshots: Store
+    task: LoadedTask
+    model: torch.nn.Module
+    team: Team | None
+
+
+def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
+    """Open the data of an experiment."""
+    fetch_dataset(shared, key)
+    return open_data(spec, shared.datasets, key)
+
+
+def built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
+    """Make the task and its network, which the manager could: a failure is this machine's."""
+    try:
+        # Before `load` imports it, so that other code than was submitted never runs. The code of a
+        # dataset does not matter here: only what it has made is read.
+        for field, name in spec.factories.items():
+            if field != "dataset":
+                check_code(field, name, spec.code)
+        task = load(spec, data)
+        return task, task.network()
+    except SpecError as error:
+        if not spec.trains_own_code:
+            raise
+        raise UnfitWorker(f"this worker cannot train it: {error}") from error
+
+
+def begin(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
+    """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
+    training = _afresh(loaded, task)
+    if task.snapshot is None:
+        return training
+    try:
+        training.restore(tensors_of(loaded.snapshots, task.snapshot.file))
+    except StoreError as error:
+        log.warning("%s begins at its beginning: %s", task.id, error)
+        # A new training: `restore` may have loaded a part of the snapshot before it failed.
+        return _afresh(loaded, task)
+    return training
+
+
+def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
+    loaded.task.look_again(task.id.round)
+    load_parameters(loaded.model, tensors_of(loaded.store, task.model))
+    return ShardTraining(
+        loaded.task,
+        loaded.model,
+        LocalTask(
+            indices=indices_of(loaded.store, task.indices),
+            round=loaded.spec.rounds_before + task.id.round,
+            shard=task.id.shard,
+            share=task.share,
+        ),
+        optimizer_state=optimizer_part(_handed_on(loaded, task)),
+        helpers=loaded.team,
+    )
+
+
+def work_of(loaded: LoadedExperiment, task: TaskMessage, training: ShardTraining) -> Work:
+    """Return the work that is left of a task."""
+    spec = loaded.spec
+    # Not copied: the next task begins only after the file has been written.
+    return Work(
+        parameters=training.parameters(copy=False),
+        optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
+        samples=training.samples,
+        steps=training.steps_done,
+        loss=training.mean_loss,
+        start=start_of(loaded, task) if spec.compression != WHOLE else None,
+    )
+
+
+def start_of(loaded: LoadedExperiment, task: TaskMessage) -> Start:
+    """Read once more what the task began with: so training need not hold it, nor snapshots."""
+    model = decode(loaded.store.read(task.model), task.model.name)
+    return Start(
+        model=model,
+        file=task.model,
+        compression=loaded.spec.compression,
+        unsent=unsent_part(_handed_on(loaded, task), model.tensors),
+    )
+
+
+def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
+    """Return what the shard's task before this one has left for it."""
+    state = task.optimizer_state
+    return tensors_of(loaded.store, state) if state is not None else {}
+
+
+def tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
+    """Read the tensors of a published file."""
+    return decode(store.read(file), file.name).tensors
+
+
+def indices_of(store: Store, indices: IndexArray | IndicesFile) -> npt.NDArray[np.int64]:
+    """Return the indices of a task, from its message or from a file."""
+    if not isinstance(indices, IndicesFile):
+        return indices
+    data = bytes(store.read(indices.file))
+    return unpack_indices(indices.width_bytes, indices.count, data)
