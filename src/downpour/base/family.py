@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from downpour.base.errors import SpecError, did_you_mean
@@ -120,7 +120,7 @@ class Family(Mapping[str, Any]):
 
 
 @cache
-def _entry_points() -> EntryPoints:
+def _entry_points() -> Any:  # Python 3.12 has another type for it than 3.11
     """Return those of all installed packages; to look for them takes 3 to 5 ms."""
     return entry_points()
 
