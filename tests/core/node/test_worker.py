@@ -70,6 +70,17 @@ def test_a_repeated_call_changes_nothing() -> None:
     assert node.held == (first,)
 
 
+def test_other_work_under_the_same_name_is_another_attempt() -> None:
+    """A manager whose journal has lost its end gives a number again, for another share, say."""
+    node, first = busy()
+    other = held(0)
+    other.part = ("model-000000", 0.5)
+    assert node.train(other, 0) == [Stop(first)]
+    node.ended(Stopped())
+    node.report_taken()
+    assert node.take(2.0) is other
+
+
 def test_an_attempt_that_is_asked_for_again_while_it_stops_is_begun_again() -> None:
     """It is another object to the worker, although it has the same name."""
     node, _ = busy()

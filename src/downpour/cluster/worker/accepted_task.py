@@ -15,9 +15,7 @@ from downpour.base.errors import (
 from downpour.base.states import FailureKind
 from downpour.cluster.worker.control import TaskControl
 from downpour.learning.blame import describe_error
-from downpour.network.rpc.messages import (
-    TaskMessage,
-)
+from downpour.network.rpc.messages import IndicesFile, TaskMessage
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +23,14 @@ class AcceptedTask(TaskControl):
     """An attempt that this worker has accepted, with its task."""
 
     task: TaskMessage = field(kw_only=True)
+
+
+def part_of(task: TaskMessage) -> tuple[object, ...]:
+    """Return what of its shard a task trains, and from which model, in short."""
+    held = task.indices
+    if isinstance(held, IndicesFile):
+        return task.model.name, task.share, held.file.name
+    return task.model.name, task.share, len(held), *map(int, (*held[:1], *held[-1:]))
 
 
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (

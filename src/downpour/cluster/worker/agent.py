@@ -27,7 +27,7 @@ from downpour.base.errors import (
 from downpour.base.states import Failure
 from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
 from downpour.base.version import VERSION
-from downpour.cluster.worker.accepted_task import AcceptedTask, failure_kind, in_one_line
+from downpour.cluster.worker.accepted_task import AcceptedTask, failure_kind, in_one_line, part_of
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.system import Samples
 from downpour.core.node.worker import (
@@ -121,7 +121,7 @@ class WorkerAgent:
             Refused: the manager's term is not the highest that this worker knows.
         """
         with self._lock:
-            given = AcceptedTask(task.id, patience=self._node.patience, task=task)
+            given = AcceptedTask(task.id, part_of(task), patience=self._node.patience, task=task)
             self._do(self._node.train(given, task.term))
         self._news.put(None)
 

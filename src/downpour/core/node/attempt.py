@@ -11,15 +11,18 @@ from downpour.base.values import AttemptId, Progress, Snapshot
 class HeldAttempt:
     """An attempt from its acceptance until the manager has acknowledged its report.
 
-    Its own work begins after `steps_before`, the steps in the snapshot that it goes on from.
-    `stepped_at_seconds` is when its last step ended, or its loading. `known_snapshot` is the newest
-    one that the manager has heard of. Two objects may stand for one attempt, because a manager may
-    ask again for the attempt that its worker is just stopping. `cancelled` and `to_save` ask its
-    training to end, with its state saved or not, at its next step (`step_loop.py`); they are plain
-    values without a lock, because a signal handler may set them.
+    `part` is what of its shard it trains, and from which model: a manager whose journal has lost
+    its end may ask for other work under the same name. Its own work begins after `steps_before`,
+    the steps in the snapshot that it goes on from. `stepped_at_seconds` is when its last step
+    ended, or its loading. `known_snapshot` is the newest one that the manager has heard of. Two
+    objects may stand for one attempt, because a manager may ask again for the attempt that its
+    worker is just stopping. `cancelled` and `to_save` ask its training to end, with its state saved
+    or not, at its next step (`step_loop.py`); they are plain values without a lock, because a
+    signal handler may set them.
     """
 
     attempt: AttemptId
+    part: tuple[object, ...] = ()
     began_at_seconds: float = 0.0
     steps_before: int = 0
     steps_done: int = 0

@@ -156,7 +156,8 @@ class WorkerNode(Generic[H]):
         if term < self.term:
             reason = f"is {term}, and {self.name} works for a manager of term {self.term}"
             raise Refused("term", reason)
-        if self._wanted is not None and self._wanted.attempt == held.attempt:
+        wanted = self._wanted
+        if wanted and (wanted.attempt, wanted.part) == (held.attempt, held.part):
             return []
         self._wanted = held
         actions: list[Action[H]] = []

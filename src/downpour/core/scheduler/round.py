@@ -128,6 +128,7 @@ class Round:
         # If this attempt is given up as well, any worker may have the next one.
         task.offer = replace(task.offer, meant_for=None)
         task.assigned_at_seconds.append(at_seconds)
+        task.assigned_to.append(worker)
         if self.started_at_seconds is None:
             self.started_at_seconds = at_seconds
         return attempt

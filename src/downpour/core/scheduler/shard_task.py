@@ -24,12 +24,12 @@ class ShardTask:
     `held_by` maps the workers that train it to their attempts; `worker` and `attempt` are those of
     its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
     numbered below `first_to_count` no longer count. The next attempt goes on from `snapshot`, which
-    holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
-    on. `leaving` maps holders that were asked to hand it over to the worker that it is meant for,
-    and to when they were asked. All its attempts train from the model `base`, which is version
-    `base_version`, and do the same `share` of its steps: so their updates are the same bytes,
-    however far the model has come since. `samples` are those of the shard; of these, attempts train
-    what `offer` says.
+    holds the share `offer.saved` of the work. Of all attempts, `assigned_to` are the workers, and
+    `began_at` the shares from which they went on. `leaving` maps holders that were asked to hand it
+    over to the worker that it is meant for, and to when they were asked. All its attempts train
+    from the model `base`, which is version `base_version`, and do the same `share` of its steps: so
+    their updates are the same bytes, however far the model has come since. `samples` are those of
+    the shard; of these, attempts train what `offer` says.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -39,6 +39,7 @@ class ShardTask:
         self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, TaskState.PENDING)
         self.offer = PendingTask(shard=shard, samples=samples)
         self.assigned_at_seconds: list[float] = []
+        self.assigned_to: list[str] = []
         self.failed: list[Failure] = []
         self.first_to_count = 0
         self.held_by: dict[str, AttemptId] = {}

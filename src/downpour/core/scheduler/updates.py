@@ -31,7 +31,9 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     # The worker is free even if its update does not count.
     state.workers.let_go(event.worker, attempt)
     context = state.find(attempt)
-    if context is None or not context.task.accepts(attempt):
+    if context is None or not (
+        context.task.accepts(attempt) and _is_of(state, context, attempt, event.worker)
+    ):
         _turn_down(state, context, event)
         return
     # Before `Round.publish`, which forgets the holders.
@@ -58,6 +60,21 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         )
     )
     state.discard(context.experiment.name, spent)
+
+
+def _is_of(state: SchedulerState, context: TaskContext, attempt: AttemptId, worker: str) -> bool:
+    """Whether a worker's update is of the work that its attempt's name stands for now.
+
+    A journal that has lost its end leaves workers with attempts that the scheduler does not know,
+    and it gives their numbers to others. Where shards are in step and whole, that is the same work,
+    and it may come from a worker that has another name by now. Elsewhere it may have begun from
+    another version, or be another share of the steps.
+    """
+    spec = context.experiment.spec
+    policy = state.policies[spec.policy]
+    if spec.in_step and not (policy.shortens or policy.cuts_rounds):
+        return True
+    return context.task.assigned_to[attempt.attempt] == worker
 
 
 def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> float:

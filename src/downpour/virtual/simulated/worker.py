@@ -86,7 +86,10 @@ class SimulatedWorker(Trainer):
         """Accept a task, but not from a manager that was replaced."""
         self.see("asked", task.attempt, term=task.term)
         try:
-            actions = self.node.train(SimulatedAttempt(task.attempt, task=task), task.term)
+            actions = self.node.train(
+                SimulatedAttempt(task.attempt, (task.model, task.share, task.portion), task=task),
+                task.term,
+            )
         except Refused as refusal:
             answer(Refusal(str(refusal)))
             return
