@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,15 @@ from downpour.files.store import (
 )
 from downpour.files.store.folders import fetch_dataset
 from downpour.learning.factory_code import check_code
-from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import load_parameters
 from downpour.network.rpc.indices import unpack_indices
 from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
+
+if TYPE_CHECKING:
+    from downpour.learning.intra_worker.team import Team
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -35,11 +36,13 @@ from downpour.files.store import (
     SharedDirectory,
     publish_work,
 )
-from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.parameters import load_frozen
 from downpour.network.rpc.messages import TaskMessage
+
+if TYPE_CHECKING:
+    from downpour.learning.intra_worker.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +164,9 @@ class TaskRunner:
         processes = min(wanted, self._processes or wanted)
         if processes == 1:
             return None
+        # Here, because most workers are one process.
+        from downpour.learning.intra_worker.team import Team
+
         return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 
 from downpour.base.errors import SpecError
 from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
-from downpour.learning.intra_worker.data import DataParallel
 from downpour.learning.intra_worker.helper_process import HelperProcess
-from downpour.learning.intra_worker.hybrid import Hybrid
 from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
 from downpour.learning.intra_worker.link import ProcessGone
-from downpour.learning.intra_worker.pipeline import Pipeline
 from downpour.learning.intra_worker.shared_memory import create_memory
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.tasks.loaded import LoadedTask
@@ -140,10 +137,16 @@ class Team:
 def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrangement:
     match loaded.spec.inside.how:
         case "data":
+            from downpour.learning.intra_worker.data import DataParallel
+
             return DataParallel(loaded.spec, processes)
         case "pipeline":
+            from downpour.learning.intra_worker.pipeline import Pipeline
+
             return Pipeline(loaded, network, processes)
         case "hybrid":
+            from downpour.learning.intra_worker.hybrid import Hybrid
+
             return Hybrid(loaded, network, processes)
         case "auto":
             raise SpecError("inside.how", "auto", "must be measured before the spec is resolved")

@@ -11,7 +11,7 @@ shard, step). After an exception the value must not be used again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -34,7 +34,6 @@ from downpour.learning.training.parameters import (
     parameters_of,
 )
 from downpour.learning.training.schedule import Position, rate_factor
-from downpour.learning.training.sliced_step import Everything, HybridStep
 from downpour.learning.training.step import BatchPart, GradientOf, train_step
 
 
@@ -99,11 +98,7 @@ class ShardTraining:
         if optimizer_state:
             self._optimizers.load(optimizer_state)
         self._helpers = helpers
-        self._alone = (
-            partial(HybridStep(loaded, model).gradient, share=Everything())
-            if spec.inside.how == "hybrid"
-            else None
-        )
+        self._alone = _sliced(loaded, model) if spec.inside.how == "hybrid" else None
         self._seed = numerics.task_seed(spec.seed, task.round, task.shard)
         self._randomness = numerics.Randomness(
             self._seed,
@@ -236,6 +231,14 @@ class ShardTraining:
     def _identity(self) -> NDArray[np.int64]:
         task = self._task
         return np.array([task.round, task.shard, len(self._order)], dtype=np.int64)
+
+
+def _sliced(loaded: LoadedTask, model: nn.Module) -> Callable[..., list[Tensor]]:
+    """Return what computes all slices of the dense layers, where no helper does."""
+    # Here, because few trainings cut layers.
+    from downpour.learning.training.sliced_step import Everything, HybridStep
+
+    return partial(HybridStep(loaded, model).gradient, share=Everything())
 
 
 def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -26,7 +26,6 @@ from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, told
-from downpour.learning.training.cut import check_cut
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.fingerprints import (
     aside,
@@ -178,6 +177,8 @@ class _Trial:
     def cut(self) -> None:
         """Refuse a network that cannot be cut, where processes are to have some of its layers."""
         if self._spec.inside.how != "data":
+            from downpour.learning.training.cut import check_cut
+
             few = self._shard[: self._spec.batch_size]
             check_cut(self._loaded, batch_parts(few, self._spec.parts)[0])
 
