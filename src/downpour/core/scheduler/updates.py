@@ -1,4 +1,4 @@
-"""Which updates count, which attempts have failed, and whether a round is complete.
+"""Which updates count, and which attempts have failed.
 
 One update of a shard counts, whichever attempt it is of: the first usable one. A shard that fails
 is tried again, on another worker if there is one, until the spec's `retries` are used up.
