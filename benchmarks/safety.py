@@ -38,7 +38,7 @@ from recovery import Child, trifle
 import downpour
 from downpour.cluster.manager import work
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import Checkpoint, Entry, dispatch
 from downpour.files.records.journal import Journal
 from downpour.files.records.record import read_record
@@ -99,7 +99,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.shared = folder / "shared"
-        self._manager = Manager(ManagerOptions(shared=str(self.shared), port=0))
+        self._manager = start_manager(ManagerOptions(shared=str(self.shared), port=0))
         words = "worker", "--shared", str(self.shared), "--manager", str(self._manager.address)
         logs = [folder / f"worker-{number}.log" for number in range(WORKERS)]
         self._workers = [Child(log, *words, "--name", log.stem) for log in logs]

@@ -28,7 +28,7 @@ from safety import Meter, metered
 import downpour
 from downpour.base.values import NumericClass, ProcessState, SystemState
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.cluster.manager.usage import Usage
 from downpour.cluster.worker.agent import WorkerAgent
 from downpour.cluster.worker.system import ProcessSampler
@@ -85,7 +85,7 @@ def trained(spec: downpour.Spec, folder: Path) -> list[tuple[float, RecordLine]]
 @contextmanager
 def manager_and_worker(folder: Path) -> Iterator[str]:
     """Run both in threads of this process; yields where the manager answers."""
-    manager = Manager(ManagerOptions(shared=str(folder), port=0))
+    manager = start_manager(ManagerOptions(shared=str(folder), port=0))
     shared = SharedDirectory.open(folder, create=False)
     client = ManagerClient(manager.address)
     agent = WorkerAgent(client, shared, "worker-1", NUMERICS, TaskRunner(shared, "cpu").run)

@@ -12,7 +12,7 @@ import pytest
 
 from downpour.cli import run_command
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.host.credentials import FILES, TOKEN
 from downpour.learning.allowlist import FOLDERS
 from downpour.learning.allowlist import VARIABLE as ALLOWED
@@ -92,6 +92,6 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A manager that no worker joins."""
     shared = tmp_path_factory.mktemp("shared")
-    manager = Manager(ManagerOptions(shared=str(shared), port=0, patience_seconds=0.2))
+    manager = start_manager(ManagerOptions(shared=str(shared), port=0, patience_seconds=0.2))
     yield Served(str(manager.address), shared)
     manager.close()

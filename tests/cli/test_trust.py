@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.operations.certificates import issue
 from downpour.host.credentials import Credentials
 
@@ -58,7 +58,7 @@ def guarded(tmp_path: Path, token_file: Path, certs: Path) -> Iterator[Manager]:
         tls_ca=str(certs / "ca.pem"),
     )
     options = ManagerOptions(shared=str(tmp_path / "shared"), port=0, credentials=credentials)
-    manager = Manager(options)
+    manager = start_manager(options)
     yield manager
     manager.close()
 

@@ -20,8 +20,15 @@ from downpour.base.version import VERSION
 from downpour.cluster.operations.certificates import issue
 from downpour.host.credentials import Credentials
 from downpour.network import metrics
-from downpour.network.metrics import MetricsEndpoint, Timing, counter, gauge, summary
-from downpour.network.rpc import OPEN, Trust
+from downpour.network.metrics import (
+    MetricsEndpoint,
+    Source,
+    Timing,
+    counter,
+    gauge,
+    summary,
+)
+from downpour.network.rpc import OPEN, Trust, listen
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -39,12 +46,17 @@ def some() -> Iterator[Metric]:
     yield summary("downpour_wait_seconds", "Waiting.", took)
 
 
+def endpoint_at(source: Source, host: str, port: int, trust: Trust) -> MetricsEndpoint:
+    """Return an endpoint at a port, as a manager makes it."""
+    return MetricsEndpoint(source, listen(host, port, trust, "metrics_port"), trust)
+
+
 @contextmanager
 def serving(
     source: Callable[[], Iterator[Metric]] = some, host: str = "127.0.0.1", trust: Trust = OPEN
 ) -> Iterator[str]:
     """Serve a source at a free port; gives the URL."""
-    endpoint = MetricsEndpoint(source, host, 0, trust).start()
+    endpoint = endpoint_at(source, host, 0, trust).start()
     yield endpoint.url
     endpoint.close()
 
@@ -82,7 +94,7 @@ def test_ipv6_is_served_too() -> None:
 def test_a_port_that_is_none_is_named(port: int) -> None:
     """As the user calls it."""
     with pytest.raises(SpecError, match=rf"metrics_port = {port}: a port from 0 to 65535"):
-        MetricsEndpoint(some, "127.0.0.1", port, OPEN)
+        endpoint_at(some, "127.0.0.1", port, OPEN)
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -91,7 +103,7 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         told = f"metrics_port = {port}: is in use on 127.0.0.1"
         with pytest.raises(SpecError, match=told):
-            MetricsEndpoint(some, "127.0.0.1", port, OPEN)
+            endpoint_at(some, "127.0.0.1", port, OPEN)
 
 
 def test_a_source_that_fails_costs_the_scrape_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,12 +188,12 @@ def rest_of(stranger: socket.socket) -> bytes:
 
 def test_an_endpoint_that_never_started_leaves_nothing_open() -> None:
     """As when the service beside it could not begin."""
-    endpoint = MetricsEndpoint(some, "127.0.0.1", 0, OPEN)
+    endpoint = endpoint_at(some, "127.0.0.1", 0, OPEN)
     port = int(endpoint.url.removesuffix("/metrics").rpartition(":")[2])
     endpoint.close()
     del endpoint
     gc.collect()  # would warn of a socket left open
-    MetricsEndpoint(some, "127.0.0.1", port, OPEN).close()
+    endpoint_at(some, "127.0.0.1", port, OPEN).close()
 
 
 def test_where_the_service_asks_for_certificates_so_does_the_endpoint(tmp_path: Path) -> None:

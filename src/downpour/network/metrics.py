@@ -23,7 +23,7 @@ from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from downpour.base.version import VERSION
-from downpour.network.rpc import Address, Trust, listen
+from downpour.network.rpc import Address, Trust
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -95,22 +95,17 @@ class MetricsEndpoint:
 
     Args:
         source: returns the current metrics; called in the thread of each connection.
-        host: the address on which the service listens.
-        port: 0 picks a free one.
+        listener: a socket that listens on the address of the service (`rpc.listen`).
         trust: the service's credentials, of which the endpoint uses the certificates.
-
-    Raises:
-        SpecError: the port is in use or not allowed.
     """
 
-    def __init__(self, source: Source, host: str, port: int, trust: Trust) -> None:
+    def __init__(self, source: Source, listener: socket.socket, trust: Trust) -> None:
         from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
 
         registry = CollectorRegistry()
         registry.register(_Collector(source))
         ProcessCollector(registry=registry)
         handler = MetricsHandler.factory(registry)
-        listener = listen(host, port, trust, field="metrics_port")
         address = Address(*listener.getsockname()[:2])
         self.url = f"{'https' if trust.serving else 'http'}://{address}/metrics"
         if trust.serving:

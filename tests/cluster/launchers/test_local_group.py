@@ -12,7 +12,7 @@ import pytest
 
 from downpour.cluster.launchers.local_group import numbered
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.network.rpc import ManagerClient, Status
 
@@ -29,7 +29,7 @@ def test_names_ports_and_files_count_up() -> None:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     """A manager for workers to join."""
-    manager = Manager(ManagerOptions(shared=str(tmp_path), port=0))
+    manager = start_manager(ManagerOptions(shared=str(tmp_path), port=0))
     yield manager
     manager.close()
 

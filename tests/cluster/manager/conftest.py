@@ -17,7 +17,7 @@ import pytest
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.base.version import VERSION
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, attempt_name, decode, encode
 from downpour.learning.training.epoch_order import part_of
@@ -188,7 +188,7 @@ def options(tmp_path: Path) -> ManagerOptions:
 @pytest.fixture
 def cluster(options: ManagerOptions, tmp_path: Path) -> Iterator[Cluster]:
     """A manager without workers, on a port of its own."""
-    manager = Manager(options)
+    manager = start_manager(options)
     client = ManagerClient(parse_address(str(manager.address)))
     made = Cluster(manager, client, SharedDirectory.open(tmp_path, create=False))
     yield made

@@ -19,10 +19,14 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.persistence import Persistence
 from downpour.cluster.manager.recorder import Recorder
 from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.work import prepare
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, open_workspace
+from downpour.cluster.manager.workspaces import Workspaces
+from downpour.core.node.answers import Answers
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -98,6 +102,8 @@ class RunningManager:
     """A command runner over one experiment's real workspace; events end in a queue."""
 
     runner: CommandRunner
+    sink: ManagerSink
+    spaces: Workspaces
     roster: Roster
     space: Workspace
     events: SimpleQueue[on.Event]
@@ -110,8 +116,9 @@ class RunningManager:
     def rest(self) -> list[on.Event]:
         """Let all that was begun end, and return the events that are left."""
         runner = self.runner
-        runner._calls._pool.submit(int).result(PATIENCE_SECONDS)
-        for executor in (runner._works, runner._evaluations):
+        lanes = runner._lanes
+        lanes._calls._pool.submit(int).result(PATIENCE_SECONDS)
+        for executor in (lanes._works, lanes._evaluations):
             executor.submit(lambda: None).result(PATIENCE_SECONDS)
         runner.close()
         return [self.events.get() for _ in range(self.events.qsize())]
@@ -123,22 +130,18 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[DownpourError]()
-    runner = CommandRunner(
-        roster,
-        Forecaster(pretrained()),
-        None,
-        Archive(shared),
-        gone_seconds=0.0,
-        on_death=deaths.put,
-    )
-    runner.attach(events.put, lambda: 0.0)
+    answers, archive = Answers(events.put, lambda: 0.0), Archive(shared)
+    spaces = Workspaces([], answers, gone_seconds=0.0)
+    runner = CommandRunner(spaces, roster, archive, answers, on_death=deaths.put)
+    persistence = Persistence(spaces, roster, archive)
+    sink = ManagerSink(persistence, Forecaster(pretrained()), runner)
     term = leaders.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
-    runner.open(space)
-    runner.keep(
+    spaces.add(space)
+    sink.keep(
         Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), Output()
     )
-    yield RunningManager(runner, roster, space, events, deaths)
+    yield RunningManager(runner, sink, spaces, roster, space, events, deaths)
     runner.close()
 
 
@@ -146,12 +149,12 @@ def test_what_cannot_be_kept_now_is_kept_later(manager: RunningManager) -> None:
     """A full disk is the driver's to wait for; then the record has every line, once."""
     record = manager.space.record
     manager.space.record = FullRecord(record)  # type: ignore[assignment]
-    manager.runner.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
+    manager.sink.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
     for _ in range(2):
         with pytest.raises(SharedDirectoryError, match="No space left"):
-            manager.runner.commit()
+            manager.sink.commit()
     manager.space.record = record
-    manager.runner.commit()
+    manager.sink.commit()
     kinds = [json.loads(line)["kind"] for line in record.lines(0)]
     assert kinds == ["submitted", "worker-joined"]
 
@@ -169,7 +172,7 @@ def test_a_directory_that_is_away_for_a_while_costs_nothing(manager: RunningMana
             elsewhere.rename(folder)
 
     manager.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
-    manager.runner.carry_out([PREPARE])
+    manager.sink.carry_out([PREPARE])
     assert isinstance(manager.event(), on.Prepared)
     assert len(waits) == 3
     assert manager.deaths.empty()
@@ -184,7 +187,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
-    manager.runner.carry_out([PREPARE if command == "prepare" else ASSIGN])
+    manager.sink.carry_out([PREPARE if command == "prepare" else ASSIGN])
     assert "no such folder" in str(manager.deaths.get(timeout=PATIENCE_SECONDS))
     assert manager.events.empty()
 
@@ -197,22 +200,22 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     manager.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
     manager.space.store = StuckStore(manager.space.folder)
     discard = do.Discard(experiment="any", files=(FILE,))
-    manager.runner.carry_out([discard, CONCLUDE])
+    manager.sink.carry_out([discard, CONCLUDE])
     assert manager.rest() == []
     assert manager.space.prepared is None
 
 
 def test_what_was_asked_of_a_concluded_experiment_is_not_done(manager: RunningManager) -> None:
     """An evaluation that comes to its turn too late is nobody's failure."""
-    manager.runner.carry_out([CONCLUDE])
+    manager.sink.carry_out([CONCLUDE])
     assert manager.space.prepared is None
-    manager.runner.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
+    manager.sink.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
     assert manager.rest() == []
 
 
 def test_a_worker_that_is_not_registered_is_not_here(manager: RunningManager) -> None:
     """The core hears that it has left, which costs no retry; it is asked to register anew."""
-    manager.runner.carry_out([ASSIGN])
+    manager.sink.carry_out([ASSIGN])
     left = manager.event()
     assert isinstance(left, on.WorkerLeft)
     assert left.worker == "anna"
@@ -238,7 +241,7 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
 
     manager.space.prepared = _prepared(manager)
     roster.enter(REGISTRATION, Former())  # type: ignore[arg-type]
-    manager.runner.carry_out([ASSIGN])
+    manager.sink.carry_out([ASSIGN])
     assert manager.rest() == []
 
 
@@ -269,10 +272,10 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
     manager.space.prepared = _prepared(manager)
     manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
-    manager.runner.carry_out([ASSIGN, ASSIGN])
+    manager.sink.carry_out([ASSIGN, ASSIGN])
     first, second = (_file_of(tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
     assert first == second
-    manager.runner.carry_out([CONCLUDE])
+    manager.sink.carry_out([CONCLUDE])
     manager.rest()
     assert not [name for name in manager.space.store.list() if name.startswith("indices")]
 
@@ -339,13 +342,13 @@ def test_a_running_experiment_whose_folder_stays_away_fails(manager: RunningMana
     """It is held up first, for as long as a directory may be away; then the next has its turn."""
     space = manager.space
     space.prepared = prepare(space, None, PREPARE)
-    manager.runner.look()
+    manager.spaces.look()
     assert manager.events.empty()
     shutil.rmtree(space.folder)
-    manager.runner.look()
+    manager.spaces.look()
     assert space.is_gone
     assert manager.events.empty()
-    manager.runner.look()
+    manager.spaces.look()
     failed = manager.event()
     assert isinstance(failed, on.EffectFailed)
     assert "its folder is gone from" in failed.reason
@@ -354,9 +357,9 @@ def test_a_running_experiment_whose_folder_stays_away_fails(manager: RunningMana
 def test_an_experiment_without_a_folder_is_concluded_without_it(manager: RunningManager) -> None:
     """It is listed as ended, and nothing waits for what cannot be written any more."""
     shutil.rmtree(manager.space.folder)
-    manager.runner.keep(Scheduler(), TICK, Output())
-    manager.runner.look()
-    manager.runner.commit()
+    manager.sink.keep(Scheduler(), TICK, Output())
+    manager.spaces.look()
+    manager.sink.commit()
     manager.runner.start(CONCLUDE)
     assert manager.rest() == []
     assert manager.deaths.empty()

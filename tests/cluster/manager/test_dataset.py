@@ -14,7 +14,7 @@ from rich.console import Console
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.terminal_tables import result_table
 from downpour.files.store import SharedDirectory
@@ -41,7 +41,7 @@ def manager_of(shared: Path, data_dir: Path | None) -> Cluster:
         patience_seconds=0.2,
         data_dir=str(data_dir) if data_dir else "",
     )
-    manager = Manager(options)
+    manager = start_manager(options)
     return Cluster(
         manager, ManagerClient(manager.address), SharedDirectory.open(shared, create=False)
     )

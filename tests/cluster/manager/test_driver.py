@@ -55,16 +55,16 @@ class Sink:
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     """A running driver whose commands go nowhere."""
-    made = Driver(Scheduler(), Sink())
-    made.start()
+    made = Driver(Scheduler())
+    made.start(Sink())
     yield made
     made.stop()
 
 
 def test_after_the_end_events_and_questions_are_refused_instead_of_waiting() -> None:
     """A future that nobody will ever fulfil is not handed out."""
-    driver = Driver(Scheduler(), Sink())
-    driver.start()
+    driver = Driver(Scheduler())
+    driver.start(Sink())
     driver.stop()
     with pytest.raises(Refused, match="stopping"):
         driver.post(JOINED).result(PATIENCE_SECONDS)
@@ -77,8 +77,8 @@ def forecasts_first(node_class: type[ManagerNode[Any]] = ManagerNode) -> bool:
     sink = Sink()
     forecasts, tick = Forecasts(at_seconds=0.0), Tick(at_seconds=0.0)
     sink.forecast = forecasts
-    driver = Driver(Scheduler(), sink, node_class=node_class)
-    driver.start()
+    driver = Driver(Scheduler(), node_class=node_class)
+    driver.start(sink)
     driver.post(tick).result(PATIENCE_SECONDS)
     seen = [sink.seen.get(timeout=PATIENCE_SECONDS) for _ in range(2)]
     driver.stop()
@@ -100,8 +100,8 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
         inside.set()
         assert go_on.wait(PATIENCE_SECONDS)
 
-    driver = Driver(Scheduler(), Sink(hold))
-    driver.start()
+    driver = Driver(Scheduler())
+    driver.start(Sink(hold))
     first = driver.post(JOINED)
     assert inside.wait(PATIENCE_SECONDS)
     stopping = Thread(target=driver.stop)
@@ -123,8 +123,8 @@ def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
     def replaced() -> None:
         raise SharedDirectoryError("shared", "another manager has taken over")
 
-    driver = Driver(Scheduler(), sink, on_death=died.put, check_leader=replaced)
-    driver.start()
+    driver = Driver(Scheduler(), on_death=died.put, check_leader=replaced)
+    driver.start(sink)
     assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
     left = driver.post(WorkerLeft(at_seconds=1.0, worker="anna", reason="tired"))
     with pytest.raises(Refused, match="is stopping"):
@@ -155,8 +155,8 @@ def hears_before_it_judges(node_class: type[ManagerNode[Any]] = ManagerNode) -> 
         now += 60.0 if isinstance(event, WorkerJoined) else TICK_SECONDS
 
     sink = Sink(stand_still)
-    driver = Driver(Scheduler(), sink, clock=lambda: now, node_class=node_class)
-    driver.start()
+    driver = Driver(Scheduler(), clock=lambda: now, node_class=node_class)
+    driver.start(sink)
     driver.post(JOINED).result(PATIENCE_SECONDS)
     beats = [WorkerLeft(at_seconds=now, worker="bert", reason="") for _ in range(3)]
     for beat in beats:

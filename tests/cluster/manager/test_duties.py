@@ -131,9 +131,9 @@ def judged(
         if storage.is_replaced:
             raise SharedDirectoryError("shared", "another manager has taken over")
 
-    driver = kind(Scheduler(), storage, on_death=died, check_leader=check_leader)
+    driver = kind(Scheduler(), on_death=died, check_leader=check_leader)
     answers = [posted(driver, storage, event) for event in happening(seed)]
-    driver.start()
+    driver.start(storage)
     wait_for(answers)
     if replaced:
         storage.is_replaced = True

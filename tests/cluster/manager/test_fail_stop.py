@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
-from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.sink import ManagerSink
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -71,10 +71,10 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
     """Who waits is told that the manager is stopping; nothing is done or taken in any more."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
-    driver = Driver(Scheduler(), sink, on_death=deaths.put)
+    driver = Driver(Scheduler(), on_death=deaths.put)
     owner, name = PLACES[place]
     target: object = {Sink: sink, Driver: driver}.get(owner, driver._scheduler)
-    driver.start()
+    driver.start(sink)
     with monkeypatch.context() as patch:
         patch.setattr(target, name, planted(error))
         forecasting = place == "forecasting"  # which comes before time passes
@@ -100,8 +100,8 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
 def test_what_cannot_be_begun_again_ends_the_driver_too() -> None:
     """What an earlier manager left to be done is the first thing that can fail."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
-    driver = Driver(Scheduler(), CommandRunner.__new__(CommandRunner), on_death=deaths.put)
-    driver.start([do.Dismiss(worker="anna")])
+    driver = Driver(Scheduler(), on_death=deaths.put)
+    driver.start(ManagerSink.__new__(ManagerSink), [do.Dismiss(worker="anna")])
     assert "AttributeError" in str(deaths.get(timeout=PATIENCE_SECONDS))
     driver.stop()
 
@@ -111,9 +111,9 @@ def test_who_waits_together_with_the_event_that_broke_it_is_answered() -> None:
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
     sink.commit = planted(KeyError("x"))  # type: ignore[method-assign]
-    driver = Driver(Scheduler(), sink, on_death=deaths.put)
+    driver = Driver(Scheduler(), on_death=deaths.put)
     answers = [driver.post(JOINED), driver.post(SUBMITTED)]
-    driver.start()
+    driver.start(sink)
     for answer in answers:
         with pytest.raises(Refused, match="is stopping") as refused:
             answer.result(PATIENCE_SECONDS)
@@ -123,8 +123,8 @@ def test_who_waits_together_with_the_event_that_broke_it_is_answered() -> None:
 
 def test_a_question_that_fails_harms_nothing() -> None:
     """Its error is the asker's; the next event is taken in as ever."""
-    driver = Driver(Scheduler(), Sink())
-    driver.start()
+    driver = Driver(Scheduler())
+    driver.start(Sink())
     with pytest.raises(ZeroDivisionError):
         driver.ask(lambda _: 1 / 0)
     assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
@@ -159,8 +159,8 @@ def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name"),
     [
         (Scheduler, "handle"),
-        (CommandRunner, "keep"),
-        pytest.param(CommandRunner, "carry_out", marks=pytest.mark.slow),
+        (ManagerSink, "keep"),
+        pytest.param(ManagerSink, "carry_out", marks=pytest.mark.slow),
     ],
 )
 def test_the_next_manager_goes_on_with_the_same_bytes(
@@ -176,7 +176,7 @@ def test_the_next_manager_goes_on_with_the_same_bytes(
     options = ManagerOptions(
         shared=str(tmp_path), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
     )
-    manager = Manager(options, deaths.put)
+    manager = start_manager(options, deaths.put)
     shared = SharedDirectory.open(tmp_path, create=False)
     first = Cluster(manager, ManagerClient(manager.address), shared)
     first.join("one", diligent)
@@ -196,19 +196,19 @@ import importlib.abc, importlib.util, sys
 
 class Plant(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "downpour.cluster.manager.command_runner":
+        if name != "downpour.cluster.manager.sink":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         load = spec.loader.exec_module
         def load_and_plant(module):
             load(module)
-            keep = module.CommandRunner.keep
+            keep = module.ManagerSink.keep
             def defective(self, core, event, output):
                 if type(event).__name__ == "Prepared":
                     raise OSError(116, "Stale file handle")
                 keep(self, core, event, output)
-            module.CommandRunner.keep = defective
+            module.ManagerSink.keep = defective
         spec.loader.exec_module = load_and_plant
         return spec
 

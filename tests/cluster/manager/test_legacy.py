@@ -13,9 +13,10 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import takeover as recovery
+from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import ManagerMetrics
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.files.records.journal import segments
 from downpour.files.store import SPEC_NAME, SharedDirectory, layout
 from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
@@ -43,7 +44,7 @@ def start(tmp_path: Path) -> Start:
             patience_seconds=0.2,
             embedded=embedded,
         )
-        manager = Manager(options)
+        manager = start_manager(options)
         shared = SharedDirectory.open(folder, create=False)
         return Cluster(manager, ManagerClient(manager.address), shared)
 
@@ -385,7 +386,9 @@ def test_a_start_reads_no_journal_of_what_has_ended(
     assert read == []
     assert list(listed(last)) == names
     assert {one.state for one in listed(last).values()} == {ExperimentState.FINISHED}
-    metrics = ManagerMetrics(last.manager._driver, last.manager._runner, last.manager._archive)
+    manager = last.manager
+    archive, spaces = manager._begun.archive, manager._spaces
+    metrics = ManagerMetrics(manager._driver, archive, Counters(), spaces, term=3)
     told = {metric.name: metric.samples for metric in metrics()}
     assert {s.value for s in told["downpour_experiments"] if s.labels["state"] == "finished"} == {2}
     assert told["downpour_rounds"][0].value == 2

@@ -23,7 +23,7 @@ from downpour.base.values import (
     Update,
 )
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
 from downpour.files.store import decode, encode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
@@ -426,8 +426,8 @@ def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) 
 def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: Any) -> None:
     """A page never tells of an end whose last line it does not lead to."""
     experiment = cluster.submit()
-    runner = cluster.manager._runner
-    record = runner.space(experiment).record
+    space = cluster.manager._spaces[experiment]
+    record = space.record
 
     class EndsWhileRead:
         """A record whose experiment ends between a look at it and the next question."""
@@ -447,9 +447,9 @@ def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: An
             return getattr(record, name)
 
     there = len(cluster.record(experiment))
-    runner.space(experiment).record = EndsWhileRead()
+    space.record = EndsWhileRead()
     page = cluster.client.results(experiment, there, 0.0)
-    runner.space(experiment).record = record
+    space.record = record
     assert page.lines or not page.experiment.state.ended
 
 
@@ -459,7 +459,7 @@ def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> Non
     assert len(list(presence.iterdir())) == 2, "a file, and the lock that shows that it lives"
     port = cluster.manager.address.port
     with pytest.raises(SpecError, match="in use"):
-        Manager(ManagerOptions(shared=str(tmp_path), port=port, embedded=True))
+        start_manager(ManagerOptions(shared=str(tmp_path), port=port, embedded=True))
     assert len(list(presence.iterdir())) == 2
     cluster.manager.close()
     assert list(presence.iterdir()) == []

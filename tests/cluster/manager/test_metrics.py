@@ -16,7 +16,7 @@ from downpour.base.states import FailureKind
 from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import _active as active_metrics
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records.record_lines import (
@@ -109,7 +109,7 @@ def test_what_ended_under_an_earlier_manager_is_counted(
     cluster.join("ann")
     cluster.end_of(cluster.submit())
     cluster.manager.close()
-    following = Manager(options)
+    following = start_manager(options)
     told = scraped(following.metrics_url)
     following.close()
     assert told["downpour_experiments", "finished"] == 1
@@ -122,16 +122,16 @@ def test_the_endpoint_ends_with_its_manager(cluster: Any, options: ManagerOption
     shared = Path(options.shared) / "other"
     other = replace(options, shared=str(shared), metrics_port=port)
     with pytest.raises(SpecError, match=f"metrics_port = {port}: is in use on 127.0.0.1"):
-        Manager(other)
+        start_manager(other)
     cluster.manager.close()
-    with_port = Manager(other)
+    with_port = start_manager(other)
     assert isinstance(scraped(with_port.metrics_url), dict)
     with_port.close()
 
 
 def test_a_manager_tells_nothing_unless_asked_to(tmp_path: Path) -> None:
     """There is no endpoint then."""
-    manager = Manager(ManagerOptions(shared=str(tmp_path), port=0))
+    manager = start_manager(ManagerOptions(shared=str(tmp_path), port=0))
     assert manager.metrics_url == ""
     manager.close()
 

@@ -21,7 +21,7 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, Snapshot
 from downpour.cluster.manager import command_runner
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.timeline import attempt_spans
 from downpour.files.records.journal import read_journal, segments
@@ -44,7 +44,7 @@ def manager_of(folder: Path, *, patience_seconds: float = 0.2) -> Cluster:
     options = ManagerOptions(
         shared=str(folder), port=0, heartbeat_seconds=0.05, patience_seconds=patience_seconds
     )
-    manager = Manager(options)
+    manager = start_manager(options)
     client = ManagerClient(manager.address)
     return Cluster(manager, client, SharedDirectory.open(folder, create=False))
 

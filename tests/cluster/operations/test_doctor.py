@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.cluster.operations import attempts, doctor
 from downpour.cluster.operations.doctor import diagnose, is_healthy
 from downpour.cluster.operations.finding import Finding, Verdict, good
@@ -36,7 +36,7 @@ CHECKS = [*_OF_THE_FOLDER, "manager", "same folder"]
 def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ManagerClient]]:
     """A manager's shared directory, and the manager."""
     shared = tmp_path_factory.mktemp("shared")
-    manager = Manager(ManagerOptions(shared=str(shared), port=0))
+    manager = start_manager(ManagerOptions(shared=str(shared), port=0))
     with ManagerClient(manager.address) as client:
         yield shared, client
     manager.close()

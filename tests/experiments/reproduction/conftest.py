@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.control import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.spec import ResolvedSpec
@@ -42,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(shared: Path) -> Iterator[Trained]:
     """Train a spec's variant and return the experiment's ID; each once."""
     # Its workers send no heartbeats, and must not be given up meanwhile.
-    manager = Manager(ManagerOptions(shared=str(shared), port=0, patience=100.0))
+    manager = start_manager(ManagerOptions(shared=str(shared), port=0, patience=100.0))
     client = ManagerClient(parse_address(str(manager.address)))
     cluster = Cluster(manager, client, SharedDirectory.open(shared, create=False))
     for name in ("ada", "bob"):

@@ -13,7 +13,7 @@ import pytest
 from downpour.base.errors import SpecError, Unreachable
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import start_manager
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
 from downpour.experiments.studies.lock import holder
@@ -35,7 +35,7 @@ class Severed(Client):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A manager that no worker joins, so nothing ends by itself."""
-    manager = Manager(ManagerOptions(shared=str(tmp_path_factory.mktemp("shared")), port=0))
+    manager = start_manager(ManagerOptions(shared=str(tmp_path_factory.mktemp("shared")), port=0))
     yield str(manager.address)
     manager.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from downpour.base.errors import SpecError, Unreachable
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 from downpour.network.discovery.managers import Managers, managers_for
@@ -78,7 +78,7 @@ class TwoClusters:
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoClusters]:
     """Both serve; the current folder holds no shared directory."""
     folders = tmp_path / "one", tmp_path / "other"
-    one, other = (Manager(ManagerOptions(shared=str(f), port=0)) for f in folders)
+    one, other = (start_manager(ManagerOptions(shared=str(f), port=0)) for f in folders)
     monkeypatch.setattr("downpour.network.discovery.managers.DEFAULT_MANAGER", str(one.address))
     monkeypatch.chdir(tmp_path)
     yield TwoClusters(one, other, folders)

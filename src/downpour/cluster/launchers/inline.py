@@ -53,13 +53,13 @@ class InlineCluster:
     def __enter__(self) -> Self:
         """Start the manager, and then all workers."""
         # Here, because it imports torch, which the launcher of processes does without.
-        from downpour.cluster.manager.process import Manager
+        from downpour.cluster.manager.process import start_manager
 
         self.log = new_log(Path(self._plan.manager.shared))
         with ExitStack() as starting:
             starting.callback(_log_to(self.log))
             try:
-                manager = Manager(self._plan.manager, self._reasons.append)
+                manager = start_manager(self._plan.manager, self._reasons.append)
             except DownpourError as error:
                 raise _launch_error(error) from error
             starting.callback(manager.close)

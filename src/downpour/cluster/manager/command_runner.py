@@ -1,7 +1,7 @@
 """Runs the core's commands: each in another thread, each coming back as an event.
 
-`core/node/effects.py` says which commands wait for each other; here each lane has threads of its
-own. Calls to workers are short and many; work on parameters is long and rare.
+`core/node/effects.py` says which commands wait for each other; `lanes.py` has the threads. Calls to
+workers are short and many; work on parameters is long and rare.
 
 Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
 experiment, except the removal of files, which costs no more than their space. A shared directory
@@ -12,11 +12,9 @@ end, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
@@ -32,156 +30,70 @@ from downpour.base.errors import (
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import work
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.counters import Counters
-from downpour.cluster.manager.ordered_calls import OrderedCalls
-from downpour.cluster.manager.persistence import Persistence
+from downpour.cluster.manager.lanes import Lanes
 from downpour.cluster.manager.rehearsal import rehearse
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.serial_executor import SerialExecutor
-from downpour.cluster.manager.takeover import RecoveredState
-from downpour.cluster.manager.workspace import Workspace
+from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.answers import Answers
 from downpour.core.node.effects import Effects
-from downpour.core.scheduler import Entry, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
 from downpour.files.store import find_updates
-from downpour.files.store.leaders import Leader
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import TaskMessage
-from downpour.predictor.forecaster import Forecaster
 
 log = logging.getLogger(__name__)
-
-CALLS_AT_ONCE = 8
-"""Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
-
-_BUCKET_LOOKS = 5
-"""One look in this many is at a bucket, where each look is a request."""
 
 _HELD_SECONDS = 2.0
 """Between two looks at a factory's files: a person puts them back, so nothing is won by haste."""
 
-Post = Callable[[on.Event], object]
 OnDeath = Callable[[DownpourError], None]
-
-_CLOSING_SECONDS = 30.0
-"""For work that runs when the manager ends: its result is lost, and the next manager repeats it."""
 
 
 class CommandRunner(Effects[[]]):
-    """The driver's command sink in a real manager.
+    """Carries out the commands of a manager.
 
     Args:
+        spaces: the workspaces of the experiments.
         roster: the workers that can be called.
-        forecaster: forecasts how long they take.
-        data_dir: a folder with datasets, if there is one.
         archive: lists the experiments that have ended.
+        answers: where the outcome of a command goes, as an event.
+        term: the manager's term.
+        data_dir: a folder with datasets, if there is one.
         rehearses: whether a user's code is tried in a process of its own first.
-        gone_seconds: how long an experiment is held up whose folder is gone, before it fails.
         on_death: called with the reason if nothing can be done any more.
     """
 
     def __init__(
         self,
+        spaces: Workspaces,
         roster: Roster,
-        forecaster: Forecaster,
-        data_dir: Path | None,
         archive: Archive,
+        answers: Answers,
         *,
+        term: int = 0,
+        data_dir: Path | None = None,
         rehearses: bool = False,
-        gone_seconds: float = 60.0,
         on_death: OnDeath = lambda _: None,
     ) -> None:
-        self._rehearses = rehearses
-        self._gone_seconds = gone_seconds
-        self._gone_since: dict[str, float] = {}
-        self._looks = count()
-        self._on_death = on_death
-        self._leader: Leader | None = None
-        self._closing = Event()
+        self._spaces = spaces
         self._roster = roster
-        self._forecaster = forecaster
-        self._data_dir = data_dir
         self._archive = archive
-        self._calls = OrderedCalls(CALLS_AT_ONCE)
-        self._works = SerialExecutor("work")
-        self._evaluations = SerialExecutor("evaluation")
-        self._spaces: dict[str, Workspace] = {}
+        self._answers = answers
+        self._term = term
+        self._data_dir = data_dir
+        self._rehearses = rehearses
+        self._on_death = on_death
+        self._closing = Event()
+        self._lanes = Lanes()
         self._held: set[str] = set()
-        self._persistence = Persistence(self._spaces, roster, archive)
-
-    def attach(self, post: Post, clock: Callable[[], float]) -> None:
-        """Set where events go, and the clock of their times; called before the first command."""
-        self._answers = Answers(post, clock)
-
-    def take_up(self, recovered: RecoveredState, leader: Leader) -> None:
-        """Continue, as the leader, the experiments of an earlier manager."""
-        self._leader = leader
-        self._spaces.update((space.experiment, space) for space in recovered.spaces)
-        self._persistence = Persistence(
-            self._spaces, self._roster, self._archive, recovered.next_order
-        )
-        self._persistence.recorder.go_on(dict(recovered.submitted_at))
-
-    def open(self, space: Workspace) -> None:
-        """Add a new experiment's workspace, before its submission reaches the core."""
-        self._spaces[space.experiment] = space
-
-    def space(self, experiment: str) -> Workspace | None:
-        """Return an experiment's workspace, or None if there is no such experiment."""
-        return self._spaces.get(experiment)
-
-    def look(self) -> None:
-        """Check whether the folders of experiments that have not ended still exist.
-
-        An experiment whose folder is gone is held up, and fails when that lasts too long: others
-        wait for their turn behind it. Its last version can be resumed if the folder comes back.
-        """
-        asks_bucket = next(self._looks) % _BUCKET_LOOKS == 0
-        for space in list(self._spaces.values()):
-            if space.concluded:
-                self._gone_since.pop(space.experiment, None)
-            elif space.shared.bucket is None or (asks_bucket and space.prepared is not None):
-                space.look()
-                self._hold_up(space)
-
-    def _hold_up(self, space: Workspace) -> None:
-        """Say once that an experiment is held up; give it up when that lasts too long."""
-        experiment, now = space.experiment, time.monotonic()
-        if not space.is_gone:
-            if self._gone_since.pop(experiment, None) is not None:
-                log.warning("%s goes on: its folder is back", experiment)
-        elif experiment not in self._gone_since:
-            self._gone_since[experiment] = now
-            log.warning("%s is held up: %s", experiment, space.gone_reason)
-        # One that waits for its turn holds up no other; it fails when it is prepared.
-        elif space.prepared and now - self._gone_since[experiment] >= self._gone_seconds:
-            self._give_up(space)
-
-    def _give_up(self, space: Workspace) -> None:
-        """Fail an experiment whose folder is gone; all others go on."""
-        log.warning("%s fails: %s", space.experiment, space.gone_reason)
-        self._answers.failed(space.experiment, space.gone_reason, asked_wrongly=False)
-
-    @property
-    def term(self) -> int:
-        """The manager's term; that of a run counts its restarts."""
-        return self._leader.term if self._leader is not None else 0
-
-    @property
-    def counters(self) -> Counters:
-        """What was recorded since this manager started; for the driver's thread."""
-        return self._persistence.recorder.counters
 
     def close(self) -> None:
         """Wait for what is running, begin nothing more; no command may follow."""
         # First, because `_die` and the wait of a held experiment ask it: a directory that fails
         # while the manager closes is no second reason to end, and no preparation begins any more.
         self._closing.set()
-        self._calls.close()
-        self._works.close(_CLOSING_SECONDS)
-        self._evaluations.close(_CLOSING_SECONDS)
+        self._lanes.close()
         for space in self._spaces.values():
             # What is written here was not committed, so nothing was acknowledged for it.
             with suppress(StoreError):
@@ -189,39 +101,19 @@ class CommandRunner(Effects[[]]):
                 # A run that closes has ended its experiments; `_conclude` may not have come yet.
                 space.forget_journal()
 
-    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Return new forecasts, if there are any; see `Forecaster`."""
-        return self._forecaster.forecasts(at_seconds)
-
-    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
-        self._forecaster.follow(core, event, output)
-        return self._persistence.keep(core, event, output)
-
-    def commit(self) -> None:
-        """Make it durable; see `Persistence`."""
-        self._persistence.commit()
-
-    def carry_out(self, commands: Sequence[do.Command]) -> None:
-        """Start the commands."""
-        for command in commands:
-            self.start(command)
-
     # Lanes
 
     def _alone(self, experiment: str, job: Callable[[], None]) -> None:
-        lane = SerialExecutor("preparation")
-        self._submit(lane, experiment, job)
-        lane.finish()
+        self._lanes.alone(self._guarded(experiment, job))
 
     def _in_turn(self, worker: str, job: Callable[[], None]) -> None:
-        self._calls.submit(worker, job)
+        self._lanes.call(worker, job)
 
     def _work(self, experiment: str, job: Callable[[], None]) -> None:
-        self._submit(self._works, experiment, job)
+        self._lanes.work(self._guarded(experiment, job))
 
     def _beside(self, experiment: str, job: Callable[[], None]) -> None:
-        self._submit(self._evaluations, experiment, job)
+        self._lanes.beside(self._guarded(experiment, job))
 
     def _clean(self, experiment: str, job: Callable[[], None]) -> None:
         """Remove files; if that fails they are left over, and the experiment goes on."""
@@ -232,10 +124,10 @@ class CommandRunner(Effects[[]]):
             except (DownpourError, OSError) as error:
                 log.warning("%s: files are left over: %s", experiment, error)
 
-        self._works.submit(guarded)
+        self._lanes.work(guarded)
 
-    def _submit(self, lane: SerialExecutor, experiment: str, job: Callable[[], None]) -> None:
-        """Run long work; if it fails, its experiment fails."""
+    def _guarded(self, experiment: str, job: Callable[[], None]) -> Callable[[], None]:
+        """Return long work which, if it fails, fails its experiment."""
 
         def guarded() -> None:
             try:
@@ -245,19 +137,11 @@ class CommandRunner(Effects[[]]):
             except users_errors() as error:  # becomes the experiment's failure
                 self._fail(experiment, error)
 
-        lane.submit(guarded)
+        return guarded
 
     def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
         """Fail one experiment if its folder alone is gone; else nothing can be done any more."""
-        space = self._spaces[experiment]
-        space.look()
-        if space.is_gone:
-            self._give_up(space)
-        else:
-            self._die(error)
-
-    def _die(self, error: SharedDirectoryError) -> None:
-        if not self._closing.is_set():
+        if not self._spaces.gives_up(experiment) and not self._closing.is_set():
             self._on_death(error)
 
     def _fail(self, experiment: str, error: BaseException) -> None:
@@ -313,7 +197,7 @@ class CommandRunner(Effects[[]]):
             share=assigned.share,
             optimizer_state=assigned.optimizer_state,
         )
-        return replace(task, snapshot=assigned.snapshot, term=self.term)
+        return replace(task, snapshot=assigned.snapshot, term=self._term)
 
     # Work on parameters
 

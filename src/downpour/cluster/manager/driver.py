@@ -74,7 +74,6 @@ class Driver:
 
     Args:
         scheduler: the core; experiment time continues from its state.
-        sink: persists and runs the commands.
         clock: seconds, from any beginning.
         patience_seconds: how long the directory may refuse writes before the driver ends.
         on_death: called with the reason if the driver ends by itself: StoreError if nothing can be
@@ -87,7 +86,6 @@ class Driver:
     def __init__(
         self,
         scheduler: Scheduler,
-        sink: CommandSink,
         clock: Callable[[], float] = time.monotonic,
         *,
         patience_seconds: float = 60.0,
@@ -100,8 +98,7 @@ class Driver:
         self._ending = Ending()
         self._retry_policy = RetryPolicy(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
-        self._node = node_class(scheduler, sink)
-        self._sink = sink
+        self._node_class = node_class
         self._clock = clock
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._taken: list[_Item] = []
@@ -124,14 +121,17 @@ class Driver:
         """A number that grows with every event that changes what clients see."""
         return self._change
 
-    def start(self, first: Sequence[Command] = ()) -> None:
-        """Begin to take events; experiment time continues from the core's state.
+    def start(self, sink: CommandSink, first: Sequence[Command] = ()) -> None:
+        """Begin to take events, also those posted before; experiment time continues from the core.
 
         Args:
+            sink: persists and runs the commands.
             first: the commands that were outstanding when an earlier manager ended.
         """
         # Set again, because recovery has moved the core's time since this driver was made.
         self._began_at = self._clock() - self._scheduler.state.now_seconds
+        self._sink = sink
+        self._node = self._node_class(self._scheduler, sink)
         self._first = list(first)
         self._thread.start()
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from downpour.base.errors import StoreError
 from downpour.base.states import ExperimentState, WorkerState
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.counters import ENDS, Counters
 from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
@@ -35,28 +35,33 @@ class ManagerMetrics:
 
     Args:
         driver: owns the core.
-        runner: the term, the experiments' folders and the counters.
+        counters: what has happened since the manager started.
+        spaces: the experiments' folders.
+        term: the manager's term.
         archive: the experiments that ended under earlier managers.
     """
 
-    def __init__(self, driver: Driver, runner: CommandRunner, archive: Archive) -> None:
+    def __init__(
+        self, driver: Driver, archive: Archive, counters: Counters, spaces: Workspaces, term: int
+    ) -> None:
         self._driver = driver
-        self._runner = runner
+        self._counters = counters
+        self._spaces = spaces
+        self._term = term
         self._archive = archive
 
     def __call__(self) -> Iterator[Metric]:
         """Yield the current metrics; raises Refused if the manager is stopping."""
-        runner = self._runner
-        archive = self._archive
-        yield from self._driver.ask(lambda core: _known(core, archive, runner.counters))
+        counters, archive = self._counters, self._archive
+        yield from self._driver.ask(lambda core: _known(core, archive, counters))
         # Only names are asked for there, and sizes are read in this thread: the driver's must not
         # wait for a directory that hangs.
         going = self._driver.ask(_going)
-        spaces = filter(None, map(runner.space, going))
+        spaces = filter(None, map(self._spaces.get, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
         help_text = "Size of the journals of the experiments that have not ended."
         yield gauge("downpour_journal_bytes", help_text, sum(map(_journal_bytes, folders)))
-        yield gauge("downpour_term", "The number of this manager's term.", runner.term)
+        yield gauge("downpour_term", "The number of this manager's term.", self._term)
 
 
 def _known(core: Scheduler, archive: Archive, counters: Counters) -> list[Metric]:

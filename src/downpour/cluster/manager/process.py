@@ -8,7 +8,7 @@ import resource
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Timer
@@ -21,9 +21,13 @@ from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.metrics import ManagerMetrics
 from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.persistence import Persistence
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.service import ManagerHandler
+from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.takeover import RecoveredState, recover, recover_run
+from downpour.cluster.manager.workspaces import Workspaces
+from downpour.core.node.answers import Answers
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.files.store import SharedDirectory
@@ -33,6 +37,7 @@ from downpour.files.store.location import open_location
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.metrics import MetricsEndpoint
 from downpour.network.rpc import Address, Trust, serve_manager
+from downpour.network.rpc.server import listen
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 
@@ -49,136 +54,100 @@ minutes (`cluster/worker/task_runner.py`), so that what they have trained outlas
 manager."""
 
 
+OnDeath = Callable[[DownpourError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What a manager has before it serves: a term, what it continues, and where it listens."""
+
+    trust: Trust
+    forecaster: Forecaster
+    shared: SharedDirectory
+    closing: Event
+    lease: Lease
+    archive: Archive
+    leader: Leader
+    recovered: RecoveredState
+    listener: socket.socket
+    metrics_listener: socket.socket | None
+
+
 class Manager:
-    """A running manager; `close` stops it. Tests run it in their own process."""
+    """A running manager, as `start_manager` makes it; `close` stops it."""
 
-    def __init__(
-        self, options: ManagerOptions, on_death: Callable[[DownpourError], None] = lambda _: None
-    ) -> None:
-        """Open the shared directory, continue its experiments, bind the port and serve.
-
-        Args:
-            options: where to listen, and what to use.
-            on_death: called with the reason if the manager ends by itself.
-
-        Raises:
-            SharedDirectoryError: the folder cannot be used, or another manager leads it.
-            SpecError: a port is in use, a credential is wrong, the port would be open to other
-                machines without credentials, or the predictor's file is invalid.
-        """
-        trust = Trust.load(options.credentials)
-        predictor = pretrained(Path(options.predictor) if options.predictor else None)
-        self._closing = Event()
-        shared = self._shared_directory(options)
+    def __init__(self, options: ManagerOptions, begun: _Begun, on_death: OnDeath) -> None:
         self._options = options
+        self._begun = begun
         self._on_death = on_death
-        self._lease = Lease(shared)
-        if not options.embedded:
-            self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
-        core = Scheduler(SchedulerOptions(patience=options.patience))
-        self._roster = Roster()
-        self._archive = Archive(shared)
-        self._runner, self._driver = self._driven(core, options, Forecaster(predictor, always=True))
-        self._service = ManagerHandler(
-            options, trust, shared, self._driver, self._runner, self._roster, self._archive
+        core, shared, archive = begun.recovered.core, begun.shared, begun.archive
+        away_seconds = _AWAY_SECONDS * options.patience
+        self._driver = Driver(
+            core,
+            patience_seconds=away_seconds,
+            on_death=on_death,
+            check_leader=self._raise_if_replaced,
         )
+        self._roster = Roster()
+        answers = Answers(self._driver.post, lambda: self._driver.now_seconds)
+        self._spaces = Workspaces(begun.recovered.spaces, answers, away_seconds)
+        self._runner = CommandRunner(
+            self._spaces,
+            self._roster,
+            archive,
+            answers,
+            term=begun.leader.term,
+            data_dir=Path(options.data_dir) if options.data_dir else None,
+            rehearses=not options.embedded,
+            on_death=on_death,
+        )
+        persistence = Persistence(self._spaces, self._roster, archive, begun.recovered.next_order)
+        persistence.recorder.go_on(dict(begun.recovered.submitted_at))
+        self._sink = ManagerSink(persistence, begun.forecaster, self._runner)
+        self._service = ManagerHandler(
+            options,
+            begun.trust,
+            shared,
+            self._driver,
+            self._spaces,
+            self._roster,
+            archive,
+            begun.leader,
+        )
+        self._server = serve_manager(
+            self._service,
+            options.host,
+            options.port,
+            trust=begun.trust,
+            on_end=self._service.connection_ended,
+            listener=begun.listener,
+        )
+        self._metrics: MetricsEndpoint | None = None
+        if begun.metrics_listener is not None:
+            counters = persistence.recorder.counters
+            source = ManagerMetrics(
+                self._driver, archive, counters, self._spaces, begun.leader.term
+            )
+            self._metrics = MetricsEndpoint(source, begun.metrics_listener, begun.trust)
         # Later, because the import of torch takes 1 to 3 s and slows down every other thread:
         # workers of an experiment that continues come back first.
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
-        with ExitStack() as undoing:
-            undoing.callback(self._lease.release)
-            # Bound before the term begins, because the term's file names the port; it serves later.
-            self._server = serve_manager(
-                self._service,
-                options.host,
-                options.port,
-                trust=trust,
-                on_end=self._service.connection_ended,
-            )
-            undoing.callback(self._server.stop)
-            self._metrics = self._measured(options, trust)
-            undoing.callback(self._close_metrics)
-            self._begin(shared, core)
-            undoing.pop_all()
 
-    def _driven(
-        self, core: Scheduler, options: ManagerOptions, forecaster: Forecaster
-    ) -> tuple[CommandRunner, Driver]:
-        """Make what carries commands out, and what drives the core."""
-        away_seconds = _AWAY_SECONDS * options.patience
-        runner = CommandRunner(
-            self._roster,
-            forecaster,
-            Path(options.data_dir) if options.data_dir else None,
-            self._archive,
-            rehearses=not options.embedded,
-            gone_seconds=away_seconds,
-            on_death=self._on_death,
-        )
-        driver = Driver(
-            core,
-            runner,
-            patience_seconds=away_seconds,
-            on_death=self._on_death,
-            check_leader=self._raise_if_replaced,
-        )
-        runner.attach(driver.post, lambda: driver.now_seconds)
-        return runner, driver
-
-    def _shared_directory(self, options: ManagerOptions) -> SharedDirectory:
-        """Open it, with the options' timeouts; closing the manager ends its retries."""
-        return replace(
-            open_location(options.shared, create=True),
-            patience_seconds=options.patience_seconds * options.patience,
-            away_seconds=_AWAY_SECONDS * options.patience,
-            sleep=self._closing.wait,
-        )
-
-    def _measured(self, options: ManagerOptions, trust: Trust) -> MetricsEndpoint | None:
-        """Make the endpoint of metrics, if there is a port for it; it does not serve yet."""
-        if options.metrics_port is None:
-            return None
-        source = ManagerMetrics(self._driver, self._runner, self._archive)
-        return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
-
-    def _begin(self, shared: SharedDirectory, core: Scheduler) -> None:
-        """Become the leader, continue the experiments that were left, and serve.
-
-        The term begins before the journals are read. A former leader that does not know that it was
-        replaced may still write, but what it writes after that does not count.
-        """
-        leader, recovered = self._continued(shared, core)
-        self._runner.take_up(recovered, leader)
-        goes_on = bool(recovered.spaces)
-        self._service.announce(leader)
+    def start(self) -> None:
+        """Go on with what earlier managers have left, and serve."""
+        self._service.announce()
         # Before the server: calls wait for answers that the driver's thread gives.
-        self._driver.start(core.resume())
+        self._driver.start(self._sink, self._begun.recovered.core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
         # Last, so that a start that fails leaves no thread behind, and callers are answered before
         # the import takes the processor. Without anything to continue no worker waits for this
         # manager, and the first submission would wait for the import.
-        if goes_on:
+        if self._begun.recovered.spaces:
             self._warming_up.start()
         else:
             self._service.warm_up()
-
-    def _continued(self, shared: SharedDirectory, core: Scheduler) -> tuple[Leader, RecoveredState]:
-        """Begin a term, and continue what the managers before this one have left."""
-        if not self._options.embedded:
-            leader = self._lease.claim(*_called_at(self.address))
-            return leader, recover(shared, core, leader, self._archive)
-        leader = Leader(
-            term=self._options.restarts + 1,
-            addresses=(str(self.address),),
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            cluster=self._options.run,
-        )
-        if not self._options.restarts:
-            return leader, RecoveredState(core)
-        return leader, recover_run(shared, core, leader, self._archive)
 
     @property
     def address(self) -> Address:
@@ -198,8 +167,9 @@ class Manager:
         # Callers first, then what they wait for: the waits of long polls end before the server
         # stops, or it would wait for them; the lock is released last, when nothing writes any more.
         self._warming_up.cancel()
-        self._close_metrics()
-        self._closing.set()
+        if self._metrics is not None:
+            self._metrics.close()
+        self._begun.closing.set()
         self._driver.end_waits()
         if self._options.embedded:
             with suppress(DownpourError):
@@ -210,14 +180,10 @@ class Manager:
         self._roster.close()
         self._service.withdraw()
         if not self._options.embedded:
-            self._lease.release()
+            self._begun.lease.release()
         # `cancel` does not stop an import that has begun.
         if self._warming_up.is_alive():
             self._warming_up.join()
-
-    def _close_metrics(self) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
 
     def look_around(self) -> None:
         """Check the shared directory for changes by other processes; called once a second.
@@ -225,16 +191,101 @@ class Manager:
         The manager ends if a later one has taken over, which happens where a network file system
         has lost its lock. Experiments whose folder was removed are marked as held up.
         """
-        self._runner.look()
+        self._spaces.look()
         try:
             self._raise_if_replaced()
         except SharedDirectoryError as error:
             self._on_death(error)
 
     def _raise_if_replaced(self) -> None:
-        if not self._options.embedded and not self._lease.is_leader:
+        if not self._options.embedded and not self._begun.lease.is_leader:
             reason = "another manager has taken over; this one ends"
-            raise SharedDirectoryError(self._lease.root, reason)
+            raise SharedDirectoryError(self._begun.lease.root, reason)
+
+
+def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -> Manager:
+    """Open the shared directory, continue its experiments, bind the port and serve.
+
+    The term begins before the journals are read. A former leader that does not know that it was
+    replaced may still write, but what it writes after that does not count.
+
+    Args:
+        options: where to listen, and what to use.
+        on_death: called with the reason if the manager ends by itself.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be used, or another manager leads it.
+        SpecError: a port is in use, a credential is wrong, the port would be open to other
+            machines without credentials, or the predictor's file is invalid.
+    """
+    trust = Trust.load(options.credentials)
+    predictor = pretrained(Path(options.predictor) if options.predictor else None)
+    closing = Event()
+    shared = _shared_directory(options, closing)
+    lease, archive = Lease(shared), Archive(shared)
+    if not options.embedded:
+        lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
+    with ExitStack() as undoing:
+        undoing.callback(lease.release)
+        # Before the term begins, because the term's file names the port; it serves later.
+        listener = undoing.enter_context(listen(options.host, options.port, trust))
+        address = Address(*listener.getsockname()[:2])
+        metrics_listener = None
+        if options.metrics_port is not None:
+            metrics_listener = undoing.enter_context(
+                listen(address.host, options.metrics_port, trust, "metrics_port")
+            )
+        leader, recovered = _continued(options, shared, lease, archive, address)
+        begun = _Begun(
+            trust=trust,
+            forecaster=Forecaster(predictor, always=True),
+            shared=shared,
+            closing=closing,
+            lease=lease,
+            archive=archive,
+            leader=leader,
+            recovered=recovered,
+            listener=listener,
+            metrics_listener=metrics_listener,
+        )
+        manager = Manager(options, begun, on_death)
+        manager.start()
+        undoing.pop_all()
+    return manager
+
+
+def _shared_directory(options: ManagerOptions, closing: Event) -> SharedDirectory:
+    """Open it, with the options' timeouts; closing the manager ends its retries."""
+    return replace(
+        open_location(options.shared, create=True),
+        patience_seconds=options.patience_seconds * options.patience,
+        away_seconds=_AWAY_SECONDS * options.patience,
+        sleep=closing.wait,
+    )
+
+
+def _continued(
+    options: ManagerOptions,
+    shared: SharedDirectory,
+    lease: Lease,
+    archive: Archive,
+    address: Address,
+) -> tuple[Leader, RecoveredState]:
+    """Begin a term, and continue what the managers before this one have left."""
+    core = Scheduler(SchedulerOptions(patience=options.patience))
+    if not options.embedded:
+        leader = lease.claim(*_called_at(address))
+        return leader, recover(shared, core, leader, archive)
+    leader = Leader(
+        term=options.restarts + 1,
+        addresses=(str(address),),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        cluster=options.run,
+    )
+    if not options.restarts:
+        return leader, RecoveredState(core)
+    return leader, recover_run(shared, core, leader, archive)
 
 
 def run_manager(
@@ -249,14 +300,14 @@ def run_manager(
     Raises:
         StoreError: the shared directory cannot be used any more; the next manager continues.
         FailStop: a defect has ended the manager; the next one continues from the journal.
-        SpecError: as `Manager`.
+        SpecError: as `start_manager`.
     """
     # A SimpleQueue, because its `put` is reentrant: a signal handler that sets an Event deadlocks
     # if it interrupts this thread while that holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
     _allow_many_files()
-    manager = Manager(options, stop.put)
+    manager = start_manager(options, stop.put)
     try:
         on_leaving(lambda _: stop.put(None))
         on_interrupt(lambda: stop.put(None))

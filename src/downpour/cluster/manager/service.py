@@ -31,13 +31,13 @@ from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.claims import check_snapshot, check_update, check_work, credible
-from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.connection_monitor import ConnectionMonitor
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster, membership_log
 from downpour.cluster.manager.start_file import with_checksums
 from downpour.cluster.manager.workspace import Workspace, open_workspace
+from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.manager import heartbeat_reply
 from downpour.core.resolve import resolve
 from downpour.core.scheduler import events as on
@@ -72,7 +72,7 @@ _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
 class ManagerHandler:
-    """Handles the calls of the Manager service over a driver and its command runner."""
+    """Handles the calls of the Manager service over a driver and the workspaces of experiments."""
 
     def __init__(
         self,
@@ -80,17 +80,18 @@ class ManagerHandler:
         trust: Trust,
         shared: SharedDirectory,
         driver: Driver,
-        runner: CommandRunner,
+        spaces: Workspaces,
         roster: Roster,
         archive: Archive,
+        leader: Leader,
     ) -> None:
         self._options = options
         self._trust = trust
-        self._leader: Leader | None = None
+        self._leader = leader
         self._submitting = Lock()
         self._shared = shared
         self._driver = driver
-        self._runner = runner
+        self._spaces = spaces
         self._roster = roster
         self._archive = archive
         self._connection_monitor = ConnectionMonitor(roster, trust, self._lose)
@@ -98,9 +99,8 @@ class ManagerHandler:
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
 
-    def announce(self, leader: Leader) -> None:
+    def announce(self) -> None:
         """Publish the file whose content proves that a worker sees the same folder."""
-        self._leader = leader
         self._announced = self._shared.announce(self._presence)
 
     def withdraw(self) -> None:
@@ -125,7 +125,7 @@ class ManagerHandler:
             presence_file=self._announced.name if self._announced is not None else "",
             heartbeat_seconds=self._options.heartbeat_seconds,
             patience=self._options.patience,
-            term=self._runner.term,
+            term=self._leader.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -276,7 +276,7 @@ class ManagerHandler:
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.
-        self._runner.open(self._opened(experiment, resolved))
+        self._spaces.add(self._opened(experiment, resolved))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
@@ -396,13 +396,13 @@ class ManagerHandler:
                 return
 
     def _check_known(self, experiment: str) -> None:
-        here = self._runner.space(experiment) or self._archive.summary(experiment)
+        here = self._spaces.get(experiment) or self._archive.summary(experiment)
         if here is None:
             raise Refused("experiment", f"no experiment '{experiment}'; `downpour list` names them")
 
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
-        space = self._runner.space(experiment)
+        space = self._spaces.get(experiment)
         record = space.record if space is not None else self._archive.record(experiment)
         if record is None:
             raise Refused("experiment", f"{experiment} has no record that could be read")
@@ -410,7 +410,7 @@ class ManagerHandler:
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
         """Add the reason to the summary of an experiment whose folder was removed."""
-        space = self._runner.space(summary.experiment)
+        space = self._spaces.get(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
             return summary
         what = "it" if self._shared.bucket is None else "them"

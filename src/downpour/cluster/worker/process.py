@@ -164,7 +164,8 @@ def _measured(
     """Make the endpoint of metrics, if there is a port for it; it does not serve yet."""
     if options.metrics_port is None:
         return None
-    return MetricsEndpoint(metrics, host, options.metrics_port, trust)
+    listener = listen(host, options.metrics_port, trust, "metrics_port")
+    return MetricsEndpoint(metrics, listener, trust)
 
 
 def _obey_signals(agent: WorkerAgent, drain_seconds: float) -> None:

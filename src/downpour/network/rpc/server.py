@@ -79,12 +79,13 @@ class Server:
         limits: Limits | None = None,
         trust: Trust = OPEN,
         on_end: Callable[[], None] = lambda: None,
+        listener: socket.socket | None = None,
     ) -> None:
         self._processor = processor
         self._limits = limits or Limits()
         self._trust = trust
         self._on_end = on_end
-        self._listener = listen(host, port, trust)
+        self._listener = listener or listen(host, port, trust)
         self.address = Address(*self._listener.getsockname()[:2])
         self._changed = Condition()
         self._connections: dict[Thread, frames.Channel] = {}

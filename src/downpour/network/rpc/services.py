@@ -8,6 +8,7 @@ from many threads at once.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, get_type_hints
@@ -108,16 +109,18 @@ def serve_manager(
     limits: Limits | None = None,
     trust: Trust = OPEN,
     on_end: Callable[[], None] = lambda: None,
+    listener: socket.socket | None = None,
 ) -> Server:
     """Return the server of a manager, bound to its port; it answers once it is started.
 
-    `on_end` is called when a connection has ended, in the thread that ran its calls.
+    `on_end` is called when a connection has ended, in the thread that ran its calls. A `listener`
+    is a socket that listens at the address already.
 
     Raises:
         SpecError: the port is in use or not allowed, the host is not of this machine, or other
             machines could connect without credentials.
     """
-    return _server(service, ManagerService, Manager, (host, port, limits, trust, on_end))
+    return _server(service, ManagerService, Manager, (host, port, limits, trust, on_end, listener))
 
 
 def serve_worker(

@@ -1,0 +1,49 @@
+"""The threads of a manager's commands: a lane for each kind, as `core/node/effects.py` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from downpour.cluster.manager.ordered_calls import OrderedCalls
+from downpour.cluster.manager.serial_executor import SerialExecutor
+
+CALLS_AT_ONCE = 8
+"""Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
+
+_CLOSING_SECONDS = 30.0
+"""For work that runs when the manager ends: its result is lost, and the next manager repeats it."""
+
+Job = Callable[[], None]
+
+
+class Lanes:
+    """Calls to workers, work on parameters, evaluations beside it, and preparations."""
+
+    def __init__(self) -> None:
+        self._calls = OrderedCalls(CALLS_AT_ONCE)
+        self._works = SerialExecutor("work")
+        self._evaluations = SerialExecutor("evaluation")
+
+    def call(self, worker: str, job: Job) -> None:
+        """Call a worker, after all earlier calls to it."""
+        self._calls.submit(worker, job)
+
+    def work(self, job: Job) -> None:
+        """Work, after all earlier work."""
+        self._works.submit(job)
+
+    def beside(self, job: Job) -> None:
+        """Evaluate, beside the work."""
+        self._evaluations.submit(job)
+
+    def alone(self, job: Job) -> None:
+        """Begin at once, in a thread of its own."""
+        lane = SerialExecutor("preparation")
+        lane.submit(job)
+        lane.finish()
+
+    def close(self) -> None:
+        """Wait for what is running, and begin nothing more."""
+        self._calls.close()
+        self._works.close(_CLOSING_SECONDS)
+        self._evaluations.close(_CLOSING_SECONDS)

@@ -1,0 +1,47 @@
+"""What a driver hands the consequences of events to: persistence, forecasts, and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.persistence import Persistence
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.predictor.forecaster import Forecaster
+
+
+class ManagerSink:
+    """The command sink of a real manager.
+
+    Args:
+        persistence: makes durable what happened.
+        forecaster: forecasts how long workers take, and learns from what happens.
+        runner: carries commands out.
+    """
+
+    def __init__(
+        self, persistence: Persistence, forecaster: Forecaster, runner: CommandRunner
+    ) -> None:
+        self._persistence = persistence
+        self._forecaster = forecaster
+        self._runner = runner
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Return new forecasts, if there are any; see `Forecaster`."""
+        return self._forecaster.forecasts(at_seconds)
+
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
+        self._forecaster.follow(core, event, output)
+        return self._persistence.keep(core, event, output)
+
+    def commit(self) -> None:
+        """Make it durable; see `Persistence`."""
+        self._persistence.commit()
+
+    def carry_out(self, commands: Sequence[do.Command]) -> None:
+        """Start the commands."""
+        for command in commands:
+            self._runner.start(command)
