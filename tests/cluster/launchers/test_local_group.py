@@ -11,8 +11,9 @@ from threading import Event
 import pytest
 
 from downpour.cluster.launchers.local_group import numbered
+from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager, start_manager
+from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.network.rpc import ManagerClient, Status
 

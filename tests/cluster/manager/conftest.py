@@ -16,8 +16,9 @@ import pytest
 
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.base.version import VERSION
+from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import Manager, start_manager
+from downpour.cluster.manager.process import start_manager
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, attempt_name, decode, encode
 from downpour.learning.training.epoch_order import part_of

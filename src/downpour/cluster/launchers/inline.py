@@ -21,7 +21,7 @@ from downpour.cluster.launchers.logs import new_log
 from downpour.host.credentials import Credentials
 
 if TYPE_CHECKING:
-    from downpour.cluster.manager.process import Manager
+    from downpour.cluster.manager.manager import Manager
     from downpour.cluster.worker.agent import WorkerAgent
 
 log = logging.getLogger(__name__)

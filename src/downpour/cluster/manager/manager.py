@@ -1,0 +1,184 @@
+"""A running manager: its parts, how it begins to serve, and the order in which it ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Timer
+
+from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.persistence import Persistence
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.service import ManagerHandler
+from downpour.cluster.manager.sink import ManagerSink
+from downpour.cluster.manager.takeover import RecoveredState
+from downpour.cluster.manager.workspaces import Workspaces
+from downpour.core.node.answers import Answers
+from downpour.files.store import SharedDirectory
+from downpour.files.store.leaders import Leader
+from downpour.files.store.lease import Lease
+from downpour.network.metrics import MetricsEndpoint
+from downpour.network.rpc import Address, Trust, serve_manager
+from downpour.predictor.forecaster import Forecaster
+
+_WARM_UP_SECONDS = 5.0
+"""The delay after which a manager that continues experiments imports torch, if nothing did yet."""
+AWAY_SECONDS = 60.0
+"""How long the shared directory may be gone or full, at a patience of 1. Workers retry for five
+minutes (`cluster/worker/task_runner.py`), so that what they have trained outlasts a restart of the
+manager."""
+OnDeath = Callable[[DownpourError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a manager has before it serves: a term, what it continues, and where it listens."""
+
+    trust: Trust
+    forecaster: Forecaster
+    shared: SharedDirectory
+    closing: Event
+    lease: Lease
+    archive: Archive
+    leader: Leader
+    recovered: RecoveredState
+    listener: socket.socket
+    metrics_listener: socket.socket | None
+
+
+class Manager:
+    """A running manager, as `start_manager` makes it; `close` stops it."""
+
+    def __init__(self, options: ManagerOptions, begun: Begun, on_death: OnDeath) -> None:
+        self._options = options
+        self._begun = begun
+        self._on_death = on_death
+        core, shared, archive = begun.recovered.core, begun.shared, begun.archive
+        away_seconds = AWAY_SECONDS * options.patience
+        self._driver = Driver(
+            core,
+            patience_seconds=away_seconds,
+            on_death=on_death,
+            check_leader=self._raise_if_replaced,
+        )
+        self._roster = Roster()
+        answers = Answers(self._driver.post, lambda: self._driver.now_seconds)
+        self._spaces = Workspaces(begun.recovered.spaces, answers, away_seconds)
+        self._runner = CommandRunner(
+            self._spaces,
+            self._roster,
+            archive,
+            answers,
+            term=begun.leader.term,
+            data_dir=Path(options.data_dir) if options.data_dir else None,
+            rehearses=not options.embedded,
+            on_death=on_death,
+        )
+        persistence = Persistence(self._spaces, self._roster, archive, begun.recovered.next_order)
+        persistence.recorder.go_on(dict(begun.recovered.submitted_at))
+        self._sink = ManagerSink(persistence, begun.forecaster, self._runner)
+        self._service = ManagerHandler(
+            options,
+            begun.trust,
+            shared,
+            self._driver,
+            self._spaces,
+            self._roster,
+            archive,
+            begun.leader,
+        )
+        self._server = serve_manager(
+            self._service,
+            options.host,
+            options.port,
+            trust=begun.trust,
+            on_end=self._service.connection_ended,
+            listener=begun.listener,
+        )
+        self._metrics: MetricsEndpoint | None = None
+        if begun.metrics_listener is not None:
+            counters = persistence.recorder.counters
+            source = ManagerMetrics(
+                self._driver, archive, counters, self._spaces, begun.leader.term
+            )
+            self._metrics = MetricsEndpoint(source, begun.metrics_listener, begun.trust)
+        # Later, because the import of torch takes 1 to 3 s and slows down every other thread:
+        # workers of an experiment that continues come back first.
+        self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
+
+    def start(self) -> None:
+        """Go on with what earlier managers have left, and serve."""
+        self._service.announce()
+        # Before the server: calls wait for answers that the driver's thread gives.
+        self._driver.start(self._sink, self._begun.recovered.core.resume())
+        self._server.start()
+        if self._metrics is not None:
+            self._metrics.start()
+        # Last, so that a start that fails leaves no thread behind, and callers are answered before
+        # the import takes the processor. Without anything to continue no worker waits for this
+        # manager, and the first submission would wait for the import.
+        if self._begun.recovered.spaces:
+            self._warming_up.start()
+        else:
+            self._service.warm_up()
+
+    @property
+    def address(self) -> Address:
+        """The address at which the manager serves."""
+        return self._server.address
+
+    @property
+    def metrics_url(self) -> str:
+        """The URL of the metrics; empty if they are not served."""
+        return self._metrics.url if self._metrics is not None else ""
+
+    def close(self) -> None:
+        """Stop serving and wait for what is running.
+
+        The next manager continues the experiments; those of an embedded manager are cancelled.
+        """
+        # Callers first, then what they wait for: the waits of long polls end before the server
+        # stops, or it would wait for them; the lock is released last, when nothing writes any more.
+        self._warming_up.cancel()
+        if self._metrics is not None:
+            self._metrics.close()
+        self._begun.closing.set()
+        self._driver.end_waits()
+        if self._options.embedded:
+            with suppress(DownpourError):
+                self._service.cancel_all("the run was stopped")
+        self._server.stop()
+        self._driver.stop()
+        self._runner.close()
+        self._roster.close()
+        self._service.withdraw()
+        if not self._options.embedded:
+            self._begun.lease.release()
+        # `cancel` does not stop an import that has begun.
+        if self._warming_up.is_alive():
+            self._warming_up.join()
+
+    def look_around(self) -> None:
+        """Check the shared directory for changes by other processes; called once a second.
+
+        The manager ends if a later one has taken over, which happens where a network file system
+        has lost its lock. Experiments whose folder was removed are marked as held up.
+        """
+        self._spaces.look()
+        try:
+            self._raise_if_replaced()
+        except SharedDirectoryError as error:
+            self._on_death(error)
+
+    def _raise_if_replaced(self) -> None:
+        if not self._options.embedded and not self._begun.lease.is_leader:
+            reason = "another manager has taken over; this one ends"
+            raise SharedDirectoryError(self._begun.lease.root, reason)
