@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,47 +16,32 @@ from threading import Lock
 
 from downpour.base.devices import trained_on
 from downpour.base.errors import (
-    DownpourError,
-    IncompatiblePeer,
     Refused,
-    SharedDirectoryError,
     SpecError,
     StoreError,
 )
-from downpour.base.labels import checked_labels
-from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
-from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.claims import check_snapshot, check_update, check_work, credible
-from downpour.cluster.manager.connection_monitor import ConnectionMonitor
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster, membership_log
+from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.start_file import with_checksums
+from downpour.cluster.manager.worker_calls import WorkerCalls
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.manager.workspaces import Workspaces
-from downpour.core.node.manager import heartbeat_reply
 from downpour.core.resolve import resolve
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.records.record import RecordReader
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.leaders import Leader
-from downpour.files.store.presence import Presence
 from downpour.learning.factory_code import fixed_code
 from downpour.learning.tasks import check_named
-from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient
+from downpour.network.rpc import Trust
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
-    Heartbeat,
-    HeartbeatReply,
-    ManagerInfo,
     RecordPage,
-    Registered,
-    Registration,
     Status,
 )
 
@@ -65,14 +49,13 @@ log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
 """Of a long poll. Each holds a thread of the server, so a client asks again instead."""
-_NAME_CHARACTERS_MAX = 64
 _SPEC_BYTES_MAX = 2**20
 # It ends the experiment's identifier, which names a folder.
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
-class ManagerHandler:
-    """Handles the calls of the Manager service over a driver and the workspaces of experiments."""
+class ManagerHandler(WorkerCalls):
+    """Handles the calls of clients as well, over a driver and the workspaces of experiments."""
 
     def __init__(
         self,
@@ -85,133 +68,10 @@ class ManagerHandler:
         archive: Archive,
         leader: Leader,
     ) -> None:
-        self._options = options
-        self._trust = trust
-        self._leader = leader
+        super().__init__(options, trust, shared, driver, roster, leader)
         self._submitting = Lock()
-        self._shared = shared
-        self._driver = driver
         self._spaces = spaces
-        self._roster = roster
         self._archive = archive
-        self._connection_monitor = ConnectionMonitor(roster, trust, self._lose)
-        self._numeric_class: NumericClass | None = None
-        self._presence = secrets.token_hex(16)
-        self._announced: Presence | None = None
-
-    def announce(self) -> None:
-        """Publish the file whose content proves that a worker sees the same folder."""
-        self._announced = self._shared.announce(self._presence)
-
-    def withdraw(self) -> None:
-        """Remove the presence file."""
-        if self._announced is not None:
-            self._announced.withdraw()
-
-    def warm_up(self) -> None:
-        """Import torch, which takes 1 to 3 s, so that the first submission need not wait for it."""
-        import downpour.cluster.manager.global_model  # noqa: F401 - for what it imports
-        from downpour.learning.training.numeric_class import numeric_class
-
-        self._numeric_class = numeric_class("cpu")
-
-    # Workers
-
-    def describe(self) -> ManagerInfo:
-        """Return what a worker must know before it registers."""
-        return ManagerInfo(
-            protocol=PROTOCOL,
-            version=VERSION,
-            presence_file=self._announced.name if self._announced is not None else "",
-            heartbeat_seconds=self._options.heartbeat_seconds,
-            patience=self._options.patience,
-            term=self._leader.term,
-        )
-
-    def register_worker(self, registration: Registration) -> Registered:
-        """Register a worker, after checking its version, its shared directory and its address."""
-        self._check(registration)
-        address = Address(registration.host, registration.port)
-        client = WorkerClient(address, trust=self._trust)
-        try:
-            # Before it is entered: a worker that cannot be called would be assigned a task and then
-            # be lost.
-            _call_back(client, registration.name)
-        except DownpourError:
-            client.close()
-            raise
-        # Before the event, because the assignments that follow from it look up the address here.
-        worker = self._roster.enter(registration, client)
-        self._warn_of_mixture(worker, registration)
-        joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
-        self._driver.post(joined).result()
-        # Now, and not at the first heartbeat: a worker that dies in between closes this connection.
-        self._connection_monitor.heard(worker)
-        membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
-        return Registered(worker=worker)
-
-    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Note that a worker is alive; the reply names attempts that it should stop."""
-        self._connection_monitor.heard(heartbeat.worker)
-        event = on.HeartbeatReceived(
-            at_seconds=self._now,
-            worker=heartbeat.worker,
-            running=credible(heartbeat.running),
-            system=heartbeat.system,
-            process=heartbeat.process,
-        )
-        # Not waited for: nothing of a heartbeat is journaled. The question behind it in the queue
-        # is answered after it was taken in.
-        self._driver.post(event)
-        worker, running = heartbeat.worker, heartbeat.running
-        answer = self._driver.ask(
-            lambda core: heartbeat_reply(
-                core, worker, running, can_call=self._roster.get(worker) is not None
-            )
-        )
-        return HeartbeatReply(**answer._asdict())
-
-    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Accept an update; when this returns, the update counts or is known not to be needed."""
-        check_update(attempt, update)
-        self._driver.ask(lambda core: check_work(core, attempt, update))
-        event = on.UpdatePublished(
-            at_seconds=self._now, worker=worker, attempt=attempt, update=update
-        )
-        self._driver.post(event).result()
-
-    def report_failure(
-        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
-    ) -> None:
-        """Note that an attempt has failed."""
-        event = on.AttemptFailed(
-            at_seconds=self._now, worker=worker, attempt=attempt, failure=kind, reason=reason
-        )
-        self._driver.post(event).result()
-
-    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Accept an attempt's last snapshot; when this returns, another worker can continue it."""
-        check_snapshot(attempt, snapshot)
-        event = on.HandedOver(
-            at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
-        )
-        self._driver.post(event).result()
-
-    def leave(self, worker: str, reason: str) -> None:
-        """Unregister a worker."""
-        self._driver.post(
-            on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
-        ).result()
-
-    def connection_ended(self) -> None:
-        """Check whether the worker of this thread's connection, which has ended, is dead."""
-        self._connection_monitor.connection_ended()
-
-    def _lose(self, worker: str, reason: str) -> None:
-        log.info("%s is lost: %s", worker, reason)
-        self._driver.post(on.WorkerLost(at_seconds=self._now, worker=worker, reason=reason))
-
-    # Clients
 
     def submit(self, spec: str, request: str) -> str:
         """Accept an experiment, unless the request was accepted before.
@@ -363,38 +223,6 @@ class ManagerHandler:
                 next_line = from_line + len(lines)
                 return RecordPage(lines=tuple(lines), next_line=next_line, experiment=summary)
 
-    # Small helpers
-
-    @property
-    def _now(self) -> float:
-        return self._driver.now_seconds
-
-    def _check(self, registration: Registration) -> None:
-        if registration.protocol != PROTOCOL:
-            raise IncompatiblePeer(
-                f"the manager runs downpour {VERSION} (protocol {PROTOCOL}), the worker "
-                f"{registration.version} (protocol {registration.protocol}): install the same "
-                "version on both"
-            )
-        name = registration.name
-        if not (name.isprintable() and 1 <= len(name) <= _NAME_CHARACTERS_MAX):
-            accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
-            raise SpecError("name", name, accepted)
-        checked_labels(registration.labels)
-        # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
-        if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
-            raise SharedDirectoryError(
-                self._shared.where, "is not the folder that the worker sees under its --shared"
-            )
-
-    def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
-        """Warn if a worker computes other bits than the rest: runs are not repeatable then."""
-        for other in filter(None, map(self._roster.get, self._roster.names())):
-            if other.registration.numeric_class != registration.numeric_class:
-                theirs, its = other.registration.numeric_class, registration.numeric_class
-                log.warning("%s computes with %s, others with %s", worker, its, theirs)
-                return
-
     def _check_known(self, experiment: str) -> None:
         here = self._spaces.get(experiment) or self._archive.summary(experiment)
         if here is None:
@@ -422,18 +250,6 @@ class ManagerHandler:
         return archived or self._driver.ask(
             lambda core: views.summary(core.state.experiments[experiment])
         )
-
-
-def _call_back(client: WorkerClient, name: str) -> None:
-    """Raise Refused unless the worker of that name answers at its address."""
-    accepted = "it must be an address at which the manager reaches this worker"
-    try:
-        answered = client.ping().name
-    except DownpourError as error:
-        reason = f"the manager cannot call back at {client.address} ({error})"
-        raise Refused("advertise", f"{reason}; {accepted}") from None
-    if answered != name:
-        raise Refused("advertise", f"{answered} answers at {client.address}; {accepted}")
 
 
 def _new_name(name: str, request: str) -> str:
