@@ -10,6 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # The slow tests that only calculate share the cores; the others start clusters that take all of them.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/simulator tests/core/node
 
+# WING=core takes the tests of one wing, WING=core/modes those of a room in it.
+ONLY := $(addprefix tests/,$(WING))
+
 # What reaches the core, whose coverage pyproject.toml asks for.
 DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec_file.py \
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
@@ -41,15 +44,15 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: venv  ## Run the quick tests
-	$(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal
+test: venv  ## Run the quick tests (WING=core: those of one wing)
+	$(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of the layers that decide
 	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
 
-test-slow: venv  ## Run the slow tests alone
-	$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS)
-	$(BIN)/pytest -m slow -rs -n 2 --dist loadscope $(addprefix --ignore=,$(CALCULATIONS)) || [ $$? -eq 5 ]  # 5: there are none
+test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
+	$(if $(WING),,$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS))
+	$(BIN)/pytest -m slow -rs -n 2 --dist loadscope $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

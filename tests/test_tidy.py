@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -58,41 +59,60 @@ class Source:
         self.room = "/".join(parts[:2])
         self.module = ".".join(["downpour", *(part for part in parts if part != "__init__")])
 
-    def imports(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that the file says, walked through once for all rules."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> list[tuple[int, str]]:
         """Every import as (line, dotted name); `from a import b` is named "a.b"."""
-        for node in ast.walk(self.tree):
+        found = []
+        for node in self.nodes:
             if isinstance(node, ast.Import):
-                yield from ((node.lineno, alias.name) for alias in node.names)
+                found += [(node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+        return found
 
     def imports_at_once(self) -> Iterator[tuple[int, str]]:
         """The imports that happen when the module is imported."""
         later: set[int] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             if isinstance(node, ast.stmt) and (checked or isinstance(node, FUNCTIONS)):
                 later.update(range(node.lineno, (node.end_lineno or 0) + 1))
-        yield from ((line, name) for line, name in self.imports() if line not in later)
+        yield from ((line, name) for line, name in self.imports if line not in later)
 
-    def calls(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def calls(self) -> list[tuple[int, str]]:
         """Every call as (line, text)."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                yield node.lineno, ast.unparse(node)
+        found = [node for node in self.nodes if isinstance(node, ast.Call)]
+        return [(node.lineno, ast.unparse(node)) for node in found]
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function and method."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS))
+        return (node for node in self.nodes if isinstance(node, FUNCTIONS))
 
     def at(self, line: int, what: str) -> str:
         """Say where something is."""
         return f"{self.name}:{line}: {what}"
 
 
-SOURCES = [Source(path) for path in sorted(PACKAGE.rglob("*.py")) if "generated" not in path.parts]
-TESTS = [Source(path) for path in sorted((ROOT / "tests").rglob("*.py"))]
-MODULES = {source.module: source for source in SOURCES}
+class Code:
+    """All that is read: the package, without what Thrift generates, and its tests."""
+
+    def __init__(self) -> None:
+        package = [path for path in sorted(PACKAGE.rglob("*.py")) if "generated" not in path.parts]
+        self.sources = [Source(path) for path in package]
+        self.tests = [Source(path) for path in sorted((ROOT / "tests").rglob("*.py"))]
+        self.modules = {source.module: source for source in self.sources}
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    """Read by the process that checks it, and not whenever tests are collected."""
+    return Code()
 
 
 def allowed() -> dict[str, set[str]]:
@@ -115,14 +135,14 @@ def hold(wrong: list[str]) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_wings_import_only_what_the_table_says() -> None:
+def test_wings_import_only_what_the_table_says(code: Code) -> None:
     """Lazily or not; and no wing is missing in the table."""
     may = allowed()
     assert "base" in may["core"] <= may["cli"], "the table was not understood"
-    inside = [source for source in SOURCES if source.wing not in ENTRANCES]
+    inside = [source for source in code.sources if source.wing not in ENTRANCES]
     wrong = [source.at(1, "not in the table") for source in inside if source.wing not in may]
     for source in (source for source in inside if source.wing in may):
-        for line, name in source.imports():
+        for line, name in source.imports:
             target = name.split(".")[1] if name.startswith("downpour.") else source.wing
             if target != source.wing and target not in may[source.wing]:
                 wrong.append(source.at(line, f"{source.wing} must not import {target}"))
@@ -130,68 +150,70 @@ def test_wings_import_only_what_the_table_says() -> None:
 
 
 @pytest.mark.parametrize("unit", ["module", "room"])
-def test_nothing_is_imported_in_a_circle(unit: str) -> None:
+def test_nothing_is_imported_in_a_circle(code: Code, unit: str) -> None:
     """Neither files nor rooms, by no import at all; a room is a folder or a file of a wing."""
     order = TopologicalSorter[str]()
-    for source in (source for source in SOURCES if source.wing not in ENTRANCES):
-        for _, name in source.imports():
-            target = next((MODULES[one] for one in _prefixes(name) if one in MODULES), source)
+    for source in (source for source in code.sources if source.wing not in ENTRANCES):
+        for _, name in source.imports:
+            target = next(
+                (code.modules[one] for one in _prefixes(name) if one in code.modules), source
+            )
             if getattr(target, unit) != getattr(source, unit):
                 order.add(getattr(source, unit), getattr(target, unit))
     order.prepare()
 
 
-def test_imports_are_absolute() -> None:
+def test_imports_are_absolute(code: Code) -> None:
     """Relative imports would slip past the table."""
     hold(
         [
             source.at(node.lineno, "relative import")
-            for source in SOURCES
-            for node in ast.walk(source.tree)
+            for source in code.sources
+            for node in source.nodes
             if isinstance(node, ast.ImportFrom) and node.level
         ]
     )
 
 
-def test_pure_layers_touch_nothing() -> None:
+def test_pure_layers_touch_nothing(code: Code) -> None:
     """No clock, global randomness, files, threads, logging, Thrift or torch in the pure wings."""
     impure = re.compile(r"(open|print|input)\(|(np|numpy)\.random\.(?!default_rng\(\S)[a-z]")
     wrong = []
-    for source in (source for source in SOURCES if source.wing in PURE):
-        wrong += [source.at(n, i) for n, i in source.imports() if IMPURE.match(i)]
-        wrong += [source.at(n, call) for n, call in source.calls() if impure.match(call)]
+    for source in (source for source in code.sources if source.wing in PURE):
+        wrong += [source.at(n, i) for n, i in source.imports if IMPURE.match(i)]
+        wrong += [source.at(n, call) for n, call in source.calls if impure.match(call)]
     hold(wrong)
 
 
-def test_heavy_and_foreign_modules_stay_where_they_belong() -> None:
+def test_heavy_and_foreign_modules_stay_where_they_belong(code: Code) -> None:
     """Torch keeps out of the protocol, Thrift stays in rpc/, optional libraries come lazily."""
     wrong = []
-    for source in SOURCES:
+    for source in code.sources:
         banned = {"torch"} if source.wing in NO_TORCH else set()
         banned |= {"thrift"} if source.room != "network/rpc" else set()
-        wrong += [source.at(n, i) for n, i in source.imports() if i.split(".")[0] in banned]
+        wrong += [source.at(n, i) for n, i in source.imports if i.split(".")[0] in banned]
         wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in LAZY]
     hold(wrong)
 
 
-def test_pickle_is_nowhere() -> None:
+def test_pickle_is_nowhere(code: Code) -> None:
     """Neither by its own name nor inside torch.save, torch.load or NumPy."""
     hidden = re.compile(r"torch\.(save|load)\(|.*\ballow_pickle=True", re.DOTALL)
     wrong = []
-    for source in SOURCES:
+    for source in code.sources:
         wrong += [
             source.at(line, name)
-            for line, name in source.imports()
+            for line, name in source.imports
             if name.split(".")[0] in PICKLES or name in {"torch.save", "torch.load"}
         ]
-        wrong += [source.at(line, call) for line, call in source.calls() if hidden.match(call)]
+        wrong += [source.at(line, call) for line, call in source.calls if hidden.match(call)]
     hold(wrong)
 
 
-def test_files_and_functions_are_small() -> None:
+def test_files_and_functions_are_small(code: Code) -> None:
     """No file over 500 lines, no function over 60."""
     wrong = []
-    for source in SOURCES + TESTS:
+    for source in code.sources + code.tests:
         if (lines := source.text.count("\n")) > FILE_LINES_MAX:
             wrong.append(source.at(1, f"{lines} lines"))
         for function in source.functions():
@@ -201,57 +223,57 @@ def test_files_and_functions_are_small() -> None:
     hold(wrong)
 
 
-def test_every_module_opens_with_a_docstring() -> None:
+def test_every_module_opens_with_a_docstring(code: Code) -> None:
     """It says what the module decides and what it must never do."""
-    hold([s.name for s in SOURCES + TESTS if not ast.get_docstring(s.tree)])
+    hold([s.name for s in code.sources + code.tests if not ast.get_docstring(s.tree)])
 
 
-def test_every_test_says_what_must_hold() -> None:
+def test_every_test_says_what_must_hold(code: Code) -> None:
     """A test without a sentence does not say what would be broken."""
     hold(
         [
             source.at(function.lineno, function.name)
-            for source in TESTS
+            for source in code.tests
             for function in source.functions()
             if function.name.startswith("test_") and not ast.get_docstring(function)
         ]
     )
 
 
-def test_no_public_class_name_stands_for_two_things() -> None:
+def test_no_public_class_name_stands_for_two_things(code: Code) -> None:
     """A reader who meets a class by its name alone knows which one it is.
 
     Classes that Thrift generates have the names of the wire.
     """
     places: dict[str, list[str]] = {}
-    for source in SOURCES:
+    for source in code.sources:
         for node in source.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(source.at(node.lineno, node.name))
     hold([place for named in places.values() if len(named) > 1 for place in named])
 
 
-def test_every_module_is_tested() -> None:
+def test_every_module_is_tested(code: Code) -> None:
     """A test imports it, or reaches it through modules of the same wing that a test imports."""
     reached: set[str] = set()
-    ahead = [name for test in TESTS for _, name in test.imports()]
-    families = next(s for s in SOURCES if s.room == "core/families")
+    ahead = [name for test in code.tests for _, name in test.imports]
+    families = next(s for s in code.sources if s.room == "core/families")
     ahead += re.findall(r'"(downpour[\w.]+):', families.text)  # contract tests take in all members
     while ahead:
-        module = next((name for name in _prefixes(ahead.pop()) if name in MODULES), None)
+        module = next((name for name in _prefixes(ahead.pop()) if name in code.modules), None)
         if module is None or module in reached:
             continue
         reached.add(module)
-        wing = MODULES[module].wing
+        wing = code.modules[module].wing
         ahead += [
             name
-            for _, name in MODULES[module].imports()
-            if any(MODULES[p].wing == wing for p in _prefixes(name) if p in MODULES)
+            for _, name in code.modules[module].imports
+            if any(code.modules[p].wing == wing for p in _prefixes(name) if p in code.modules)
         ]
     hold(
         [
             source.name
-            for source in SOURCES
+            for source in code.sources
             if source.path.stem not in ENTRANCES and source.module not in reached
         ]
     )
