@@ -7,7 +7,8 @@ THRIFT ?= thrift
 # Tests start hundreds of processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The slow tests that only calculate share the cores; the others start clusters that take all of them.
+# The slow tests that only calculate share the cores. The others start clusters and mostly wait: for
+# imports, leases and engines, so four processes run them, on two cores as well.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/simulator tests/core/node
 
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
@@ -52,7 +53,7 @@ coverage: venv  ## Check that tests reach the lines of the layers that decide
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
 	$(if $(WING),,$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS))
-	$(BIN)/pytest -m slow -rs -n 2 --dist loadscope $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m slow -rs -n 4 --dist loadscope $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

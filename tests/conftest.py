@@ -6,6 +6,7 @@ Several processes may run them (`pytest -n`), each with folders and ports of its
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,20 +27,33 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
-_DAEMONS = {"docker", "kubernetes", "launchers", "nfs", "ray_cluster", "slurm", "ssh"}
-"""Folders whose tests start a daemon that a machine has once."""
+_DAEMONS = {
+    "docker": "docker",
+    "compose": "docker",
+    "kubernetes": "docker",
+    "slurm": "slurm",
+    "ssh": "ssh",
+    "ray": "ray",
+    "ray_cluster": "ray",
+}
+"""Whose tests start a daemon, by what their IDs say.
+
+A machine has one engine of containers, and `auto` finds whatever Ray cluster runs on it.
+"""
 
 
 class _ByFolder(LoadScopeScheduling):  # type: ignore[misc]
     """One process runs a folder's tests, and so makes what they share once.
 
-    The node IDs say the folder; groups by mark (`--dist loadgroup`) do nothing with pytest 9.2 and
+    Tests of one kind of daemon are in one group wherever they stand, so that it is started once.
+    The node IDs say both; groups by mark (`--dist loadgroup`) do nothing with pytest 9.2 and
     pytest-xdist 3.8 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        daemons = {_DAEMONS[word] for word in re.findall(r"\w+", nodeid) if word in _DAEMONS}
         folders = nodeid.partition("::")[0].split("/")[1:-1]
-        return "daemons" if _DAEMONS & set(folders) else "/".join(folders[:2])
+        return min(daemons, default="/".join(folders[:2]))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

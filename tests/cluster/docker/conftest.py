@@ -30,6 +30,7 @@ from downpour.files.spec_file import read_spec
 from downpour.host.credentials import Credentials
 from downpour.network.rpc import ManagerClient, Trust, parse_address
 from downpour.network.rpc.messages import Status
+from tests.cluster.packages import alone, installed
 
 ROOT = Path(__file__).parents[3]
 BESIDE = ROOT.parent / "shared"
@@ -214,7 +215,8 @@ def engine() -> None:
         pytest.skip("containers' addresses can be reached only on Linux")
     tool = BESIDE / "tools/docker_base.sh"
     if tool.exists() and os.geteuid() == 0 and not succeeds("docker", "inspect", BASE_IMAGE):
-        run(tool)
+        with alone():
+            run(tool)
     if not succeeds("docker", "version"):
         pytest.skip("no Docker engine answers")
 
@@ -225,8 +227,7 @@ def compose_command(engine: None) -> tuple[str, ...]:
     del engine
     known = ("docker", "compose"), ("docker-compose",)
     found = [command for command in known if succeeds(*command, "version")]
-    if not found and os.geteuid() == 0 and succeeds("apt-get", "update", "-qq"):
-        succeeds("apt-get", "install", "-qqy", "--no-install-recommends", "docker-compose")
+    if not found and installed("docker-compose"):
         found = [command for command in known if succeeds(*command, "version")]
     if not found:
         pytest.skip("neither `docker compose` nor `docker-compose` is there")

@@ -21,6 +21,8 @@ from threading import Event
 
 import psutil
 
+from tests.cluster.packages import installed
+
 PACKAGES = ("openssh-server", "openssh-client")
 PROGRAMS = ("/usr/sbin/sshd", "ssh", "ssh-keygen")
 HOSTS = ("n1", "n2", "n3")
@@ -61,29 +63,9 @@ def why_not() -> str:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a lab of ssh needs root on Linux"
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing and not _install():
+    if missing and not installed(*PACKAGES):
         return f"a lab of ssh needs {missing[0]}, and apt-get cannot install it"
     return ""
-
-
-def _install() -> bool:
-    """Install Debian's packages, which must not start a daemon of their own."""
-    policy = Path("/usr/sbin/policy-rc.d")
-    if shutil.which("apt-get") is None:
-        return False
-    made = not policy.exists()
-    if made:
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    try:
-        install = ["apt-get", "install", "-qqy", "--no-install-recommends", *PACKAGES]
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update", "-qq"], install):
-            done = subprocess.run(command, env=environment, capture_output=True, check=False)
-        return done.returncode == 0
-    finally:
-        if made:
-            policy.unlink()
 
 
 class Lab:
