@@ -34,7 +34,7 @@ class Trainer:
     spec: Spec
     folder: Path
     key: str
-    teams: list[Team]
+    networks: dict[Team, nn.Module]
 
     def alone(self) -> ShardTraining:
         """A training whose process computes all parts."""
@@ -44,9 +44,15 @@ class Trainer:
         """A training with helpers that are ready; of fewer processes than it is for, if named."""
         loaded, network = self._network()
         team = Team(loaded, network, self.folder, self.key, processes)
-        self.teams.append(team)
+        self.networks[team] = network
         team.wait_until_ready(60.0)
         return self._training(network, team), team
+
+    def going_on(self, training: ShardTraining, team: Team | None = None) -> ShardTraining:
+        """Another training, from where one is: alone, or with helpers that have trained before."""
+        other = self._training(self.networks[team], team) if team else self.alone()
+        other.restore(training.snapshot())
+        return other
 
     def _network(self) -> Any:
         loaded = load(self.spec, open_data(self.spec, self.folder, self.key))
@@ -72,9 +78,9 @@ def trainer(
 ) -> Iterator[Callable[..., Trainer]]:
     """Make a trainer of some fields; its helpers end with the test."""
     monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
-    teams: list[Team] = []
-    yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, teams)
-    for team in teams:
+    networks: dict[Team, nn.Module] = {}
+    yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, networks)
+    for team in networks:
         team.close()
 
 

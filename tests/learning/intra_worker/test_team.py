@@ -69,12 +69,23 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     ids=str,
 )
 def test_helpers_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
-    """Whatever each has of a step, also with a last batch that has fewer examples."""
+    """Whatever each has of a step, also with a last batch that has fewer examples.
+
+    None of them is left after their worker, and none ends by a signal to all processes of a
+    terminal.
+    """
     made = trainer(**fields)
     training, team = made.helped()
+    processes = [psutil.Process(pid) for pid in team.pids]
+    for one in processes:
+        one.send_signal(signal.SIGINT)
+        one.send_signal(signal.SIGTERM)
     assert same(trained(training), trained(made.alone()))
     assert team.steps_helped == 5
     assert team.is_whole
+    assert all(one.is_running() for one in processes)
+    team.close()
+    assert not any(map(psutil.pid_exists, [one.pid for one in processes]))
 
 
 @pytest.mark.parametrize(
@@ -114,13 +125,26 @@ def test_layers_and_parts_give_the_same_bytes(trainer: Make) -> None:
 
 
 @arranged
-def test_a_helper_that_is_killed_costs_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
-    """The worker computes the whole step, and trains on alone."""
+def test_another_worker_goes_on_alone_and_so_does_one_whose_helper_is_killed(
+    trainer: Make, fields: dict[str, Any]
+) -> None:
+    """With the snapshot of one that had helpers, and the other way round; no byte is lost.
+
+    The worker whose helper is killed computes the whole step, and trains on alone.
+    """
     made = trainer(**fields)
-    training, team = made.helped()
-    training.advance(2)
+    expected = trained(made.alone())
+    first, team = made.helped()
+    first.advance(2)
+    second = made.going_on(first)
+    second.advance(1)
+    third = made.going_on(second, team)
+    assert same(trained(third), expected)
+    assert team.is_whole
+    fourth = made.going_on(made.alone(), team)
+    fourth.advance(2)
     os.kill(team.pids[0], signal.SIGKILL)
-    assert same(trained(training), trained(made.alone()))
+    assert same(trained(fourth), expected)
     assert not team.is_whole
 
 
@@ -159,30 +183,3 @@ def test_a_helper_that_dies_within_a_step_costs_no_byte(
     monkeypatch.setattr(Classification, "loss", loss)
     assert same(trained(training), trained(made.alone()))
     assert not team.is_whole
-
-
-@arranged
-def test_another_worker_goes_on_without_helpers(trainer: Make, fields: dict[str, Any]) -> None:
-    """With the snapshot of one that had them, and the other way round."""
-    made = trainer(**fields)
-    first, _ = made.helped()
-    first.advance(2)
-    second = made.alone()
-    second.restore(first.snapshot())
-    second.advance(1)
-    third, _ = made.helped()
-    third.restore(second.snapshot())
-    assert same(trained(third), trained(made.alone()))
-
-
-@arranged
-def test_helpers_end_with_their_worker(trainer: Make, fields: dict[str, Any]) -> None:
-    """None is left, and none ends by a signal to all processes of a terminal."""
-    _, team = trainer(**fields).helped()
-    processes = [psutil.Process(pid) for pid in team.pids]
-    for one in processes:
-        one.send_signal(signal.SIGINT)
-        one.send_signal(signal.SIGTERM)
-    assert all(one.is_running() for one in processes)
-    team.close()
-    assert not any(map(psutil.pid_exists, [one.pid for one in processes]))
