@@ -42,23 +42,24 @@ A machine has one engine of containers, and `auto` finds whatever Ray cluster ru
 """
 
 
-class _ByFolder(LoadScopeScheduling):  # type: ignore[misc]
-    """One process runs a folder's tests, and so makes what they share once.
+class _ByRoom(LoadScopeScheduling):  # type: ignore[misc]
+    """One process runs a room's tests, and so makes what they share once.
 
-    Tests of one kind of daemon are in one group wherever they stand, so that it is started once.
-    The node IDs say both; groups by mark (`--dist loadgroup`) do nothing with pytest 9.2 and
-    pytest-xdist 3.8 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    A room is a folder or a file of a wing, as in the package. Tests of one kind of daemon are in
+    one group wherever they stand, so that it is started once. The node IDs say both; groups by mark
+    (`--dist loadgroup`) do nothing with pytest 9.2 and pytest-xdist 3.8
+    (https://github.com/pytest-dev/pytest-xdist/issues/1386).
     """
 
     def _split_scope(self, nodeid: str) -> str:
         daemons = {_DAEMONS[word] for word in re.findall(r"\w+", nodeid) if word in _DAEMONS}
-        folders = nodeid.partition("::")[0].split("/")[1:-1]
-        return min(daemons, default="/".join(folders[:2]))
+        room = nodeid.partition("::")[0].split("/")[1:3]
+        return min(daemons, default="/".join(room))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Let `--dist loadscope` mean folders."""
-    return _ByFolder(config, log) if config.getvalue("dist") == "loadscope" else None
+    """Let `--dist loadscope` mean rooms, and kinds of daemons."""
+    return _ByRoom(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,6 +20,7 @@ from downpour.learning.intra_worker.choice import (
     settled,
 )
 
+LOUD = "tests.learning.intra_worker.conftest:loud_network"
 AUTO = {"inside": "auto", "dataset": "digits", "batch_size": 32}
 
 
@@ -86,28 +87,18 @@ def test_a_training_that_is_refused_is_refused_at_once(
 
 
 @pytest.mark.slow
-def test_what_the_code_of_a_user_prints_does_not_disturb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A network that prints when it is made is measured like any other."""
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
-    told: list[str] = []
-    spec = Spec.make({**AUTO, "model": "tests.learning.intra_worker.conftest:loud_network"})
-    settled(spec, 1, tmp_path, tell=told.append)
-    assert len(told) == 6
-    assert all("ms a step" in line or "not possible" in line for line in told[:5])
-
-
-@pytest.mark.slow
 def test_a_run_measures_and_trains_with_what_it_has_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each candidate is measured or refused, and the experiment's spec has the chosen one."""
+    """Each candidate is measured or refused, and the experiment's spec has the chosen one.
+
+    The network prints whenever it is made, as the code of a user may, and disturbs nothing.
+    """
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
     caplog.set_level(logging.INFO, "downpour")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     result = downpour.run(
-        {**AUTO, "model": "mlp", "epochs": 1}, workers=1, shared=tmp_path, progress=False
+        {**AUTO, "model": LOUD, "epochs": 1}, workers=1, shared=tmp_path, progress=False
     )
     *measured, chosen = [one.message for one in caplog.records if "inside: " in one.message]
     assert len(measured) == 5
