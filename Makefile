@@ -53,7 +53,7 @@ coverage: venv  ## Check that tests reach the lines of the layers that decide
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
 	$(if $(WING),,$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS))
-	$(BIN)/pytest -m slow -rs -n 4 --dist loadscope $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m slow -rs -n 4 --dist loadscope --timeout 300 $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class TwoClusters:
     def found(self, manager: str | None, shared: Path | str | None) -> Address:
         """Return the address of the manager that answers to a user's words."""
         managers = managers_for(manager, shared, OPEN)
+        if managers._shared is not None:  # on a local disk nothing comes late
+            managers._shared = replace(managers._shared, patience_seconds=0.1)
         try:
             client = managers.first()
             managers.check(client)

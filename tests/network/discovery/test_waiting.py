@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_time_to_wait_is_one(seconds: float) -> None:
 
 def test_a_folder_that_is_not_the_managers_is_told_at_once(tmp_path: Path) -> None:
     """The file by which a worker proves that it sees the same folder never comes to this one."""
-    shared = SharedDirectory.open(tmp_path, create=True)
+    shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     looks: list[str] = []
     with pytest.raises(SharedDirectoryError):
         awaiting(PATIENCE_SECONDS, lambda: looks.append("looked"))(shared.read_presence, "none")
