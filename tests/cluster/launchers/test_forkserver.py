@@ -56,23 +56,13 @@ def news(server: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def test_what_is_started_tells_its_address_and_ends_with_the_requests(
+def test_what_cannot_start_says_why_and_what_starts_ends_with_the_requests(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """A manager answers at the address that was told, until the fork server's input ends."""
-    ask(server, ManagerOptions(shared=str(tmp_path), port=0))
-    address = news(server)["address"]
-    with ManagerClient(parse_address(address)) as client:
-        assert client.list_experiments() == ()
-    assert server.stdin is not None
-    server.stdin.close()
-    assert news(server) == {"name": "boss", "exited": 0}
+    """A mistake that the user can mend is told with status 2, and the server goes on.
 
-
-def test_what_cannot_start_says_why_and_the_server_goes_on(
-    server: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    """A mistake that the user can mend is told with status 2; the next request is served."""
+    The next manager answers at the address that was told, until the fork server's input ends.
+    """
     (tmp_path / "file").touch()
     ask(server, ManagerOptions(shared=str(tmp_path / "file"), port=0))
     told = news(server)
@@ -80,7 +70,12 @@ def test_what_cannot_start_says_why_and_the_server_goes_on(
     assert told["status"] == 2
     assert news(server) == {"name": "boss", "exited": 2}
     ask(server, ManagerOptions(shared=str(tmp_path), port=0))
-    assert "address" in news(server)
+    address = news(server)["address"]
+    with ManagerClient(parse_address(address)) as client:
+        assert client.list_experiments() == ()
+    assert server.stdin is not None
+    server.stdin.close()
+    assert news(server) == {"name": "boss", "exited": 0}
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 5000, "🙂" * 5000, "\udcff" * 5000])

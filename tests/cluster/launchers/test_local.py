@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -198,18 +197,6 @@ def test_a_child_that_a_task_leaves_behind_holds_up_nothing(
     children = [int(path.name) for path in (tmp_path / "children").iterdir()]
     assert children
     assert not [pid for pid in children if lives(pid)]
-
-
-def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
-    """The manager cannot start, and the launcher says which port is taken."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with (
-            pytest.raises(LaunchError, match=f"port = {port}") as failed,
-            LocalCluster(LaunchPlan(options(tmp_path, port), workers=1)),
-        ):
-            pass
-    assert failed.value.exit_status == 2
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
