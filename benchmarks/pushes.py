@@ -86,16 +86,16 @@ def measure(where: str, parent: Path, workers: int, turns: int, seconds: float) 
         for number in range(workers):
             stack.enter_context(sleeping_worker(f"pusher-{number}", address, pusher.run, shared))
         running = client.submit(experiment(folder, workers))
-        record = shared / "experiments" / running / "record.jsonl"
-        _wait_for_versions(record, pusher, 2 * workers)
+        log = shared / "experiments" / running
+        _wait_for_versions(log, pusher, 2 * workers)
         for _ in range(turns):
             raws.append(_raw(folder, _size_of(shared, running), seconds / 2))
-            before, cpu, began = _versions(record), _cpu(process), time.perf_counter()
+            before, cpu, began = _versions(log), _cpu(process), time.perf_counter()
             pusher.open.set()
             time.sleep(seconds)
             pusher.open.clear()
             time.sleep(0.1)  # those that are under way
-            count, spent = _versions(record) - before, spent + _cpu(process) - cpu
+            count, spent = _versions(log) - before, spent + _cpu(process) - cpu
             rates.append(count / (time.perf_counter() - began))
             pushed += count
         client.cancel(running)
@@ -130,16 +130,16 @@ def experiment(folder: Path, shards: int) -> downpour.Spec:
     )
 
 
-def _wait_for_versions(record: Path, pusher: Pusher, count: int) -> None:
+def _wait_for_versions(log: Path, pusher: Pusher, count: int) -> None:
     pusher.open.set()
-    while not record.exists() or _versions(record) < count:
+    while _versions(log) < count:
         time.sleep(0.05)
     pusher.open.clear()
     time.sleep(0.5)
 
 
-def _versions(record: Path) -> int:
-    return record.read_bytes().count(b'"aggregated"')
+def _versions(log: Path) -> int:
+    return sum(path.read_bytes().count(b'"kind":"aggregated"') for path in log.glob("journal-*"))
 
 
 def _size_of(shared: Path, running: str) -> int:

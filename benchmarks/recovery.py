@@ -11,8 +11,7 @@ count from the first assignment.
 
 `soak` plays `--soak-rounds` rounds of tasks that train nothing, with a tiny network, through a real
 manager and two real workers, and looks at what grows: memory, open files, files in the experiment's
-folder, bytes of its journal and its record. The record is the only one that should. It is not run
-unless it is named.
+folder, bytes of its log. The log is the only one that should. It is not run unless it is named.
 """
 
 from __future__ import annotations
@@ -306,7 +305,6 @@ def remains(course: Course) -> Row:
         "manager_threads": manager.num_threads(),
         "files": len(files),
         "journal_kb": bytes_of(files, "journal-") / 1e3,
-        "record_kb": bytes_of(files, "record") / 1e3,
         "elapsed_seconds": course.spent()[1],
     }
 

@@ -39,7 +39,7 @@ import downpour
 from downpour.cluster.manager import work
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.core.scheduler import Checkpoint, Entry, dispatch
+from downpour.core.scheduler import Checkpoint, Logged, dispatch
 from downpour.files.records.journal import Journal
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import (
@@ -57,14 +57,12 @@ WORKERS = 2
 
 
 class Silent(Journal):
-    """A journal that forgets everything at once."""
+    """A log that forgets everything at once."""
 
-    def append(self, order: int, at_seconds: float, record_lines: int, entry: Entry) -> None:
+    def append(self, order: int, at_seconds: float, entry: Logged) -> None:
         """Forget an entry."""
 
-    def begin_anew(
-        self, order: int, at_seconds: float, record_lines: int, entry: Checkpoint
-    ) -> None:
+    def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
         """Forget a checkpoint."""
 
     def commit(self, *, durably: bool = True) -> None:

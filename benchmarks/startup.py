@@ -48,7 +48,7 @@ LIMITS_SECONDS = {2: 6.0, 10: 8.0}
 SIGNS = {
     "launched": "logs/*",
     "manager": "presence/*",
-    "submitted": "experiments/*/record.jsonl",
+    "submitted": "experiments/*/journal-*.jsonl",
 }
 
 
@@ -58,7 +58,8 @@ def start(workers: int, dataset: str, shared: Path, data_dir: str | None) -> dic
     command += ["--dataset", dataset, "--model", f"{dataset}-cnn", "--epochs", "1", "--json"]
     command += ["--local-steps", "1", "--evaluate-every", "0", "--shared", str(shared)]
     command += ["--data-dir", data_dir] if data_dir else []
-    old = {path for sign in SIGNS.values() for path in shared.glob(sign)}
+    signs = *SIGNS.values(), "experiments/*/spec.toml"
+    old = {path for sign in signs for path in shared.glob(sign)}
     spent, began = _children_seconds(), time.monotonic()
     found: dict[str, float] = {}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -69,8 +70,8 @@ def start(workers: int, dataset: str, shared: Path, data_dir: str | None) -> dic
         _, complaint = process.communicate()
     if process.returncode:
         raise SystemExit(complaint.decode())
-    record = next(path for path in shared.glob(SIGNS["submitted"]) if path not in old)
-    found |= milestones(read_record(record), found["submitted"])
+    spec = next(path for path in shared.glob("experiments/*/spec.toml") if path not in old)
+    found |= milestones(read_record(spec.with_name("record.jsonl")), found["submitted"])
     return {**found, "cpu_seconds": _children_seconds() - spent}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.files.records.record import RecordWriter
+from downpour.files.records.journal import Journal, read_journal
 from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     RecordLine,
 )
+from downpour.files.records.view import observed
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
 
@@ -59,15 +60,17 @@ def test_a_managers_death_ends_with_the_next_assignment() -> None:
 
 
 def test_a_watcher_reads_what_is_there_in_the_end(tmp_path: Path) -> None:
-    """Lines that come while it looks, and not those that were taken away again."""
+    """Lines that come while it looks, and not those that count no more."""
     folder = tmp_path / "experiments" / "one"
     folder.mkdir(parents=True)
-    with Watcher(tmp_path) as watcher, RecordWriter(folder / "record.jsonl") as record:
+    with Watcher(tmp_path) as watcher:
+        journal = Journal(folder, 1)
         for shard in range(3):
-            record.append(0.0, assigned(shard, 0, "one"))
-            record.flush()
+            journal.append(1, 0.0, observed("one", assigned(shard, 0, "one")))
+            journal.commit()
     assert [seen.fact for seen in watcher.story] == [assigned(n, 0, "one") for n in range(3)]
-    lines = (folder / "record.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "record.jsonl").write_bytes(lines[0] + lines[2] + lines[1][:10])
+    other = Journal(folder, 2, read_journal(folder)[:1])
+    other.append(1, 0.0, observed("one", assigned(2, 0, "one")))
+    other.commit()
     watcher._look()
     assert [seen.fact for seen in watcher.story] == [assigned(n, 0, "one") for n in (0, 2)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import starmap, takewhile
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import Self
 
-from downpour.files.records.record import parse_lines
+from downpour.base.errors import StoreError
+from downpour.files.records.record import line_text, parse_lines, read_record
 from downpour.files.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -37,7 +39,7 @@ class Watcher:
 
     def __init__(self, shared: Path) -> None:
         self._shared = shared
-        self._lines: list[tuple[float, bytes]] = []
+        self._lines: list[tuple[float, str]] = []
         self._ending = Event()
         self._thread = Thread(target=self._watch)
 
@@ -45,7 +47,7 @@ class Watcher:
     def story(self) -> list[Seen]:
         """What was read so far."""
         lines = list(self._lines)  # more of them may be read meanwhile
-        facts = parse_lines(line.decode() for _, line in lines)
+        facts = parse_lines(line for _, line in lines)
         times = (at for at, _ in lines)
         return [Seen(at_seconds=at, fact=fact) for at, (_, fact) in zip(times, facts, strict=True)]
 
@@ -69,13 +71,14 @@ class Watcher:
         self._look()
 
     def _look(self) -> None:
-        """Take in new lines; a manager that takes over may have removed the last ones."""
-        for record in self._shared.glob("experiments/*/record.jsonl"):
-            now, content = monotonic(), record.read_bytes()
-            lines = content[: content.rfind(b"\n") + 1].splitlines()
-            both = zip(self._lines, lines, strict=False)
-            known = sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1], both))
-            self._lines[known:] = [(now, line) for line in lines[known:]]
+        """Take in new lines; a manager that takes over may have put others in place of the last."""
+        for folder in self._shared.glob("experiments/*"):
+            now = monotonic()
+            with suppress(StoreError):
+                lines = list(starmap(line_text, read_record(folder / "record.jsonl")))
+                both = zip(self._lines, lines, strict=False)
+                known = sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1], both))
+                self._lines[known:] = [(now, line) for line in lines[known:]]
 
 
 def until_next_assignment(story: Sequence[Seen], death_seconds: float) -> float | None:

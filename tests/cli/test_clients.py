@@ -14,9 +14,8 @@ import pytest
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.files.records.record import RecordWriter
+from downpour.files.records.record import export_record, line_text
 from downpour.files.records.record_lines import CancelledLine, SubmittedLine
-from downpour.files.store.layout import RECORD_NAME
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
@@ -124,9 +123,9 @@ def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path:
     (tmp_path / "experiments" / "copied").mkdir()
     spec = Spec(epochs=7).model_dump()
     submitted = SubmittedLine(experiment="gone-1", name="gone", spec=spec, version="0", shards=2)
-    with RecordWriter(folder / RECORD_NAME) as record:
-        record.append(0.0, submitted)
-        record.append(1.0, CancelledLine(reason="enough"))
+    export_record(
+        folder, [line_text(0.0, submitted), line_text(1.0, CancelledLine(reason="enough"))]
+    )
     outcome = downpour("list", *seen)
     assert (outcome.status, outcome.err) == (0, f"no manager answers; {tmp_path} holds:\n")
     assert outcome.out.splitlines()[1].split() == ["gone-1", "cancelled", "0/7", "–"]

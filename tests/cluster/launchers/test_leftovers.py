@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from downpour.base.errors import StoreError
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import KINDS
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
@@ -231,10 +233,10 @@ def _recorded(shared: Path, kind: str) -> bool:
 def _count(shared: Path, kind: str) -> int:
     """Count the lines of a kind in the records of all experiments."""
     found = 0
-    for record in shared.glob("experiments/*/record.jsonl"):
-        with suppress(OSError, ValueError):
-            lines = record.read_text().splitlines()
-            found += sum(json.loads(line).get("kind") == kind for line in lines)
+    for folder in shared.glob("experiments/*"):
+        with suppress(StoreError):
+            lines = read_record(folder / "record.jsonl")
+            found += sum(isinstance(line, KINDS[kind]) for _, line in lines)
     return found
 
 

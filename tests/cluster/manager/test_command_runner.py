@@ -19,8 +19,8 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.observations import Observations
 from downpour.cluster.manager.persistence import Persistence
-from downpour.cluster.manager.recorder import Recorder
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.work import prepare
@@ -31,8 +31,7 @@ from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records.record import RecordWriter
-from downpour.files.records.record_lines import RecordLine
+from downpour.files.records.journal import Journal
 from downpour.files.store import DirectoryStore, SharedDirectory, leaders
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
@@ -67,26 +66,20 @@ CONCLUDED = facts.Concluded(
 )
 CONCLUDE = do.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
 PREPARE = do.Prepare(experiment="any", spec=SPEC)
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 
 
-@dataclass
-class FullRecord:
-    """A record on a disk that is full."""
+class FullJournal(Journal):
+    """A log on a disk that is full."""
 
-    record: RecordWriter
+    is_full = True
 
-    def append(self, at_seconds: float, fact: RecordLine) -> None:
-        """Take it in."""
-        self.record.append(at_seconds, fact)
-
-    def flush(self) -> None:
+    def commit(self, *, durably: bool = True) -> None:
         """Write nothing."""
-        raise SharedDirectoryError("/shared", "record.jsonl: No space left on device")
-
-    def __len__(self) -> int:
-        """As many as there would be."""
-        return len(self.record)
+        if self.is_full:
+            raise SharedDirectoryError("/shared", "journal: No space left on device")
+        super().commit(durably=durably)
 
 
 class StuckStore(DirectoryStore):
@@ -138,24 +131,25 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     term = leaders.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
     spaces.add(space)
-    sink.keep(
-        Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), Output()
-    )
+    sink.keep(Scheduler(), SUBMITTED, Output())
     yield RunningManager(runner, sink, spaces, roster, space, events, deaths)
     runner.close()
 
 
 def test_what_cannot_be_kept_now_is_kept_later(manager: RunningManager) -> None:
     """A full disk is the driver's to wait for; then the record has every line, once."""
-    record = manager.space.record
-    manager.space.record = FullRecord(record)  # type: ignore[assignment]
-    manager.sink.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
+    manager.space.journal = journal = FullJournal(manager.space.folder, 2)
+    core = Scheduler()
+    core.handle(SUBMITTED)
+    manager.sink.keep(core, SUBMITTED, Output())
+    manager.sink.keep(core, on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
     for _ in range(2):
         with pytest.raises(SharedDirectoryError, match="No space left"):
             manager.sink.commit()
-    manager.space.record = record
+    assert manager.space.record.lines(0) == []
+    journal.is_full = False
     manager.sink.commit()
-    kinds = [json.loads(line)["kind"] for line in record.lines(0)]
+    kinds = [json.loads(line)["kind"] for line in manager.space.record.lines(0)]
     assert kinds == ["submitted", "worker-joined"]
 
 
@@ -283,8 +277,8 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
 def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     manager: RunningManager,
 ) -> None:
-    """The recorder forgets what it knew of an experiment when that is concluded."""
-    recorder = Recorder({"any": manager.space}, manager.roster)
+    """Nobody remembers what was known of an experiment when that is concluded."""
+    observations, core = Observations({"any": manager.space}, manager.roster), Scheduler()
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(
         experiment="any",
@@ -293,9 +287,9 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
         pushes=(),
         train_seconds=1.0,
     )
-    recorder.note(submitted, Output(commands=[aggregate]))
-    recorder.note(TICK, Output(facts=[CONCLUDED]))
-    assert not recorder._aggregating
+    assert len(list(observations.story(core, submitted, Output(commands=[aggregate])))) == 2
+    assert list(observations.story(core, TICK, Output(facts=[CONCLUDED]))) == [TICK, CONCLUDED]
+    assert not observations.counters._aggregating
 
 
 def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:

@@ -17,7 +17,9 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.terminal_tables import result_table
-from downpour.files.store import SharedDirectory
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import PreparedLine
+from downpour.files.store import RECORD_NAME, SharedDirectory
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary
 from tests.cluster.manager.conftest import SMALL, Cluster
@@ -132,12 +134,13 @@ def test_examples_that_were_altered_are_made_good(begun: Begun) -> None:
 
 def test_what_the_examples_were_taken_for_is_on_record(begun: Begun) -> None:
     """One line for people, also in the table of results, and the key for who looks closer."""
-    lines = (begun.shared / "experiments" / begun.experiment / "record.jsonl").read_text()
-    result = Result.from_lines(lines.splitlines())
+    result = Result.read(begun.shared / "experiments" / begun.experiment)
     told = "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"
     assert result.dataset[0] == told
     assert result.dataset[1].startswith("when tried, a step took ")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(result_table(result))
     assert told in console.export_text()
-    assert f'"dataset":"{begun.dataset}"' in lines.replace('": "', '":"')
+    record = read_record(begun.shared / "experiments" / begun.experiment / RECORD_NAME)
+    [prepared] = [line for _, line in record if isinstance(line, PreparedLine)]
+    assert prepared.dataset == begun.dataset

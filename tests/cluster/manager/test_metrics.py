@@ -13,18 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from downpour.base.errors import SpecError
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import _active as active_metrics
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.core.scheduler import facts
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records.record_lines import (
-    AttemptFailedLine,
-    DroppedLine,
-    SavedLine,
-    WorkerLeftLine,
-)
 
 Told = dict[tuple[str, ...], float]
 
@@ -138,13 +134,15 @@ def test_a_manager_tells_nothing_unless_asked_to(tmp_path: Path) -> None:
 
 def test_attempts_are_counted_by_their_end() -> None:
     """Those that were moved away as well as those that were lost."""
-    of: dict[str, Any] = {"round": 0, "shard": 0, "attempt": 0, "worker": "ann"}
+    attempt = AttemptId(experiment="one", round=0, shard=0, attempt=0)
+    of: dict[str, Any] = {"cause": 1, "worker": "ann", "attempt": attempt}
+    file = PublishedFile(name="snapshot", size_bytes=1, checksum="0")
     counters = Counters()
     for kind in (FailureKind.HANDED_OVER, FailureKind.WITHDRAWN, FailureKind.WITHDRAWN):
-        counters.take(AttemptFailedLine(**of, failure=kind, reason=""))
-    counters.take(SavedLine(**of, step=1, bytes=1))
-    counters.take(DroppedLine(round=0, shards=(1, 2), reason=""))
-    counters.take(WorkerLeftLine(worker="ann", reason=""))
+        counters.take(facts.GivenUp(**of, failure=kind, reason=""))
+    counters.take(facts.Saved(**of, snapshot=Snapshot(file=file, steps_done=1, steps_total=2)))
+    counters.take(facts.Dropped(cause=1, experiment="one", round=0, shards=(1, 2), reason=""))
+    counters.take(facts.Dismissed(cause=1, worker="ann", reason=""))
     assert counters.ended == {"handed_over": 1, "withdrawn": 2}
     assert (counters.snapshots, counters.dropped, counters.assigned) == (1, 2, 0)
 

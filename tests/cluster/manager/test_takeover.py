@@ -201,9 +201,9 @@ def test_another_manager_finishes_what_the_first_one_began(
     ]
     assert Counter(once).most_common(1)[0][1] == 1
     assert len([kind for kind, *_ in once if kind == "updated"]) == TASKS
+    gone(second)
     left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
-    gone(second)
 
 
 def before_the_first_model(journal: bytes) -> bytes:
@@ -265,8 +265,8 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
     assert all(0 <= (cost.extra_work or 0) < 10 for cost in known)
 
 
-def test_a_long_story_is_kept_short(tmp_path: Path) -> None:
-    """The journal begins anew from time to time, and the next manager goes on from there."""
+def test_a_long_story_is_replayed_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """The next manager reads little; the record has all of it."""
     enough = Event()
     first = manager_of(tmp_path)
     first.join("one", diligent_until(120, enough))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 
 from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
 from downpour.cluster.manager.usage import SAMPLES_MAX, Usage
+from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
+from downpour.files.records.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields
 
 
 class Notebook:
@@ -17,13 +19,14 @@ class Notebook:
 
     def __init__(self) -> None:
         self.facts: list[tuple[str, ResourcesUsedLine]] = []
-        self.usage = Usage(self.write)
+        self.usage = Usage()
 
-    def write(self, experiment: str, now: float, fact: RecordLine) -> None:
-        """Keep a fact."""
-        del now
-        assert isinstance(fact, ResourcesUsedLine)
-        self.facts.append((experiment, fact))
+    def take(self, seen: Iterable[Observed]) -> None:
+        """Keep facts."""
+        for one in seen:
+            fact = from_fields(json.loads(json.dumps(one.line)))
+            assert isinstance(fact, ResourcesUsedLine)
+            self.facts.append((one.experiment, fact))
 
     def beat(self, at_seconds: float, attempt: AttemptId | None, worker: str = "ann") -> None:
         """Hear of a worker, who uses as much of a core as the time says."""
@@ -32,15 +35,14 @@ class Notebook:
             for one in (attempt,)
             if one is not None
         )
-        self.usage.hear(
-            on.HeartbeatReceived(
-                at_seconds=at_seconds,
-                worker=worker,
-                running=tuple(progress),
-                system=SystemState(cpu_others=0, load_average=0, memory_used=0, io_wait=0.25),
-                process=ProcessState(cpu_share=at_seconds, memory_bytes=812_345_344, threads=9),
-            )
+        beat = on.HeartbeatReceived(
+            at_seconds=at_seconds,
+            worker=worker,
+            running=tuple(progress),
+            system=SystemState(cpu_others=0, load_average=0, memory_used=0, io_wait=0.25),
+            process=ProcessState(cpu_share=at_seconds, memory_bytes=812_345_344, threads=9),
         )
+        self.take(self.usage.hear(beat))
 
 
 def attempt(number: int = 0, experiment: str = "one") -> AttemptId:
@@ -58,8 +60,8 @@ def test_an_attempt_that_ends_leaves_one_fact(notebook: Notebook) -> None:
     """With all that was heard of it; a second end says nothing."""
     for second in (1.0, 2.0, 3.0):
         notebook.beat(second, attempt())
-    notebook.usage.end("ann", attempt(), 4.0)
-    notebook.usage.end("ann", attempt(), 5.0)
+    notebook.take(notebook.usage.end("ann", attempt()))
+    notebook.take(notebook.usage.end("ann", attempt()))
     [(experiment, fact)] = notebook.facts
     assert experiment == "one"
     assert fact.samples == tuple(Sample(at, at, 812_345_344, 9, 0.25) for at in (1.0, 2.0, 3.0))
@@ -78,14 +80,14 @@ def test_what_runs_when_its_experiment_ends_is_told_too(notebook: Notebook) -> N
     """Of that experiment alone."""
     notebook.beat(1.0, attempt(), "ann")
     notebook.beat(1.0, attempt(experiment="two"), "bob")
-    notebook.usage.end_all("one", 2.0)
+    notebook.take(notebook.usage.end_all("one"))
     assert [experiment for experiment, _ in notebook.facts] == ["one"]
 
 
 def test_an_idle_worker_leaves_nothing(notebook: Notebook) -> None:
     """Only what trains is of interest."""
     notebook.beat(1.0, None)
-    notebook.usage.end("ann", attempt(), 2.0)
+    notebook.take(notebook.usage.end("ann", attempt()))
     assert notebook.facts == []
 
 
@@ -94,7 +96,7 @@ def test_a_long_attempt_is_told_from_beginning_to_end(notebook: Notebook, second
     """At even distances, in fewer samples than the limit, and some dozen bytes each at most."""
     for second in range(seconds):
         notebook.beat(float(second), attempt())
-    notebook.usage.end("ann", attempt(), float(seconds))
+    notebook.take(notebook.usage.end("ann", attempt()))
     [(_, fact)] = notebook.facts
     times = [sample.at_seconds for sample in fact.samples]
     every = times[1] - times[0]

@@ -1,6 +1,8 @@
-"""Writers of journals with one defect each, to be found on a disk and in simulated directories."""
+"""Writers of logs with one defect each, to be found on a disk and in simulated directories."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from downpour.base.errors import StoreError
 from downpour.core.node.journal import JournalWriter
@@ -32,27 +34,26 @@ class ForgetsWhatWasNotSynced(JournalWriter):
             raise
 
 
-class RemovesBeforeItPublishes(JournalWriter):
-    """Removes the old segments before the new one is published."""
+class ForgetsAtACheckpoint(JournalWriter):
+    """Goes on in a new segment, and does not repeat there what was not synced."""
 
-    def _publish_anew(self) -> None:
-        self._storage.remove(self._storage.segments())
-        super()._publish_anew()
+    def _turn_over(self) -> None:
+        self._unconfirmed = []
+        super()._turn_over()
 
 
-class PublishesBesideALaterManager(JournalWriter):
-    """Begins a journal anew although another manager has taken over, and removes its segments."""
+class SaysNothingAtFirst(JournalWriter):
+    """Takes a log up and writes no line, so an earlier manager may write on."""
 
-    def _publish_anew(self) -> None:
-        former = self._storage.segments()
-        self._storage.publish(self._next_segment(), self._anew)
-        self._segment, self._anew = None, []
-        self._storage.remove(former)
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._next_line -= len(self._unwritten)
+        self._unwritten = []
 
 
 DEFECTS: tuple[type[JournalWriter], ...] = (
     WritesOnAfterAFailure,
     ForgetsWhatWasNotSynced,
-    RemovesBeforeItPublishes,
-    PublishesBesideALaterManager,
+    ForgetsAtACheckpoint,
+    SaysNothingAtFirst,
 )

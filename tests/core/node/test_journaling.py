@@ -1,4 +1,4 @@
-"""Which entries are journaled, and when they must be durable."""
+"""Which entries are logged, and when they must be durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downpour.base.errors import SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import JournalWriter, Line, Segment, in_order
 from downpour.core.node.journaling import Journaling
-from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 
@@ -19,33 +19,18 @@ from downpour.core.spec import ResolvedSpec
 class Memory:
     """Segments in memory that fail as often as the test has set."""
 
-    place = "memory"
-
     def __init__(self) -> None:
         self.held: dict[Segment, list[Line]] = {}
         self.synced: list[Segment] = []
         self.refusals = 0
 
-    def segments(self) -> list[Segment]:
-        """Return the segments."""
-        return sorted(self.held)
-
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Keep the lines, or fail."""
         if self.refusals:
             self.refusals -= 1
-            raise SharedDirectoryError(self.place, "is away")
+            raise SharedDirectoryError("memory", "is away")
         self.held.setdefault(segment, []).extend(lines)
         self.synced += [segment] if durably else []
-
-    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Keep the segment."""
-        self.append(segment, lines, durably=True)
-
-    def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove segments."""
-        for segment in segments:
-            del self.held[segment]
 
     def kinds(self) -> list[str]:
         """Name the entries, in order."""
@@ -109,11 +94,31 @@ def test_an_assignment_is_synced_where_the_next_one_might_ask_for_something_else
     assert house.journaling.must_sync == must_sync
 
 
-def test_what_changes_no_result_is_not_kept() -> None:
-    """Which workers are present is not journaled."""
+def test_what_changes_no_result_is_logged_and_forces_no_sync() -> None:
+    """Replay needs none of it, and it is synced with the next entry that must be."""
     house = House()
-    assert house.keep(on.WorkerJoined(at_seconds=0.0, worker="ann")) == 0
-    assert house.journaling.touched == ()
+    house.keep(SUBMITTED)
+    house.journaling.commit()
+    assert house.keep(on.WorkerJoined(at_seconds=1.0, worker="ann")) == 0
+    assert not house.journaling.touched
+    assert house.keep(on.WorkerLeft(at_seconds=2.0, worker="ann", reason="lunch")) == 0
+    assert house.journaling.touched == ("one",)
+    assert not house.journaling.must_sync
+    house.journaling.commit()
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Dismissed"]
+    assert house.memory.synced == [(1, 1)]
+
+
+def test_what_a_manager_observes_has_its_place_in_the_story() -> None:
+    """Before and after the entries that it belongs to."""
+    house = House()
+    seen = [Observed(experiment="one", line={"kind": word}) for word in ("first", "last")]
+    output = house.core.handle(SUBMITTED)
+    story = (SUBMITTED, seen[0], *output.facts, seen[1])
+    kept = house.journaling.keep(house.core, SUBMITTED, output.facts, story)
+    assert [one.entry for one in kept] == [SUBMITTED]
+    house.journaling.commit()
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Observed", "Observed"]
 
 
 def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
@@ -132,26 +137,24 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
 
 
-def test_an_experiment_without_a_journal_keeps_nothing() -> None:
-    """An embedded run keeps no journal."""
+def test_an_experiment_without_a_log_keeps_nothing() -> None:
+    """Its folder was never opened here."""
     house = House()
     other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=ResolvedSpec(shards=2))
     assert house.keep(other) == 0
 
 
 def test_a_commit_that_failed_may_be_repeated() -> None:
-    """No line is lost or written twice, and `before_each` is called again."""
+    """No line is lost or written twice."""
     house = House()
     house.keep(SUBMITTED)
     house.memory.refusals = 1
-    flushed: list[str] = []
     with pytest.raises(SharedDirectoryError):
-        house.journaling.commit(flushed.append)
+        house.journaling.commit()
     assert house.journaling.must_sync
     house.keep(ENDED)
-    house.journaling.commit(flushed.append)
+    house.journaling.commit()
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
-    assert flushed == ["one", "one"]
 
 
 def test_an_experiment_whose_place_is_gone_holds_up_no_other() -> None:

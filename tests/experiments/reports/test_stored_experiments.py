@@ -10,7 +10,7 @@ import pytest
 from downpour.core.spec import Spec
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.stored_experiments import experiments_in
-from downpour.files.records.record import RecordWriter
+from downpour.files.records.record import export_record, line_text
 from downpour.files.records.record_lines import CancelledLine, SubmittedLine
 from downpour.files.store.layout import RECORD_NAME
 
@@ -20,10 +20,9 @@ def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Pat
     spec = Spec(epochs=7).model_dump()
     for name in ("ended", "damaged"):
         (tmp_path / name).mkdir()
-        with RecordWriter(tmp_path / name / RECORD_NAME) as record:
-            told = SubmittedLine(experiment=name, name="any", spec=spec, version="0", shards=2)
-            record.append(0.0, told)
-            record.append(1.0, CancelledLine(reason="enough"))
+        told = SubmittedLine(experiment=name, name="any", spec=spec, version="0", shards=2)
+        ended = CancelledLine(reason="enough")
+        export_record(tmp_path / name, [line_text(0.0, told), line_text(1.0, ended)])
     (tmp_path / "damaged" / RECORD_NAME).write_text("no fact\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
@@ -36,11 +35,10 @@ def test_only_the_last_ones_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Where there are many, it would take minutes to read all records."""
     for age, name in enumerate(("newest", "middle", "oldest")):
         (tmp_path / name).mkdir()
-        with RecordWriter(tmp_path / name / RECORD_NAME) as record:
-            told = SubmittedLine(
-                experiment=name, name="any", spec=Spec().model_dump(), version="0", shards=2
-            )
-            record.append(0.0, told)
+        told = SubmittedLine(
+            experiment=name, name="any", spec=Spec().model_dump(), version="0", shards=2
+        )
+        export_record(tmp_path / name, [line_text(0.0, told)])
         os.utime(tmp_path / name / RECORD_NAME, (1000 - age, 1000 - age))
     read: list[str] = []
     whole = Result.read

@@ -7,6 +7,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from downpour.core.modes import MODES
 from downpour.experiments.reproduction.outcome import Replay
 from downpour.experiments.reproduction.past import past_of
 from downpour.experiments.reproduction.reproducing import device_for, replay
+from downpour.files.records.record import line_text, read_record
+from downpour.files.records.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour
 from tests.experiments.reproduction.conftest import Trained
 
@@ -33,8 +36,10 @@ def changed(trained: Trained, shared: Path) -> Callable[..., str]:
     def make(edit: Callable[[Lines], object], touch: Callable[[Path], object] = str) -> str:
         original = shared / "experiments" / trained(mode="downpour")
         copy = original.with_name(f"copy-{secrets.token_hex(4)}")
-        shutil.copytree(original, copy)
-        lines = [json.loads(line) for line in (copy / "record.jsonl").read_text().splitlines()]
+        # It has ended, and may be exporting its record just now.
+        texts = starmap(line_text, read_record(original / "record.jsonl"))
+        lines = [json.loads(text) for text in texts]
+        shutil.copytree(original, copy, ignore=shutil.ignore_patterns(".tmp-*"))
         edit(lines)
         (copy / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         touch(copy)
@@ -80,8 +85,9 @@ def test_the_same_bytes_come_again(
     model = shared / "experiments" / experiment / "model.safetensors"
     assert again.model_file.name == model.name
     assert again.model_file.read_bytes() == model.read_bytes()
-    record = (shared / "experiments" / experiment / "record.jsonl").read_text()
-    assert again.compared == 1 + record.count('"kind": "updated"') + again.version + 1
+    record = read_record(shared / "experiments" / experiment / "record.jsonl")
+    updates = sum(isinstance(line, UpdatedLine) for _, line in record)
+    assert again.compared == 1 + updates + again.version + 1
 
 
 def test_the_record_alone_is_enough(changed: Callable[..., str], shared: Path) -> None:
@@ -93,6 +99,11 @@ def test_the_record_alone_is_enough(changed: Callable[..., str], shared: Path) -
                 path.unlink()
 
     assert replay(changed(nothing, strip), shared=shared).same
+
+
+def test_the_log_alone_is_enough(changed: Callable[..., str], shared: Path) -> None:
+    """Where the record is not exported, as after a crash at the end, it is projected."""
+    assert replay(changed(nothing, without("record.jsonl", "*model*")), shared=shared).same
 
 
 def test_it_may_end_at_a_version(trained: Trained, shared: Path, tmp_path: Path) -> None:
@@ -215,9 +226,14 @@ def test_a_device_that_is_not_here_cannot_be_replayed(trained: Trained, shared: 
         device_for(asked, Devices({"cuda": 1}))
 
 
-def without(name: str) -> Callable[[Path], object]:
-    """Return what removes a file from a folder."""
-    return lambda folder: (folder / name).unlink()
+def without(*patterns: str) -> Callable[[Path], object]:
+    """Return what removes files from a folder."""
+
+    def remove(folder: Path) -> None:
+        for path in [path for each in patterns for path in folder.glob(each)]:
+            path.unlink()
+
+    return remove
 
 
 def rewritten(old: str, new: str) -> Callable[[Path], object]:
@@ -252,7 +268,7 @@ def other_data(lines: Lines) -> None:
         (nothing, without("spec.toml"), "cannot be replayed: its spec.toml is gone"),
         (nothing, rewritten("seed = 0", "seed = 1"), "its spec.toml was changed: seed was 0"),
         (nothing, rewritten("seed", "sneed"), "its spec.toml cannot be used: sneed = 0"),
-        (nothing, without("record.jsonl"), "record.jsonl: no such file"),
+        (nothing, without("record.jsonl", "journal-*"), "record.jsonl: no such file"),
         (once, rewritten("repeatable = true", "repeatable = false"), "has repeatable = false"),
         (without_kind("aggregated", 2), str, "record: does not say how version 3 was made"),
         (without_kind("updated"), str, "record: does not say who trained round 0 shard"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 import downpour
+from downpour.base.errors import FileMissing
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import to_fields
 from tests.files.nfs.lab import MOUNTED, Guest, Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -56,9 +59,10 @@ class Cluster:
 
     def facts(self, experiment: str) -> list[dict[str, Any]]:
         """What is on record of an experiment."""
-        record = self.folder(experiment) / "record.jsonl"
-        whole = record.read_text().rpartition("\n")[0] if record.exists() else ""
-        return [json.loads(line) for line in whole.splitlines()]
+        with suppress(FileMissing):
+            record = read_record(self.folder(experiment) / "record.jsonl")
+            return [to_fields(line) for _, line in record]
+        return []
 
     def folder(self, experiment: str) -> Path:
         """Return an experiment's folder, as the file server has it."""

@@ -1,4 +1,4 @@
-"""The journal: what was committed is read back, whatever a crash or a bad disk did to the rest."""
+"""A log on the disk: what was committed is read back, whatever became of the rest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, Entry, facts
+from downpour.core.scheduler import Checkpoint, Logged, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.best import Best
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records.journal import Journal, read_journal, segments
+from downpour.files.records.journal import KINDS, Journal, read_journal, segments
 from downpour.files.records.sealed_lines import seal
 
 FILE = PublishedFile(name="update-1", size_bytes=7, checksum="0" * 32)
@@ -47,7 +47,7 @@ CHECKPOINT = Checkpoint(
     best=Best(round=1, value=0.1, model=FILE),
 )
 
-ONE_OF_EACH: tuple[Entry, ...] = (
+ONE_OF_EACH: tuple[Logged, ...] = (
     on.ExperimentSubmitted(
         at_seconds=0.5, experiment="one", spec=ResolvedSpec(shards=2, split="class")
     ),
@@ -76,24 +76,26 @@ ONE_OF_EACH: tuple[Entry, ...] = (
     facts.Concluded(
         cause=9, experiment="one", ending=ExperimentState.FINISHED, reason="done", model=FILE
     ),
+    Observed(experiment="one", line={"kind": "cancelled", "reason": "so", "loss": 1 / 3}),
+    facts.Dismissed(cause=10, worker="ann", reason="lunch"),
+    TakenUp(record=({"at": 1.0, "kind": "cancelled", "reason": "so"},)),
     CHECKPOINT,
 )
 
 
-def written(folder: Path, *batches: tuple[Entry, ...], term: int = 1) -> list[Line]:
+def written(folder: Path, *batches: tuple[Logged, ...], term: int = 1) -> list[Line]:
     """Commit batches of entries one after the other; returns what should be read."""
     journal = Journal(folder, term)
     lines: list[Line] = []
     for batch in batches:
         for entry in batch:
             number = len(lines) + 1
-            journal.append(2 * number, number / 2, 3 * number, entry)
+            journal.append(2 * number, number / 2, entry)
             lines.append(
                 Line(
                     number=number,
                     order=2 * number,
                     at_seconds=number / 2,
-                    record_lines=3 * number,
                     entry=entry,
                 )
             )
@@ -106,6 +108,16 @@ def test_every_kind_of_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     """To the last bit of a float, in order."""
     lines = written(tmp_path, ONE_OF_EACH)
     assert read_journal(tmp_path) == lines
+
+
+def test_the_words_on_the_disk_stay_as_they_are() -> None:
+    """An experiment that was begun with an earlier version goes on."""
+    assert set(KINDS) >= {
+        *("submitted", "prepared", "assigned", "accepted", "saved", "dropped", "resized"),
+        *("given-up", "aggregated", "evaluated", "published", "concluded", "checkpoint"),
+        *("hand-over-asked", "forecast-recorded", "contradicted", "improved"),
+        *("worker-requested", "dismissed", "observed", "taken-up"),
+    }
 
 
 def test_a_loss_that_is_no_number_comes_back_as_such(tmp_path: Path) -> None:
@@ -193,63 +205,42 @@ def test_an_entry_that_is_missing_among_others_is_named(tmp_path: Path) -> None:
 
 
 def test_the_next_manager_goes_on_behind_what_a_crash_has_torn(tmp_path: Path) -> None:
-    """The torn line is the new manager's to write anew, in a segment of its own."""
+    """Its own lines come in the torn one's place, in a segment of its own."""
     lines = written(tmp_path, ONE_OF_EACH[:3])
     [segment] = segments(tmp_path)
     os.truncate(segment, segment.stat().st_size - 5)
-    journal = Journal(tmp_path, 2, lines[:2])
-    journal.append(1, 9.0, 9, ONE_OF_EACH[3])
+    journal = Journal(tmp_path, 2, read_journal(tmp_path))
+    journal.append(1, 9.0, ONE_OF_EACH[3])
     journal.commit()
     found = read_journal(tmp_path)
     assert found[:2] == lines[:2]
-    assert found[2].entry == ONE_OF_EACH[3]
+    assert [line.entry for line in found[2:]] == [TakenUp(), ONE_OF_EACH[3]]
 
 
 def test_a_manager_that_was_replaced_adds_nothing_behind_its_successor(tmp_path: Path) -> None:
     """Both went on from the second line; the one with the higher term says what happened."""
     earlier = Journal(tmp_path, 1)
     for number, entry in enumerate(ONE_OF_EACH[:2], 1):
-        earlier.append(number, 1.0, number, entry)
+        earlier.append(number, 1.0, entry)
     earlier.commit()
     later = Journal(tmp_path, 2, read_journal(tmp_path))
     for number in (3, 4, 5):
-        earlier.append(number, 2.0, number, ONE_OF_EACH[2])
-    later.append(3, 9.0, 3, ONE_OF_EACH[4])
-    later.commit()
+        earlier.append(number, 2.0, ONE_OF_EACH[2])
     earlier.commit()
+    later.append(3, 9.0, ONE_OF_EACH[4])
+    later.commit()
     entries = [line.entry for line in read_journal(tmp_path)]
-    assert entries == [*ONE_OF_EACH[:2], ONE_OF_EACH[4]]
-    anew = ONE_OF_EACH[-1]
-    assert isinstance(anew, Checkpoint)
-    earlier.begin_anew(9, 9.0, 9, anew)
-    with pytest.raises(SharedDirectoryError, match="another manager has taken over"):
-        earlier.commit()
+    assert entries == [*ONE_OF_EACH[:2], TakenUp(), ONE_OF_EACH[4]]
+    earlier.begin_anew(9, 9.0, CHECKPOINT)
+    earlier.append(9, 9.0, ONE_OF_EACH[2])
+    earlier.commit()
     assert [line.entry for line in read_journal(tmp_path)] == entries
-
-
-def test_a_successor_does_not_rest_on_what_the_one_before_it_removes(tmp_path: Path) -> None:
-    """One that was replaced may begin the journal anew before its successor's first line."""
-    earlier = Journal(tmp_path, 1)
-    for number, entry in enumerate(ONE_OF_EACH[:4], 1):
-        earlier.append(number, 1.0, number, entry)
-    earlier.commit()
-    read = read_journal(tmp_path)
-    later = Journal(tmp_path, 2, read)
-    anew = ONE_OF_EACH[-1]
-    assert isinstance(anew, Checkpoint)
-    earlier.begin_anew(9, 9.0, 9, anew)
-    earlier.commit()
-    later.append(5, 5.0, 5, ONE_OF_EACH[4])
-    later.commit()
-    found = read_journal(tmp_path)
-    assert found[:4] == read
-    assert [line.entry for line in found[4:]] == [ONE_OF_EACH[4]]
 
 
 def test_what_is_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer may have died before a sync, and the next one's lines must not outlive these."""
     journal = Journal(tmp_path, 1)
-    journal.append(1, 1.0, 1, ONE_OF_EACH[0])
+    journal.append(1, 1.0, ONE_OF_EACH[0])
     journal.commit(durably=False)
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
@@ -262,9 +253,9 @@ def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
 ) -> None:
     """A failed commit is tried again in a new segment; nothing is there twice or missing."""
     journal = Journal(tmp_path, 1)
-    journal.append(1, 1.0, 1, ONE_OF_EACH[0])
+    journal.append(1, 1.0, ONE_OF_EACH[0])
     journal.commit()
-    journal.append(1, 2.0, 2, ONE_OF_EACH[1])
+    journal.append(1, 2.0, ONE_OF_EACH[1])
 
     def half(descriptor: int, content: bytes) -> int:
         """Take a part, then no more."""
@@ -279,7 +270,7 @@ def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
     with pytest.raises(SharedDirectoryError, match=r"full"):
         journal.commit()
     monkeypatch.setattr(os, "write", real)
-    journal.append(1, 3.0, 3, ONE_OF_EACH[2])
+    journal.append(1, 3.0, ONE_OF_EACH[2])
     journal.commit()
     assert [line.entry for line in read_journal(tmp_path)] == list(ONE_OF_EACH[:3])
     assert len(segments(tmp_path)) == 2
@@ -295,7 +286,7 @@ def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
 def test_numbers_that_outgrow_their_digits_are_read_in_order(
     tmp_path: Path, terms: tuple[int, int], names: tuple[str, str]
 ) -> None:
-    """After 10,000 checkpoints under one manager, and after a million managers."""
+    """After 10,000 segments under one manager, and after a million managers."""
     written(tmp_path, ONE_OF_EACH[:1], term=terms[0])
     segments(tmp_path)[0].rename(tmp_path / names[0])
     elsewhere = tmp_path / "elsewhere"
@@ -312,51 +303,62 @@ def test_nothing_appended_is_nothing_written(tmp_path: Path) -> None:
     assert segments(tmp_path) == []
 
 
-@pytest.mark.parametrize("former_removed", [True, False])
-def test_a_checkpoint_begins_the_journal_anew(tmp_path: Path, *, former_removed: bool) -> None:
-    """Submission and preparation come before it; a crash may have left what it stands for."""
-    anew = ONE_OF_EACH[-1]
-    assert isinstance(anew, Checkpoint)
+def test_replay_begins_at_a_checkpoint(tmp_path: Path) -> None:
+    """Its line has submission and preparation; the lines before it stay, for people."""
     journal = Journal(tmp_path, 1)
     for order, entry in enumerate(ONE_OF_EACH[:6], start=1):
-        journal.append(order, float(order), order, entry)
+        journal.append(order, float(order), entry)
     journal.commit()
     former = {path: path.read_bytes() for path in segments(tmp_path)}
-    journal.begin_anew(7, 7.0, 7, anew)
-    journal.append(8, 8.0, 8, ONE_OF_EACH[2])
+    journal.begin_anew(7, 7.0, CHECKPOINT)
+    journal.append(8, 8.0, ONE_OF_EACH[2])
     journal.commit()
-    assert not any(path.exists() for path in former)
-    for path, content in former.items() if not former_removed else ():
-        path.write_bytes(content)
+    assert {path: path.read_bytes() for path in former} == former
     found = read_journal(tmp_path)
-    assert [line.entry for line in found] == [*ONE_OF_EACH[:2], anew, ONE_OF_EACH[2]]
+    assert [line.entry for line in found] == [*ONE_OF_EACH[:2], CHECKPOINT, ONE_OF_EACH[2]]
     assert [line.order for line in found] == [1, 2, 7, 8]
-    assert [line.number for line in found] == [1, 2, 3, 4]
+    assert [line.number for line in found] == [1, 2, 7, 8]
     following = Journal(tmp_path, 2, found)
-    following.begin_anew(9, 9.0, 9, anew)
+    following.begin_anew(9, 9.0, CHECKPOINT)
     following.commit()
-    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], anew]
+    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], CHECKPOINT]
+    for path in former:  # not read any more, so a start takes as long with a longer story
+        path.unlink()
+    assert [line.number for line in read_journal(tmp_path)] == [1, 2, 10]
 
 
-def test_a_checkpoint_that_cannot_be_published_leaves_what_was_there(
+def test_a_checkpoint_that_does_not_count_is_passed_by(tmp_path: Path) -> None:
+    """One that was replaced made it behind its successor's first line."""
+    earlier = Journal(tmp_path, 1, cluster="here")
+    for order, entry in enumerate(ONE_OF_EACH[:4], start=1):
+        earlier.append(order, float(order), entry)
+    earlier.commit()
+    later = Journal(tmp_path, 2, read_journal(tmp_path), cluster="here")
+    later.commit()
+    earlier.begin_anew(5, 5.0, CHECKPOINT)
+    earlier.commit()
+    found = read_journal(tmp_path)
+    assert [line.entry for line in found] == [*ONE_OF_EACH[:4], TakenUp()]
+    assert [line.cluster for line in found] == ["here", *[""] * 4]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is there when there is room again."""
     journal = Journal(tmp_path, 1)
     for order, entry in enumerate(ONE_OF_EACH[:6], start=1):
-        journal.append(order, float(order), order, entry)
+        journal.append(order, float(order), entry)
     journal.commit()
-    anew = ONE_OF_EACH[-1]
-    assert isinstance(anew, Checkpoint)
-    journal.begin_anew(7, 7.0, 7, anew)
+    journal.begin_anew(7, 7.0, CHECKPOINT)
 
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(SharedDirectoryError, match="full"):
         journal.commit()
     monkeypatch.undo()
     assert [line.entry for line in read_journal(tmp_path)] == list(ONE_OF_EACH[:6])
     journal.commit()
-    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], anew]
+    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], CHECKPOINT]

@@ -1,14 +1,11 @@
-"""An experiment's record: what is written is read back, whatever a crash left at its end."""
+"""An experiment's record: exported or projected from the log, it is read back the same."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import itertools
 import json
 import math
-import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.spec import Spec
 from downpour.files.records import record as module
-from downpour.files.records.record import RecordWriter, parse_lines, read_record
+from downpour.files.records.journal import Journal, read_journal, segments
+from downpour.files.records.record import (
+    RecordReader,
+    export_record,
+    former_record,
+    line_text,
+    parse_lines,
+    read_record,
+)
 from downpour.files.records.record_lines import (
     KINDS,
     AssignedLine,
@@ -31,6 +36,7 @@ from downpour.files.records.record_lines import (
     from_fields,
     to_fields,
 )
+from downpour.files.records.view import observed
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
 SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s")
@@ -54,10 +60,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "record.jsonl"
 
 
-def write(record: RecordWriter, at_seconds: float, fact: RecordLine) -> None:
-    """Append one fact and flush it."""
-    record.append(at_seconds, fact)
-    record.flush()
+def logged(folder: Path, *facts: RecordLine, term: int = 1) -> Journal:
+    """Log observations of facts, a second apart, and write them to no record."""
+    journal = Journal(folder, term, read_journal(folder))
+    for second, fact in enumerate(facts):
+        journal.append(1, float(second), observed("one", fact))
+    journal.commit(durably=False)
+    return journal
+
+
+def export(path: Path, *facts: RecordLine) -> None:
+    """Write a record of facts, a second apart."""
+    texts = [line_text(float(second), fact) for second, fact in enumerate(facts)]
+    export_record(path.parent, texts)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
@@ -70,21 +85,28 @@ def test_every_fact_survives_json(kind: type[RecordLine], data: st.DataObject) -
     assert from_fields(json.loads(json.dumps(to_fields(fact), allow_nan=False))) == fact
 
 
-def test_facts_are_read_back_in_order(path: Path) -> None:
-    """The record tells when each thing happened."""
-    with RecordWriter(path) as record:
-        write(record, 0.5, FIRST)
-        write(record, 2.0, SECOND)
-        assert len(record) == 2
-    assert read_record(path) == [(0.5, FIRST), (2.0, SECOND)]
+def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:
+    """The record tells when each thing happened; the file has the same lines."""
+    logged(path.parent, FIRST, SECOND)
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
+    export_record(path.parent, RecordReader(path.parent).all_lines())
+    for segment in segments(path.parent):
+        segment.unlink()
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
+
+
+def test_a_record_is_exported_once(path: Path) -> None:
+    """A manager that died after it had done that is followed by one that tries again."""
+    export(path, FIRST)
+    export(path, SECOND)
+    assert read_record(path) == [(0.0, FIRST)]
 
 
 def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     """Time and kind come first, then the fact's own fields."""
-    with RecordWriter(path) as record:
-        write(record, 2.0, SECOND)
+    export(path, SECOND)
     assert path.read_text() == (
-        '{"at": 2.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s", '
+        '{"at": 0.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s", '
         '"lost": false}\n'
     )
 
@@ -106,9 +128,8 @@ def test_what_json_cannot_hold_is_null(path: Path) -> None:
         class_accuracy=(math.nan, 1.0),
         seconds=0.1,
     )
-    with RecordWriter(path) as record:
-        write(record, 1.0, measured)
-        assert json.loads(record.lines(0)[0])["class_accuracy"] == [None, 1.0]
+    logged(path.parent, measured)
+    assert json.loads(RecordReader(path.parent).lines(0)[0])["class_accuracy"] == [None, 1.0]
     ((_, read),) = read_record(path)
     assert isinstance(read, EvaluatedLine)
     assert math.isnan(read.loss)
@@ -116,21 +137,58 @@ def test_what_json_cannot_hold_is_null(path: Path) -> None:
 
 
 def test_a_torn_last_line_is_left_out(path: Path) -> None:
-    """A crash in the middle of a line costs that line only."""
-    with RecordWriter(path) as record:
-        write(record, 0.5, FIRST)
+    """A copy that was cut short costs that line only."""
+    export(path, FIRST)
     with path.open("ab") as file:
         file.write(b'{"at": 1.0, "kind": "canc')
-    assert read_record(path) == [(0.5, FIRST)]
+    assert read_record(path) == [(0.0, FIRST)]
 
 
-def test_a_record_is_continued_after_a_crash(path: Path) -> None:
-    """A restarted manager goes on behind the last whole line, and pages count from the start."""
-    path.write_bytes(b'{"at": 1.0, "kind": "cancelled", "reason": "user"}\n{"at": 2')
-    with RecordWriter(path) as record:
-        write(record, 3.0, SECOND)
-        assert len(record.lines(0)) == 2
-    assert read_record(path) == [(1.0, CancelledLine(reason="user")), (3.0, SECOND)]
+def test_a_reader_follows_a_log(path: Path) -> None:
+    """Across segments, managers, and half a line that a crash has left."""
+    journal = logged(path.parent, FIRST)
+    reader = RecordReader(path.parent)
+    assert len(reader.lines(0)) == 1
+    journal.append(1, 2.0, observed("one", SECOND))
+    journal._turn_over()
+    assert len(reader.lines(0)) == 1, "nothing was committed"
+    journal.commit()
+    assert len(reader.lines(1)) == 1
+    with segments(path.parent)[-1].open("ab") as file:
+        file.write(b"0123456789abcdef {")
+    assert len(reader.lines(0)) == 2
+    logged(path.parent, FIRST, term=2)
+    assert parse_lines(reader.lines(0)) == [(0.0, FIRST), (2.0, SECOND), (0.0, FIRST)]
+
+
+def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
+    """The record follows the rules of the log."""
+    earlier = logged(path.parent, FIRST)
+    logged(path.parent, SECOND, term=2)
+    for _ in range(3):
+        earlier.append(1, 9.0, observed("one", FIRST))
+    earlier.commit()
+    assert read_record(path) == [(0.0, FIRST), (0.0, SECOND)]
+
+
+def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
+    """Whoever reads an altered log learns where, instead of getting half of it."""
+    logged(path.parent, FIRST, SECOND, FIRST)
+    [segment] = segments(path.parent)
+    whole = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(whole[0] + whole[2])
+    with pytest.raises(FileCorrupt, match="entry 2 is missing or altered"):
+        read_record(path)
+
+
+def test_of_the_record_of_an_earlier_version_counts_what_its_log_says(path: Path) -> None:
+    """It was written first, so it may be longer; a damaged line costs that line."""
+    export(path, FIRST, SECOND, FIRST)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[0] + b"no fact\n" + whole[2])
+    assert former_record(path.parent, 2) == [json.loads(whole[0])]
+    path.unlink()
+    assert former_record(path.parent, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -178,18 +236,25 @@ def test_what_cannot_be_read_is_not_said_to_be_missing(path: Path) -> None:
 def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None:
     """The shared directory is wrong, and that is what the user hears."""
     with pytest.raises(SharedDirectoryError, match="no such folder"):
-        RecordWriter(tmp_path / "absent" / "record.jsonl")
+        RecordReader(tmp_path / "absent").lines(0)
+
+
+def both(path: Path, *facts: RecordLine) -> list[RecordReader]:
+    """Return a reader that has followed a log, and one of the record that was exported then."""
+    logged(path.parent, *facts)
+    followed = RecordReader(path.parent)
+    export_record(path.parent, followed.all_lines())
+    return [followed, RecordReader(path.parent)]
 
 
 def test_pages_follow_on_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages are bounded in lines; together they are the whole record."""
     monkeypatch.setattr(module, "PAGE_LINES_MAX", 3)
-    with RecordWriter(path) as record:
-        for second in range(8):
-            write(record, second, FIRST)
+    for record in both(path, *[FIRST] * 8):
         pages = [record.lines(0), record.lines(3), record.lines(6), record.lines(8)]
-    assert [len(page) for page in pages] == [3, 3, 2, 0]
-    assert parse_lines(itertools.chain(*pages)) == read_record(path)
+        assert [len(page) for page in pages] == [3, 3, 2, 0]
+        assert parse_lines(itertools.chain(*pages)) == read_record(path)
+        assert record.lines(7) == pages[2][1:]
 
 
 def test_a_page_is_bounded_in_bytes_but_never_stuck(
@@ -197,69 +262,10 @@ def test_a_page_is_bounded_in_bytes_but_never_stuck(
 ) -> None:
     """A line longer than a page still comes, alone."""
     monkeypatch.setattr(module, "PAGE_BYTES_MAX", 120)
-    with RecordWriter(path) as record:
-        write(record, 0.0, CancelledLine(reason="short"))
-        write(record, 1.0, CancelledLine(reason="short"))
-        write(record, 2.0, CancelledLine(reason="l" + "o" * 500 + "ng"))
+    short, long = CancelledLine(reason="short"), CancelledLine(reason="l" + "o" * 500 + "ng")
+    for record in both(path, short, short, long):
         assert [len(record.lines(line)) for line in range(5)] == [2, 1, 1, 0, 0]
         assert record.lines(-1) == []
-
-
-def test_a_full_disk_is_told_and_leaves_no_half_line(path: Path) -> None:
-    """What did not fit waits, whole; the record goes on with it once there is room again."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with RecordWriter(path) as record:
-        write(record, 0.0, FIRST)
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
-            with pytest.raises(StoreError, match=r"record\.jsonl: .*File too large"):
-                write(record, 1.0, SECOND)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        write(record, 2.0, SECOND)
-    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND), (2.0, SECOND)]
-
-
-class Failing:
-    """A file on a directory that goes away in the middle of a write, and stays away for a while."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-        self.away = True
-
-    def write(self, content: bytes) -> int:
-        """Write the first half, then fail."""
-        self.file.write(content[: len(content) // 2] if self.away else content)
-        self._check()
-        return len(content)
-
-    def truncate(self, size: int) -> None:
-        """Fail as well."""
-        self._check()
-        self.file.truncate(size)
-
-    def _check(self) -> None:
-        if self.away:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-
-def test_half_a_line_that_could_not_be_removed_is_removed_before_the_next(path: Path) -> None:
-    """A directory that is away refuses both: to write the rest, and to take back the half."""
-    record = RecordWriter(path)
-    write(record, 0.0, FIRST)
-    failing = Failing(record._file)
-    record._file = failing  # type: ignore[assignment]
-    with pytest.raises(SharedDirectoryError):
-        write(record, 1.0, SECOND)
-    failing.away = False
-    record.flush()
-    assert record.lines(0) == path.read_text().splitlines()
-    record._file = failing.file
-    record.close()
-    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
 
 
 def test_a_fact_cannot_be_changed() -> None:

@@ -23,7 +23,7 @@ ROUND: dict[str, Any] = {"cause": 1, "experiment": "bad", "round": 7, "reason": 
 
 def line(number: int, order: int, entry: Entry) -> Line:
     """Make a line whose time is its order."""
-    return Line(number=number, order=order, at_seconds=order, record_lines=0, entry=entry)
+    return Line(number=number, order=order, at_seconds=order, entry=entry)
 
 
 def submitted(name: str) -> on.ExperimentSubmitted:

@@ -14,7 +14,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError,
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records.journal import Journal, read_journal, segments
-from downpour.files.records.record import RecordWriter
+from downpour.files.records.record import RecordReader, export_record
 from downpour.files.store import DirectoryStore, SharedDirectory
 from downpour.files.store.leaders import current_leader, highest_term
 from downpour.files.store.lease import Lease
@@ -75,14 +75,15 @@ OPERATIONS: dict[str, Callable[[SharedDirectory, Path], object]] = {
     "journal": lambda _, path: read_journal(path),
     "segments": lambda _, path: segments(path),
     "keep": lambda _, path: kept(path),
-    "record": lambda _, path: RecordWriter(path / "record.jsonl"),
+    "record": lambda _, path: RecordReader(path).lines(0),
+    "export": lambda _, path: export_record(path, ["line"]),
 }
 
 
 def kept(path: Path) -> None:
     """Write a line into a journal."""
     journal = Journal(path, 7)
-    journal.append(1, 0.0, 0, SUBMITTED)
+    journal.append(1, 0.0, SUBMITTED)
     journal.commit()
 
 
@@ -147,7 +148,6 @@ def test_what_is_no_regular_file_holds_nobody_up(
         lambda: hasty.read(file),
         lambda: hasty.describe("update"),
         lambda: hasty.read_unchecked("update", limit_bytes=9),
-        lambda: RecordWriter(path / "update"),
     ]
     for look in looks:
         with pytest.raises(StoreError) as raised:
@@ -156,6 +156,8 @@ def test_what_is_no_regular_file_holds_nobody_up(
     make(Path("experiments/any/journal-000001-0001.jsonl"))
     with pytest.raises(StoreError):
         read_journal(path)
+    with pytest.raises(StoreError):
+        RecordReader(path).lines(0)
     shared.terms.mkdir()
     make(Path("terms/000001"))
     assert current_leader(shared.terms) is None
@@ -163,9 +165,9 @@ def test_what_is_no_regular_file_holds_nobody_up(
 
 def test_a_record_in_whose_place_a_fifo_lies_is_not_read(tmp_path: Path) -> None:
     """Nor is whoever asks for its lines held up."""
-    with RecordWriter(tmp_path / "record.jsonl") as record:
-        record._begins = [0, 10]
-        (tmp_path / "record.jsonl").unlink()
-        os.mkfifo(tmp_path / "record.jsonl")
-        with pytest.raises(FileCorrupt, match="no regular file"):
-            record.lines(0)
+    export_record(tmp_path, ["line"])
+    record = RecordReader(tmp_path)
+    (tmp_path / "record.jsonl").unlink()
+    os.mkfifo(tmp_path / "record.jsonl")
+    with pytest.raises(FileCorrupt, match="no regular file"):
+        record.lines(0)

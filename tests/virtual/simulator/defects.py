@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.base.states import FailureKind
-from downpour.core.node.journal import in_order
+from downpour.core.node.journal import since_checkpoint
 from downpour.core.scheduler import (
     Entry,
     Output,
@@ -75,7 +75,7 @@ class BuildsOnSand(SimulatedManager):
     def begin_journals(self) -> None:
         """Write nothing."""
         for journal in filter(None, self.persistence._journals.values()):
-            journal._anew = []
+            journal._unwritten = []
 
 
 class NeverResigns(SimulatedManager):
@@ -416,7 +416,7 @@ class TakesCopies(SimulatedManager):
     def read_journals(self) -> Stories:
         """Read all journals."""
         return {
-            name: in_order((term, one.lines) for (term, _), one in sorted(segments.items()))
+            name: since_checkpoint((term, one.lines) for (term, _), one in sorted(segments.items()))
             for name, segments in self.environment.disk._journals.items()
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
+from downpour.core.scheduler import Logged
+from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
+from downpour.files.records.view import aggregating
+from downpour.virtual.checks.checks import RecordCheck
 from downpour.virtual.simulated.clock import Clock, Process
 from downpour.virtual.simulated.disk import (
     AWAY,
@@ -208,10 +213,7 @@ def test_what_the_directory_refuses_is_the_directorys(
 def lines(count: int) -> list[Line]:
     """Make journal lines."""
     entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=ResolvedSpec(shards=1))
-    return [
-        Line(number=n, order=n, at_seconds=0.0, record_lines=0, entry=entry)
-        for n in range(1, count + 1)
-    ]
+    return [Line(number=n, order=n, at_seconds=0.0, entry=entry) for n in range(1, count + 1)]
 
 
 def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
@@ -235,6 +237,38 @@ def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) 
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
     assert len(place.disk.stories().get("e", [])) < 40
+
+
+@pytest.mark.parametrize(
+    ("rounds", "lost", "sentence"),
+    [
+        ((0, 1), (), ""),
+        ((0, 0), (), "tells of versions \\[1, 1\\]"),
+        ((0, 1, 2), (), "tells of version \\[3\\]"),
+        ((0, 1), (2,), "entry 2 is missing"),
+    ],
+)
+def test_a_record_that_is_not_of_one_piece_is_found(
+    place: Place, rounds: tuple[int, ...], lost: tuple[int, ...], sentence: str
+) -> None:
+    """Two versions were made: it tells of each once, and no entry of the log is missing."""
+    entries: list[Logged] = [lines(1)[0].entry]
+    file = PublishedFile(name="model", size_bytes=1, checksum="0")
+    for number in rounds:
+        event = on.Aggregated(at_seconds=1.0, experiment="e", round=number, model=file)
+        command = do.Aggregate(
+            experiment="e", round=number, model=file, pushes=(), train_seconds=1.0
+        )
+        entries += [aggregating(command), event]
+    log = [
+        Line(number=number, order=number, at_seconds=1.0, entry=entry)
+        for number, entry in enumerate(entries, start=1)
+    ]
+    kept = [line for line in log if line.number not in lost]
+    place.disk.write_lines(place.caller, "e", (1, 1), kept, sync=True)
+    errors = AssertionError, FileCorrupt
+    with pytest.raises(errors, match=sentence) if sentence else nullcontext():
+        RecordCheck(place.disk)._look("e", 2, log)
 
 
 def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:

@@ -30,7 +30,6 @@ from downpour.files.records.record import RecordReader
 from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store import SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
-from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import publish
 from downpour.network.rpc.messages import ExperimentSummary
 
@@ -38,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"ended-(\d+)\.jsonl")
 _RECORDS_OPEN = 8
-"""Readers that are kept, because to open one reads the whole record to index its lines."""
+"""Readers that are kept, because one reads the whole record first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +200,9 @@ class Archive:
         return None
 
     def _read_record(self, experiment: str) -> RecordReader:
-        return RecordReader(self._shared.experiment_path(experiment) / RECORD_NAME)
+        reader = RecordReader(self._shared.experiment_path(experiment))
+        reader.lines(0)  # one that cannot be read is not kept
+        return reader
 
 
 def _files(root: Path) -> list[Path]:

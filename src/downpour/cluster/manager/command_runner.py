@@ -99,7 +99,8 @@ class CommandRunner(Effects[[]]):
             with suppress(StoreError):
                 space.close()
                 # A run that closes has ended its experiments; `_conclude` may not have come yet.
-                space.forget_journal()
+                if space.run_lock is not None and not space.is_gone:
+                    space.finish()
 
     # Lanes
 
@@ -282,8 +283,8 @@ class CommandRunner(Effects[[]]):
         space.index_files.clear()
         space.versions.clear()
         if not space.is_gone:
+            space.finish()
             work.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
-            space.forget_journal()
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

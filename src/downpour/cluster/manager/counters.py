@@ -1,4 +1,4 @@
-"""Counts what is recorded since this manager started, for its metrics; nothing is decided from it.
+"""Counts what has happened since this manager started, for its metrics; nothing is decided from it.
 
 There is one set of counters for all experiments. The driver's thread owns it; other threads read it
 through `Driver.ask`.
@@ -10,17 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from downpour.base.states import FailureKind
-from downpour.files.records.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    ContradictedLine,
-    DroppedLine,
-    EvaluatedLine,
-    RecordLine,
-    SavedLine,
-    UpdatedLine,
-)
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
 from downpour.network.metrics import Timing
 
 COUNTED = "counted"
@@ -44,26 +36,34 @@ class Counters:
     training: Timing = field(default_factory=Timing)
     aggregation: Timing = field(default_factory=Timing)
     evaluation: Timing = field(default_factory=Timing)
+    _aggregating: dict[str, tuple[float, do.Aggregate]] = field(default_factory=dict)
 
-    def take(self, fact: RecordLine) -> None:
-        """Count one line of a record."""
-        match fact:
-            case AssignedLine():
+    def begin(self, at_seconds: float, command: do.Aggregate) -> None:
+        """Note that an aggregation begins; it is counted when it has ended."""
+        self._aggregating[command.experiment] = at_seconds, command
+
+    def take(self, happened: on.Event | facts.Fact) -> None:
+        """Count an event or a fact."""
+        match happened:
+            case facts.Assigned():
                 self.assigned += 1
-            case UpdatedLine():
+            case facts.Accepted():
                 self.ended[COUNTED] += 1
-            case AttemptFailedLine():
-                self.ended[fact.failure] += 1
-            case SavedLine():
+            case facts.GivenUp():
+                self.ended[happened.failure] += 1
+            case facts.Saved():
                 self.snapshots += 1
-            case DroppedLine():
-                self.dropped += len(fact.shards)
-            case ContradictedLine():
+            case facts.Dropped():
+                self.dropped += len(happened.shards)
+            case facts.Contradicted():
                 self.contradicted += 1
-            case AggregatedLine():
-                self.training.add(fact.train_seconds)
-                self.aggregation.add(fact.seconds)
-            case EvaluatedLine():
-                self.evaluation.add(fact.seconds)
+            case on.Aggregated() if happened.experiment in self._aggregating:
+                began, command = self._aggregating.pop(happened.experiment)
+                self.training.add(command.train_seconds)
+                self.aggregation.add(happened.at_seconds - began)
+            case on.Evaluated():
+                self.evaluation.add(happened.evaluation.seconds)
+            case facts.Concluded():
+                self._aggregating.pop(happened.experiment, None)
             case _:
                 pass

@@ -83,7 +83,7 @@ class Manager:
             on_death=on_death,
         )
         persistence = Persistence(self._spaces, self._roster, archive, begun.recovered.next_order)
-        persistence.recorder.go_on(dict(begun.recovered.submitted_at))
+
         self._sink = ManagerSink(persistence, begun.forecaster, self._runner)
         self._service = ManagerHandler(
             options,
@@ -105,7 +105,7 @@ class Manager:
         )
         self._metrics: MetricsEndpoint | None = None
         if begun.metrics_listener is not None:
-            counters = persistence.recorder.counters
+            counters = persistence.observations.counters
             source = ManagerMetrics(
                 self._driver, archive, counters, self._spaces, begun.leader.term
             )

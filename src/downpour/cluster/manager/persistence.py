@@ -1,19 +1,16 @@
-"""Persists what happened: the record, which people read, and the journal, for the next manager.
+"""Persists what happened, in the log of each experiment, for people and for the next manager.
 
-`keep` writes nothing; it gathers the consequences of one event. `commit` writes them, the record
-first, because each line of the journal states the length of the record at that moment. After a
-crash the record is cut back to the length in the last line of the journal. What is journaled, and
-what must be synced, are the rules in `core/node/journaling.py`.
+`keep` writes nothing; it gathers the consequences of one event. `commit` writes them. What is
+logged, and what must be synced, are the rules in `core/node/journaling.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from downpour.base.errors import SharedDirectoryError
 from downpour.cluster.manager import status
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.recorder import Recorder
+from downpour.cluster.manager.observations import Observations
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace
 from downpour.core.node.journal import JournalWriter
@@ -27,7 +24,7 @@ class Persistence:
 
     Args:
         spaces: by experiment.
-        roster: the workers that the records name.
+        roster: the workers that the logs name.
         archive: lists the experiments that have ended.
         first_order: the number of the next entry, counted over all experiments.
     """
@@ -39,16 +36,15 @@ class Persistence:
         archive: Archive,
         first_order: int = 1,
     ) -> None:
-        self.recorder = Recorder(spaces, roster)
+        self.observations = Observations(spaces, roster)
         self._spaces = spaces
         self._archive = archive
         self._journaling = Journaling(self._journal_of, first_order)
-        self._grown: set[str] = set()
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what an event and its output add to the journals; returns these entries."""
-        self._grown |= self.recorder.note(event, output)
-        gathered = self._journaling.keep(core, event, output.facts, self._record_lines)
+        """Gather what an event and its output add to the logs; returns what replay needs of it."""
+        story = self.observations.story(core, event, output)
+        gathered = self._journaling.keep(core, event, output.facts, story)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
@@ -68,28 +64,13 @@ class Persistence:
         Raises:
             SharedDirectoryError: the directory refuses; `commit` may be called again.
         """
-        # A record grows without its journal where a worker joins or an attempt's resources are
-        # noted.
-        for experiment in self._grown - set(self._journaling.touched):
-            try:
-                self._flush(experiment)
-            except SharedDirectoryError:
-                if not self._is_gone(experiment):
-                    raise
-        self._journaling.commit(before_each=self._flush, is_gone=self._is_gone)
-        self._grown.clear()
+        self._journaling.commit(is_gone=self._is_gone)
 
     def _is_gone(self, experiment: str) -> bool:
         space = self._spaces[experiment]
         space.look()
         return space.is_gone
 
-    def _flush(self, experiment: str) -> None:
-        self._spaces[experiment].record.flush()
-
     def _journal_of(self, experiment: str) -> JournalWriter | None:
         space = self._spaces.get(experiment)
         return space.journal if space is not None else None
-
-    def _record_lines(self, experiment: str) -> int:
-        return len(self._spaces[experiment].record)

@@ -20,6 +20,7 @@ from downpour.base.errors import (
     SpecError,
     StoreError,
 )
+from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.driver import Driver
@@ -135,9 +136,11 @@ class ManagerHandler(WorkerCalls):
         known = self._options.embedded and resolved.init_checksum is not None
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
-        # Before the event, because the submission is the first entry of its journal.
+        # Before the event, because the submission is the first entry of its log.
         self._spaces.add(self._opened(experiment, resolved))
-        event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
+        event = on.ExperimentSubmitted(
+            at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
+        )
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
@@ -231,7 +234,9 @@ class ManagerHandler(WorkerCalls):
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
         space = self._spaces.get(experiment)
-        record = space.record if space is not None else self._archive.record(experiment)
+        # Its record is a file once it has ended, and the lines need not stay in memory.
+        runs = space is not None and experiment not in self._archive
+        record = space.record if space and runs else self._archive.record(experiment)
         if record is None:
             raise Refused("experiment", f"{experiment} has no record that could be read")
         return record

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.core.scheduler.experiment import Experiment
 from downpour.files.records.journal import read_journal, segments, segments_among, term_of
 from downpour.files.records.mirror import fetch_journals
-from downpour.files.records.record import read_record
+from downpour.files.records.record import RecordReader, export_record, read_record
 from downpour.files.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 from downpour.files.records.recovery import (
     ReplayedJournals,
@@ -40,7 +40,7 @@ from downpour.files.records.recovery import (
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.leaders import Leader, highest_term
-from downpour.files.store.os_errors import reading
+from downpour.files.store.os_errors import reading, writing
 from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned
 from downpour.files.store.publish import TEMPORARY_PREFIX
 from downpour.files.store.retry import RetryPolicy
@@ -54,14 +54,12 @@ _BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 class RecoveredState:
     """A core with the experiments that continue, and their workspaces.
 
-    `next_order` is the number of the next journal entry, counted over all experiments;
-    `submitted_at` are the times of the submissions.
+    `next_order` is the number of the next entry of a log, counted over all experiments.
     """
 
     core: Scheduler
     spaces: tuple[Workspace, ...] = ()
     next_order: int = 1
-    submitted_at: tuple[tuple[str, float], ...] = ()
 
 
 def recover(
@@ -103,7 +101,6 @@ def recover(
         spaces=spaces,
         # The archive's places, too, because the journals of ended experiments were not read.
         next_order=max((*orders, *archive.places.values()), default=0) + 1,
-        submitted_at=_submission_times(spaces, journals),
     )
 
 
@@ -131,18 +128,7 @@ def recover_run(
     )
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
-    return RecoveredState(
-        core=core,
-        spaces=spaces,
-        next_order=next_order(journals),
-        submitted_at=_submission_times(spaces, journals),
-    )
-
-
-def _submission_times(
-    spaces: Iterable[Workspace], journals: Mapping[str, Sequence[Line]]
-) -> tuple[tuple[str, float], ...]:
-    return tuple((one.experiment, journals[one.experiment][0].at_seconds) for one in spaces)
+    return RecoveredState(core=core, spaces=spaces, next_order=next_order(journals))
 
 
 def _folders(shared: SharedDirectory) -> list[str]:
@@ -238,7 +224,9 @@ def _remove(folder: Path, names: list[str]) -> None:
 
 def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     """Clean up after the end: an earlier manager may have died between journaling it and this."""
+    folder = shared.experiment_path(ended.name)
     try:
+        export_record(folder, RecordReader(folder).all_lines())
         sweep(shared.store(ended.name), finished=ended.life.state is ExperimentState.FINISHED)
     except StoreError as error:
         log.warning("%s: files are left over: %s", ended.name, error)
@@ -277,10 +265,11 @@ def _open(
     space = reopen_workspace(shared, experiment, leader, journal, of_run=of_run)
     try:
         if space.journal is not None:
-            # First, because this line ends what counts of an earlier manager's journal: else one
-            # that still writes might name a file that is removed below.
+            # First, because this line ends what counts of an earlier manager's log: else one that
+            # still writes might name a file that is removed below.
             space.journal.commit()
-        space.record.truncate(journal[-1].record_lines)
+        with writing(space.folder, layout.RECORD_NAME):  # an earlier version's, and in the log now
+            (space.folder / layout.RECORD_NAME).unlink(missing_ok=True)
         _remove_unknown(space, experiment)
     except StoreError:
         space.close()

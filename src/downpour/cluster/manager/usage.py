@@ -1,27 +1,23 @@
 """Gathers what workers' processes use, one sample for each heartbeat, until their attempts end.
 
-One line of the record for each heartbeat would be most of the record, so there is one for each
-attempt, with a bounded number of samples. The samples of running attempts are lost with the
-manager, because nothing is decided from them.
+An entry for each heartbeat would be most of the log, so there is one for each attempt, with a
+bounded number of samples. The samples of running attempts are lost with the manager, because
+nothing is decided from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from downpour.base.values import AttemptId, ProcessState
+from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import (
-    RecordLine,
-    ResourcesUsedLine,
-    Sample,
-)
+from downpour.files.records.record_lines import ResourcesUsedLine, Sample
+from downpour.files.records.view import observed
 
 SAMPLES_MAX = 240
 """For each attempt. An even number, because when it is reached every second sample is dropped."""
-
-Write = Callable[[str, float, RecordLine], None]
 
 
 @dataclass(slots=True)
@@ -52,40 +48,35 @@ class _Trace:
 
 
 class Usage:
-    """The samples of all workers; a worker runs one attempt at a time.
+    """The samples of all workers; a worker runs one attempt at a time."""
 
-    Args:
-        write: appends a line to an experiment's record, at a time.
-    """
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
+    def __init__(self) -> None:
         self._traces: dict[str, _Trace] = {}
 
-    def hear(self, beat: on.HeartbeatReceived) -> None:
+    def hear(self, beat: on.HeartbeatReceived) -> Iterator[Observed]:
         """Add a heartbeat's sample; a worker that runs another attempt has ended the former."""
         # The first one trains; a second one was accepted and waits until that has stopped.
         attempt = beat.running[0].attempt if beat.running else None
         trace = self._traces.get(beat.worker)
         if trace is not None and trace.attempt != attempt:
-            self.end(beat.worker, trace.attempt, beat.at_seconds)
+            yield from self.end(beat.worker, trace.attempt)
         if attempt is None or beat.process is None:
             return
         trace = self._traces.setdefault(beat.worker, _Trace(attempt))
         trace.add(_sample(beat, beat.process))
 
-    def end(self, worker: str, attempt: AttemptId, now: float) -> None:
-        """Record what an attempt has used, if there are samples of it."""
+    def end(self, worker: str, attempt: AttemptId) -> Iterator[Observed]:
+        """Yield what an attempt has used, if there are samples of it."""
         trace = self._traces.get(worker)
         if trace is not None and trace.attempt == attempt:
             del self._traces[worker]
-            self._write(attempt.experiment, now, trace.fact(worker))
+            yield observed(attempt.experiment, trace.fact(worker))
 
-    def end_all(self, experiment: str, now: float) -> None:
-        """Record what the running attempts of an experiment have used, because it ends."""
+    def end_all(self, experiment: str) -> Iterator[Observed]:
+        """Yield what the running attempts of an experiment have used, because it ends."""
         for worker, trace in list(self._traces.items()):
             if trace.attempt.experiment == experiment:
-                self.end(worker, trace.attempt, now)
+                yield from self.end(worker, trace.attempt)
 
 
 def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:

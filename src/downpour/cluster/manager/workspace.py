@@ -21,7 +21,7 @@ from downpour.files.aggregators import (
 )
 from downpour.files.records.journal import Journal, segments
 from downpour.files.records.mirror import journal_of
-from downpour.files.records.record import RecordWriter
+from downpour.files.records.record import RecordReader, export_record, former_record
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.leaders import Leader
@@ -67,19 +67,19 @@ class PreparedExperiment:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    The workspace of an embedded run holds `run_lock`, which shows other processes that the run is
-    alive. Its `journal` is not synced: it outlives the manager and not the machine, because only
-    the run itself continues it. Nothing is journaled once
-    the experiment is `concluded`. While its folder `is_gone`, or its objects in a bucket, the
-    experiment is held up. The
-    `global_model` is made by `prepare` if the experiment begins here, else by its first evaluation.
+    Its log has two ends: the `journal`, which writes it, and the `record` that is projected from
+    it. The workspace of an embedded run holds `run_lock`, which shows other processes that the run
+    is alive. Its log is not synced: it outlives the manager and not the machine, because only the
+    run itself continues it. Nothing is logged once the experiment is `concluded`. While its folder
+    `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model` is made by
+    `prepare` if the experiment begins here, else by its first evaluation.
     """
 
     experiment: str
     spec: ResolvedSpec
     shared: SharedDirectory
     store: Store
-    record: RecordWriter
+    record: RecordReader
     spec_file: PublishedFile
     journal: Journal | None
     run_lock: BaseFileLock | None = None
@@ -96,7 +96,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Where its record and its journal are, and the files of its store that are not objects."""
+        """Where its log and its record are, and the files of its store that are not objects."""
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
@@ -122,20 +122,22 @@ class Workspace:
         return f"its folder is gone from {self.shared.experiments}"
 
     def close(self) -> None:
-        """Close the record and the journal; both can still be read."""
+        """Close the log; the record can still be read."""
         if self.journal is not None:
             self.journal.close()
-        try:
-            self.record.close()
-        except StoreError:
-            if not self.is_gone:
-                raise
-        finally:
-            if self.run_lock is not None:
-                self.run_lock.release()
+        if self.run_lock is not None:
+            self.run_lock.release()
 
-    def forget_journal(self) -> None:
-        """Remove the journal of a run's experiment that has ended; no manager ever reads it."""
+    def finish(self) -> None:
+        """Export the record of an experiment that has ended.
+
+        The log of a run is removed then, because no manager ever reads it.
+
+        Raises:
+            StoreError: the log cannot be read, or the record cannot be written.
+        """
+        export_record(self.folder, self.record.all_lines())
+        self.record = RecordReader(self.folder)  # whose lines need not stay in memory
         if self.run_lock is not None:
             for segment in segments(self.folder):
                 segment.unlink(missing_ok=True)
@@ -149,7 +151,7 @@ def open_workspace(
     *,
     of_run: bool = False,
 ) -> Workspace:
-    """Make an experiment's folder, with its resolved spec and an empty record.
+    """Make an experiment's folder, with its resolved spec.
 
     Args:
         shared: the shared directory.
@@ -167,7 +169,7 @@ def open_workspace(
         spec=spec,
         shared=shared,
         store=store,
-        record=RecordWriter(folder / layout.RECORD_NAME),
+        record=RecordReader(folder),
         spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
         journal=journal_of(shared, experiment, leader, syncs=not of_run) if leader else None,
         run_lock=run_lock,
@@ -198,17 +200,20 @@ def reopen_workspace(
         StoreError: the folder cannot be used.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
-    # Before the record is opened, which cuts off a torn line: the files of an experiment that is
-    # left out stay as they are.
+    # First, because the files of an experiment that is left out stay as they are.
     _check_files(experiment, set(store.list()))
+    length = journal_lines[-1].record_lines
+    record = [] if length is None else former_record(folder, length)
     return Workspace(
         experiment=experiment.name,
         spec=experiment.spec,
         shared=shared,
         store=store,
-        record=RecordWriter(folder / layout.RECORD_NAME),
+        record=RecordReader(folder),
         spec_file=_restored_spec(store, experiment),
-        journal=journal_of(shared, experiment.name, leader, journal_lines, syncs=not of_run),
+        journal=journal_of(
+            shared, experiment.name, leader, journal_lines, record=record, syncs=not of_run
+        ),
         run_lock=lock_file(folder / RUN_LOCK_NAME) if of_run else None,
     )
 

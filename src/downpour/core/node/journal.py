@@ -1,19 +1,17 @@
-"""The rules of a journal: which lines go to which segment, and when a segment may go.
+"""The rules of a log: which lines go to which segment, and which of them count.
 
-An experiment's journal holds what must survive of it: numbered lines in *segments*. Lines are only
-appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
-another one after a write that failed. It then writes all lines that are not known to be durable
-again, under the same numbers, so that a torn line in the middle is repeated in the segment after
-it. Segments are read in the order of their terms and numbers. Of two lines with one number the
-later counts, and where a later term's lines begin, those of earlier terms end.
+An experiment's log holds all that happened in it: numbered lines in *segments*. Lines are only
+appended, no segment is ever removed, and `commit` returns when the lines that must last are
+durable. A manager begins a segment of its own, and another one after a write that failed. It then
+writes all lines that are not known to be durable again, under the same numbers, so that a torn line
+in the middle is repeated in the segment after it. Segments are read in the order of their terms and
+numbers. Of two lines with one number the later counts, and where a later term's lines begin, those
+of earlier terms end. So a manager that takes up a log writes a line at once (`TakenUp`): what an
+earlier manager that does not know of it still appends does not count.
 
-A manager that takes up a journal writes what it has read once more, before its own first line.
-Otherwise an earlier manager that does not know that it was replaced could remove the segments on
-which the new lines build.
-
-A checkpoint begins the journal anew: submission, preparation and checkpoint are published together
-as one segment, which is there whole or not at all, and the segments before it are removed. A reader
-that finds these still there begins at the last segment that has an entry of number 1.
+A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
+begins there, so a start reads the last segments alone (`since_checkpoint`). The record that people
+read is projected from all lines (`in_order`, `files/records/view.py`).
 
 This module does not know where segments lie: `files/records/journal.py` has them on a disk, the
 simulator in memory.
@@ -23,14 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError
-from downpour.core.scheduler import Checkpoint, Entry
+from downpour.base.errors import FileCorrupt, StoreError
+from downpour.core.scheduler import Checkpoint, Logged, TakenUp
 from downpour.core.scheduler import events as on
 
 Segment = tuple[int, int]
 """The term of the manager that wrote it, and its number among those of that manager, from 1."""
+
+Part = tuple[int, Sequence["Line"]]
+"""A segment's term and whole lines."""
 
 # What a checkpoint does not replace: the spec, and the name and the sizes of what was prepared.
 _HEAD = on.ExperimentSubmitted, on.Prepared
@@ -38,123 +39,101 @@ _HEAD = on.ExperimentSubmitted, on.Prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An entry with its number (from 1), its time, and the lines that the record had by then.
+    """An entry with its number (from 1) and its time.
 
-    `order` is its place among the entries of all experiments. The first line of a journal has the
-    `cluster` whose manager writes it; earlier versions knew no clusters, and wrote none.
+    `order` is its place among the entries of all experiments. The first line of a log has the
+    `cluster` whose manager writes it; the first versions knew no clusters, and wrote none. The line
+    of a checkpoint has the submission and the preparation as its `head`. Earlier versions kept the
+    record in a file, and said with each line how many `record_lines` that had by then.
     """
 
     number: int
     order: int
     at_seconds: float
-    record_lines: int
-    entry: Entry
+    entry: Logged
     cluster: str = ""
+    head: tuple[Line, ...] = ()
+    record_lines: int | None = None
 
 
 class SegmentStorage(Protocol):
-    """Where the segments of one journal lie.
-
-    Every method raises StoreError if a file cannot be used, and SharedDirectoryError if the
-    directory cannot. The operation may have been carried out all the same, or a part of it.
-    """
-
-    place: str
-    """Where that is, for error messages."""
-
-    def segments(self) -> Sequence[Segment]:
-        """Return the segments that exist, in the order in which they are read."""
-        ...
+    """Where the segments of one log lie."""
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment, which is created if it does not exist.
 
         With `durably` all that was appended to it survives the machine when this returns.
+
+        Raises:
+            SharedDirectoryError: the directory fails; a part may have been appended all the same.
+            StoreError: such a file cannot be used.
         """
-        ...
-
-    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Publish a segment, whole or not at all; it is durable when this returns."""
-        ...
-
-    def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove segments; a reader ignores those that stay all the same."""
         ...
 
 
 class JournalWriter:
-    """Appends to one experiment's journal, under one manager's term; not thread-safe.
+    """Appends to one experiment's log, under one manager's term; not thread-safe.
 
     Args:
         storage: where its segments lie.
         term: the manager's term, so that no two managers write to one segment.
-        lines: what the journal holds already.
+        lines: what replay needs of the log (`since_checkpoint`), if it is taken up.
         cluster: the name of the manager's cluster.
+        record: the record of an earlier version, which the log takes in.
     """
 
     def __init__(
-        self, storage: SegmentStorage, term: int, lines: Sequence[Line] = (), *, cluster: str = ""
+        self,
+        storage: SegmentStorage,
+        term: int,
+        lines: Sequence[Line] = (),
+        *,
+        cluster: str = "",
+        record: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._storage = storage
         self._term = term
         self._cluster = cluster
-        self._head = [line for line in lines if isinstance(line.entry, _HEAD)]
-        self._next_line = len(lines) + 1
-        self._anew = [self._marked(line) for line in lines]
+        self._head = [self._marked(line) for line in lines if isinstance(line.entry, _HEAD)]
+        self._next_line = lines[-1].number + 1 if lines else 1
         self._last_segment = 0
         self._segment: Segment | None = None
         self._unwritten: list[Line] = []
         self._unconfirmed: list[Line] = []
+        if lines:
+            self.append(lines[-1].order, lines[-1].at_seconds, TakenUp(record=tuple(record)))
 
-    def append(self, order: int, at_seconds: float, record_lines: int, entry: Entry) -> None:
+    def append(self, order: int, at_seconds: float, entry: Logged) -> None:
         """Add an entry; it is not durable before the next `commit`."""
-        line = Line(
-            number=self._next_line,
-            order=order,
-            at_seconds=at_seconds,
-            record_lines=record_lines,
-            entry=entry,
-        )
+        line = self._add(order, at_seconds, entry)
         if isinstance(entry, _HEAD):
             self._head.append(line)
-        self._unwritten.append(self._marked(line))
-        self._next_line += 1
 
-    def begin_anew(
-        self, order: int, at_seconds: float, record_lines: int, entry: Checkpoint
-    ) -> None:
-        """Begin the journal anew with a checkpoint, which replaces the entries before it."""
-        self._next_line = 1
-        self._unwritten, self._unconfirmed = [], []
-        head, self._head = self._head, []
+    def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
+        """Add a checkpoint, in a segment with which replay begins from now on."""
+        self._turn_over()
         # Each manager that takes the experiment up adds a `Prepared`, which repeats the first one.
-        for line in head[:2]:
-            self.append(line.order, line.at_seconds, line.record_lines, line.entry)
-        self.append(order, at_seconds, record_lines, entry)
-        self._anew, self._unwritten = self._unwritten, []
+        self._add(order, at_seconds, entry, tuple(self._head[:2]))
 
     def commit(self, *, durably: bool = True) -> None:
         """Write what was appended; it survives this process then, and with `durably` the machine.
 
         Raises:
-            SharedDirectoryError: the directory fails, or another manager has taken over; calling
-                again writes all lines that are not known to be durable into a new segment.
+            SharedDirectoryError: the directory fails; calling again writes all lines that are not
+                known to be durable into a new segment.
             StoreError: such a file cannot be written.
         """
-        if self._anew:
-            self._publish_anew()
         if not self._unwritten and not (durably and self._unconfirmed):
             return
         if self._segment is None:
-            self._segment = self._next_segment()
+            self._last_segment += 1
+            self._segment = self._term, self._last_segment
         try:
             self._storage.append(self._segment, self._unwritten, durably=durably)
         except StoreError:
-            # A new segment, because this one may end in half a line, and a line appended to that
-            # would be lost with it.
-            self._segment = None
-            self._unwritten = self._unconfirmed + self._unwritten
-            self._unconfirmed = []
+            # This segment may end in half a line, and a line appended to that would be lost with
+            # it.
+            self._turn_over()
             raise
         self._unconfirmed = [] if durably else self._unconfirmed + self._unwritten
         self._unwritten = []
@@ -162,52 +141,82 @@ class JournalWriter:
     @property
     def under_way(self) -> tuple[Segment, Sequence[Line]]:
         """What the next commit appends, and where; a crash may leave a part of it."""
-        # None of what is published, because a segment is published whole or not at all.
-        lines = [] if self._anew else self._unwritten
-        return self._segment or (self._term, self._last_segment + 1), lines
+        return self._segment or (self._term, self._last_segment + 1), self._unwritten
+
+    def _add(
+        self, order: int, at_seconds: float, entry: Logged, head: tuple[Line, ...] = ()
+    ) -> Line:
+        line = self._marked(
+            Line(number=self._next_line, order=order, at_seconds=at_seconds, entry=entry, head=head)
+        )
+        self._unwritten.append(line)
+        self._next_line += 1
+        return line
 
     def _marked(self, line: Line) -> Line:
         return replace(line, cluster=self._cluster) if line.number == 1 else line
 
-    def _publish_anew(self) -> None:
+    def _turn_over(self) -> None:
+        """Go on in a new segment, which repeats the lines that are not known to be durable."""
         self._segment = None
-        former = self._storage.segments()
-        # A manager that was replaced must not remove the segments that its successor has read.
-        if any(term > self._term for term, _ in former):
-            raise SharedDirectoryError(self._storage.place, "another manager has taken over")
-        self._storage.publish(self._next_segment(), self._anew)
-        self._anew = []
-        # Last, because a crash before the new segment is there would leave no journal at all.
-        self._storage.remove(former)
-
-    def _next_segment(self) -> Segment:
-        self._last_segment += 1
-        return self._term, self._last_segment
+        self._unwritten = self._unconfirmed + self._unwritten
+        self._unconfirmed = []
 
 
-def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
-    """Put the lines of a journal in order.
+def in_order(parts: Iterable[Part]) -> list[Line]:
+    """Put the lines of a whole log in order.
 
     A manager that has lost its lock may go on writing beside its successor. From the successor's
     first line on, the lines of the earlier manager do not count.
 
     Args:
-        parts: a segment's term and whole lines, in the order in which they are read.
+        parts: the segments, in the order in which they are read.
 
     Raises:
         FileCorrupt: an entry is missing, and later ones are there.
     """
+    return _unbroken(_counting(parts), 1)
+
+
+def since_checkpoint(parts: Iterable[Part]) -> list[Line]:
+    """Put the lines in order that replay needs: from the last checkpoint on, and its head.
+
+    Args:
+        parts: the last segments, in the order in which they are read; all of them if they have no
+            checkpoint that counts (`has_checkpoint`).
+
+    Raises:
+        FileCorrupt: as `in_order`.
+    """
+    by_number = _counting(parts)
+    first = max((number for number, line in by_number.items() if line.head), default=1)
+    lines = _unbroken(by_number, first)
+    return [*lines[0].head, *lines] if lines else []
+
+
+def has_checkpoint(parts: Iterable[Part]) -> bool:
+    """Whether replay needs no segment before these."""
+    return any(line.head for line in _counting(parts).values())
+
+
+def _counting(parts: Iterable[Part]) -> dict[int, Line]:
     by_number: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
-        # Where a later term begins, or the journal anew, what was read from that number on is void.
+        # Where a later term begins, what was read from that number on is void. Earlier versions
+        # began at 1 with each checkpoint, and removed what was before it.
         if lines and (term > latest or lines[0].number == 1):
             latest = term
             first = lines[0].number
             by_number = {number: line for number, line in by_number.items() if number < first}
         by_number.update((line.number, line) for line in lines)
+    return by_number
+
+
+def _unbroken(by_number: dict[int, Line], first: int) -> list[Line]:
     # Lines that are missing at the end cannot be noticed: they may never have been written.
-    for number in range(1, max(by_number, default=0) + 1):
+    last = max(by_number, default=0)
+    for number in range(first, last + 1):
         if number not in by_number:
             raise FileCorrupt("journal", f"entry {number} is missing or altered")
-    return [by_number[number] for number in sorted(by_number)]
+    return [by_number[number] for number in range(first, last + 1)]

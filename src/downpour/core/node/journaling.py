@@ -1,46 +1,42 @@
-"""What a manager keeps of what happens: which entries, in which journal, and when.
+"""What a manager logs of what happens: which entries, in which log, and when.
 
-`keep` gathers what an event has led to; `commit` has it written. Every fifty rounds a checkpoint
-takes the place of what a journal held before. Only what changes results must be synced.
+`keep` gathers what an event has led to; `commit` has it written. Only what changes results must be
+synced. Every fifty rounds a checkpoint is added, from which a later manager replays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.core.node.journal import JournalWriter
-from downpour.core.scheduler import (
-    Entry,
-    Scheduler,
-    checkpoint,
-    entries,
-    facts,
-    must_last,
-)
+from downpour.core.scheduler import Entry, Logged, Observed, Scheduler, checkpoint, facts, must_last
 from downpour.core.scheduler import events as on
 
 CHECKPOINT_ROUNDS = 50
-"""Rounds between two checkpoints: few enough that a journal stays short and is read in moments."""
+"""Rounds between two checkpoints: few enough that a start replays a log in moments."""
 
 JournalOf = Callable[[str], JournalWriter | None]
-"""Returns an experiment's journal, or None where it keeps none or is not there."""
+"""Returns an experiment's log, or None where it is not there."""
+
+Story = Iterable[on.Event | facts.Fact | Observed]
+"""An event, what it has led to, and what the manager observed of it, in order."""
 
 
 class Kept(NamedTuple):
-    """An entry, and its place among those of all experiments."""
+    """An entry that replay needs, and its place among those of all experiments."""
 
     order: int
     entry: Entry
 
 
 class Journaling:
-    """Gathers the entries that must be journaled, and writes them; not thread-safe.
+    """Gathers what must be logged, and writes it; not thread-safe.
 
     Args:
-        journal_of: the journals.
+        journal_of: the logs.
         first_order: the place of the next entry among those of all experiments.
         checkpoint_rounds: how many rounds lie between two checkpoints.
     """
@@ -62,35 +58,51 @@ class Journaling:
         core: Scheduler,
         event: on.Event,
         happened: Sequence[facts.Fact],
-        record_lines: Callable[[str], int] = lambda _: 0,
+        story: Story | None = None,
     ) -> list[Kept]:
-        """Gather and return what must be journaled of an event and of the facts it led to.
+        """Gather what an event and its facts add to the logs; returns what replay needs of it.
 
-        `record_lines` returns how many lines an experiment's record has by now: a manager that
-        takes it up cuts off the lines that came after the last journaled entry.
+        The `story` has both, and observations among them; without it there are none.
         """
         kept: list[Kept] = []
-        anew = checkpoint(core.state, event, happened)
-        for entry in entries(event, happened):
-            experiment = entry.experiment
-            journal = self._journal_of(experiment)
-            # Reports that come late do not count, so nothing follows a conclusion in a journal.
-            if journal is None or experiment in self._concluded:
-                continue
-            place = next(self._order), core.state.now_seconds, record_lines(experiment)
-            # In place of the event that ended the round before; assignments of the new one follow.
-            if entry is event and anew is not None and self._is_due(anew.rounds_done):
-                journal.begin_anew(*place, anew)
-                kept.append(Kept(place[0], anew))
-            else:
-                journal.append(*place, entry)
-                kept.append(Kept(place[0], entry))
-            self._touched[experiment] = self._touched.get(experiment, False) or must_last(
-                core.state, entry
-            )
-            if isinstance(entry, facts.Concluded):
-                self._concluded.add(experiment)
+        for entry in story if story is not None else (event, *happened):
+            if isinstance(entry, facts.Dismissed):
+                # All of them had this worker.
+                for experiment in core.state.experiments:
+                    self._append(core, experiment, entry)
+            elif isinstance(entry, Logged):
+                kept += self._append(core, entry.experiment, entry)
+                if entry is event and kept:
+                    kept += self._checkpoint(core, event, happened)
         return kept
+
+    def _append(self, core: Scheduler, experiment: str, entry: Logged) -> list[Kept]:
+        journal = self._journal_of(experiment)
+        # Reports that come late do not count, so nothing follows a conclusion in a log.
+        if journal is None or experiment in self._concluded:
+            return []
+        order = next(self._order)
+        journal.append(order, core.state.now_seconds, entry)
+        self._touch(experiment, must_last(core.state, entry))
+        if isinstance(entry, facts.Concluded):
+            self._concluded.add(experiment)
+        return [Kept(order, entry)] if isinstance(entry, Entry) else []
+
+    def _checkpoint(
+        self, core: Scheduler, event: on.Event, happened: Sequence[facts.Fact]
+    ) -> list[Kept]:
+        """Add a checkpoint if one is due; the assignments of the new round follow it."""
+        anew = checkpoint(core.state, event, happened)
+        if anew is None or anew.rounds_done % self._checkpoint_rounds:
+            return []
+        journal = self._journal_of(anew.experiment)
+        assert journal is not None  # noqa: S101 - the event was appended to it
+        order = next(self._order)
+        journal.begin_anew(order, core.state.now_seconds, anew)
+        return [Kept(order, anew)]
+
+    def _touch(self, experiment: str, must: bool) -> None:  # noqa: FBT001
+        self._touched[experiment] = self._touched.get(experiment, False) or must
 
     @property
     def touched(self) -> Sequence[str]:
@@ -102,17 +114,12 @@ class Journaling:
         """Whether an entry is waiting that must be durable before anything follows from it."""
         return any(self._touched.values())
 
-    def commit(
-        self,
-        before_each: Callable[[str], None] = lambda _: None,
-        is_gone: Callable[[str], bool] = lambda _: False,
-    ) -> None:
+    def commit(self, is_gone: Callable[[str], bool] = lambda _: False) -> None:
         """Write all gathered entries; those that change results are durable when this returns.
 
         Args:
-            before_each: Called with an experiment before its journal is written.
-            is_gone: Asked about an experiment whose journal was refused. If its place alone is
-                gone, the others go on, and its entries wait for the next call.
+            is_gone: Asked about an experiment whose log was refused. If its place alone is gone,
+                the others go on, and its entries wait for the next call.
 
         Raises:
             SharedDirectoryError: an entry cannot be written now; the call may be repeated.
@@ -120,7 +127,6 @@ class Journaling:
         held: dict[str, bool] = {}
         for experiment, durably in self._touched.items():
             try:
-                before_each(experiment)  # the journal says how many lines the record has
                 journal = self._journal_of(experiment)
                 if journal is not None:
                     journal.commit(durably=durably)
@@ -128,9 +134,6 @@ class Journaling:
                 if not is_gone(experiment):
                     raise
                 held[experiment] = durably
-        # Only now: after an error the call is repeated, for journals that were written as well, and
+        # Only now: after an error the call is repeated, for logs that were written as well, and
         # those have nothing more to write.
         self._touched = {name: must for name, must in held.items() if name not in self._concluded}
-
-    def _is_due(self, rounds_done: int) -> bool:
-        return rounds_done % self._checkpoint_rounds == 0

@@ -2,7 +2,7 @@
 
 The driver's duties, in order:
 
-1. Put the facts of an event on record, and make durable what the journal keeps of them.
+1. Log the facts of an event, and make durable those that change results.
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or

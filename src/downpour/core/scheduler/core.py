@@ -20,7 +20,7 @@ from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.replay import Entry, EntryEvent, apply, take_up
+from downpour.core.scheduler.replay import Entry, EntryEvent, Logged, apply, take_up
 from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
 from downpour.core.stragglers import POLICIES, Policy
 
@@ -52,8 +52,8 @@ class Scheduler:
         dispatch.decide(state, event)
         return state.output
 
-    def replay(self, at_seconds: float, entry: Entry) -> None:
-        """Take in a journaled entry; entries come in the order in which they were made.
+    def replay(self, at_seconds: float, entry: Logged) -> None:
+        """Take in an entry of a log, in their order; those that change no result are skipped.
 
         The state becomes the one that it was (`durable` shows it), except for the workers, which
         must register again.
@@ -66,7 +66,7 @@ class Scheduler:
             self.state.replaying = True
             self.handle(entry)
             self.state.replaying = False
-        else:
+        elif isinstance(entry, Entry):
             apply(self.state, at_seconds, entry)
 
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:

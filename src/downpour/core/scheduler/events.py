@@ -26,11 +26,12 @@ from downpour.core.spec import ResolvedSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSubmitted:
-    """A client wants this spec run."""
+    """A client wants this spec run; `version` is that of the manager that was asked."""
 
     at_seconds: float
     experiment: str
     spec: ResolvedSpec
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """What the scheduler has decided or counted: a closed list of small frozen values.
 
-A fact asks for nothing; commands do (`commands.py`). All facts go on record. Those that change
-results are journaled as well, so that another scheduler gets to the same state (`replay.py`). The
-facts of an event are in the order in which they came about. `cause` is the number of the event that
-led to a fact, counted from 1.
+A fact asks for nothing; commands do (`commands.py`). All facts are logged, and go on record
+(`files/records/view.py`). Those that change results are replayed as well, so that another scheduler
+gets to the same state (`replay.py`). The facts of an event are in the order in which they came
+about. `cause` is the number of the event that led to a fact, counted from 1.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Resized:
 class Improved:
     """The model after a round is the best so far, with this value of what models are compared by.
 
-    It follows from the evaluation, so it is not journaled.
+    It follows from the evaluation, so it is not replayed.
     """
 
     cause: int

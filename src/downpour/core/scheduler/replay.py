@@ -1,17 +1,20 @@
 """What must survive a scheduler, and how another one gets to the same state.
 
 `entries` picks from an event and its facts those that change results: what was submitted, assigned,
-accepted, given up, aggregated and evaluated, and how an experiment ended. A driver journals them,
-in order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the
-same state (`durable` shows it), except for the workers, which must register again.
-`Scheduler.resume` then asks again for what was outstanding.
+accepted, given up, aggregated and evaluated, and how an experiment ended. A driver logs them, in
+order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the same
+state (`durable` shows it), except for the workers, which must register again. `Scheduler.resume`
+then asks again for what was outstanding.
+
+The log also holds all other facts, and what the manager alone `Observed`. Those serve people, and
+replay skips them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState, Failure, TaskState
@@ -29,7 +32,7 @@ from downpour.core.scheduler.state import SchedulerState
 class Checkpoint:
     """The state of an experiment at the beginning of a round.
 
-    With its submission and its preparation, it replaces all entries before it.
+    With its submission and its preparation, replay begins here and needs no entry before it.
     """
 
     experiment: str
@@ -54,6 +57,30 @@ EntryFact = (
     | facts.Concluded
 )
 Entry = EntryEvent | EntryFact | Checkpoint
+"""What replay takes in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What a manager alone knows of an experiment; `line` goes to `files/records/view.py`."""
+
+    experiment: str
+    line: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenUp:
+    """A manager goes on from here, so what an earlier one still writes does not count.
+
+    Earlier versions kept a record beside the log. The first manager that takes up such an
+    experiment moves that into the log: these are its lines.
+    """
+
+    record: tuple[dict[str, Any], ...] = ()
+
+
+Logged = Entry | facts.Fact | Observed | TakenUp
+"""What a log holds."""
 
 
 def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
@@ -70,7 +97,7 @@ def checkpoint(
 ) -> Checkpoint | None:
     """Return an experiment's checkpoint if the event has just begun a round of it, else None.
 
-    It replaces all entries before it, the event included; the facts come after it.
+    Replay then needs no entry before it, the event included; the facts come after it.
     """
     experiment = (
         state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
@@ -97,16 +124,17 @@ def checkpoint(
     )
 
 
-def must_last(state: SchedulerState, entry: Entry) -> bool:
+def must_last(state: SchedulerState, entry: Logged) -> bool:
     """Whether an entry must be durable before anything follows from it.
 
+    What changes no result need not be, and is synced with the next entry that does.
     An assignment need not be where another one would ask for the same: if it is lost, that costs a
     second attempt at the shard, and changes no result. So the workers of a round need not wait for
     the disk. But where it decides from which version a shard is trained, or how much of it, the
     update of a lost attempt would count as that of another one, which has its number.
     """
     if not isinstance(entry, facts.Assigned):
-        return True
+        return isinstance(entry, Entry)
     experiment = state.experiments.get(entry.experiment)
     if experiment is None:
         return False

@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 from downpour.base.errors import StoreError
 from downpour.core.spec import Meetings
 from downpour.experiments.reading.result import Result
+from downpour.files.records.journal import segments
 from downpour.files.records.mirror import fetch_records
+from downpour.files.records.record import has_record
 from downpour.files.store import SharedDirectory
 from downpour.files.store.layout import RECORD_NAME
 from downpour.network.rpc.messages import ExperimentSummary, metrics_of
@@ -40,7 +42,7 @@ def stored_records(
 
 
 def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSummary, ...]:
-    """Sum up the experiments whose folders lie in this one, by when their records last changed.
+    """Sum up the experiments whose folders lie in this one, by when they last changed.
 
     States are those that were written last: an experiment that lost its manager is still running.
     Folders without a record that can be read are left out. No more than `last` are read; None: all.
@@ -49,13 +51,16 @@ def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSum
 
 
 def _newest(folder: Path) -> Iterator[ExperimentSummary]:
-    for record in sorted(_records(folder), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+    changed = {one: _changed(one) for one in folder.glob("*") if one.is_dir() and has_record(one)}
+    for one in sorted(changed, key=lambda one: changed[one], reverse=True):
         with suppress(StoreError):
-            yield _summary(Result.read(record.parent))
+            yield _summary(Result.read(one))
 
 
-def _records(folder: Path) -> list[Path]:
-    return [path for path in folder.glob(f"*/{RECORD_NAME}") if path.is_file()]
+def _changed(folder: Path) -> int:
+    record = folder / RECORD_NAME
+    files = [record] if record.exists() else segments(folder)
+    return max(path.stat().st_mtime_ns for path in files)
 
 
 def _summary(result: Result) -> ExperimentSummary:

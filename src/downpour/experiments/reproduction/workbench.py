@@ -20,8 +20,8 @@ from downpour.core.modes import mode_of
 from downpour.core.scheduler.commands import Aggregate, Prepare, Publish, Push
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
-from downpour.files.records.record import RecordWriter
-from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
+from downpour.files.records.record import RecordReader
+from downpour.files.store import SPEC_NAME, SharedDirectory
 
 OnShare = Callable[[float], object]
 """Takes how much of a task is done, in 0..1."""
@@ -71,7 +71,7 @@ class Workbench:
             spec=spec,
             shared=shared,
             store=store,
-            record=RecordWriter(self.folder / RECORD_NAME),
+            record=RecordReader(self.folder),
             spec_file=store.put_new(SPEC_NAME, [spec.to_toml().encode()]),
             journal=None,
         )

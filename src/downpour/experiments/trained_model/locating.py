@@ -14,7 +14,7 @@ from pathlib import Path
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
-from downpour.files.records.record import read_record
+from downpour.files.records.record import has_record, read_record
 from downpour.files.records.record_lines import PreparedLine
 from downpour.files.store import RECORD_NAME, SPEC_NAME
 from downpour.files.store.directory import read_regular
@@ -64,7 +64,7 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
     directory = experiments_at(shared)
     file = find_model(name, directory, field=FIELD)
     folder = file.parent
-    experiment = (folder / RECORD_NAME).is_file()
+    experiment = has_record(folder)
     beside = folder.parents[1] / "datasets" if experiment else None
     return TrainedModel(
         name=name,

@@ -1,9 +1,9 @@
-"""A journal on the disk: each of its segments is a file of checksummed lines in the folder.
+"""A log on the disk: each of its segments is a file of checksummed lines in the folder.
 
-Each line (`sealed_lines.py`) is JSON: the entry's number, its time, the length of the record when
-it was made, and the entry (`scheduler.replay` says which there are). The first line names the
-cluster, so that a folder that was copied from another cluster is recognized. What is written when,
-and which lines count, are the rules in `core/node/journal.py`.
+Each line (`sealed_lines.py`) is JSON: the entry's number, its time, and the entry
+(`scheduler.replay` says which there are). The first line names the cluster, so that a folder that
+was copied from another cluster is recognized. What is written when, and which lines count, are the
+rules in `core/node/journal.py`.
 """
 
 from __future__ import annotations
@@ -14,42 +14,49 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import FileCorrupt, StoreError
-from downpour.core.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.core.scheduler import Checkpoint, Entry, facts
+from downpour.core.node.journal import (
+    JournalWriter,
+    Line,
+    Part,
+    Segment,
+    has_checkpoint,
+    since_checkpoint,
+)
+from downpour.core.scheduler import Checkpoint, Logged, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
 from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading, writing
-from downpour.files.store.publish import publish, sync_directory
+from downpour.files.store.publish import sync_directory
 
-# Words on the disk: a journal of an earlier version is refused where one of them has changed.
-_KINDS: dict[str, type[Entry]] = {
+# Words on the disk: a log of an earlier version is refused where one of them has changed. A fact is
+# called as its class is: `GivenUp` is "given-up".
+KINDS: dict[str, type[Logged]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
-    "assigned": facts.Assigned,
-    "accepted": facts.Accepted,
-    "saved": facts.Saved,
-    "dropped": facts.Dropped,
-    "resized": facts.Resized,
-    "given-up": facts.GivenUp,
     "aggregated": on.Aggregated,
     "evaluated": on.Evaluated,
     "published": on.ModelPublished,
-    "concluded": facts.Concluded,
     "checkpoint": Checkpoint,
+    "observed": Observed,
+    "taken-up": TakenUp,
+    **{
+        re.sub(r"(?<!^)(?=[A-Z])", "-", fact.__name__).lower(): fact
+        for fact in get_args(facts.Fact)
+    },
 }
-_KIND_OF = {entry: kind for kind, entry in _KINDS.items()}
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in _KINDS.items()}
+_KIND_OF = {entry: kind for kind, entry in KINDS.items()}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in KINDS.items()}
 _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 class DiskSegments:
-    """The segments of one experiment's journal, as files in its folder, which exists.
+    """The segments of one experiment's log, as files in its folder, which exists.
 
     Without `syncs` they survive this process, and not the machine.
     """
@@ -60,10 +67,6 @@ class DiskSegments:
         self._syncs = syncs
         self._file: int | None = None
         self._segment: Segment | None = None
-
-    def segments(self) -> list[Segment]:
-        """Return the existing segments."""
-        return [_segment_of(path) for path in segments(self._folder)]
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment; one other than the last must be new."""
@@ -82,21 +85,6 @@ class DiskSegments:
             self.close()
             raise
 
-    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Write a segment that appears whole or not at all."""
-        self.close()
-        publish(self._folder, _name_of(segment), list(map(_written, lines)))
-
-    def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove files."""
-        for segment in segments:
-            with suppress(OSError):  # a segment that stays is not read
-                self.path_of(segment).unlink()
-
-    def path_of(self, segment: Segment) -> Path:
-        """Return the file of a segment, whether it exists or not."""
-        return self._folder / _name_of(segment)
-
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
@@ -109,7 +97,7 @@ class DiskSegments:
             self.close()
             # Never a file that exists: its last line may be torn, and nothing may follow that.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self.path_of(segment), flags, 0o666)
+            self._file = os.open(self._folder / _name_of(segment), flags, 0o666)
             self._segment = segment
             # The name must be as durable as the lines: without it a power cut would take all of
             # them.
@@ -119,7 +107,7 @@ class DiskSegments:
 
 
 class Journal(JournalWriter):
-    """Appends to the journal of the experiment in a folder, which exists; see `JournalWriter`.
+    """Appends to the log of the experiment in a folder, which exists; see `JournalWriter`.
 
     `files` are its segments if they are more than files of that folder (`mirror.py`).
     """
@@ -131,10 +119,11 @@ class Journal(JournalWriter):
         lines: Sequence[Line] = (),
         *,
         cluster: str = "",
+        record: Sequence[dict[str, Any]] = (),
         files: DiskSegments | None = None,
     ) -> None:
         self._files = files or DiskSegments(folder)
-        super().__init__(self._files, term, lines, cluster=cluster)
+        super().__init__(self._files, term, lines, cluster=cluster, record=record)
 
     def close(self) -> None:
         """Close the file; entries that were not committed are lost."""
@@ -142,7 +131,7 @@ class Journal(JournalWriter):
 
 
 def read_journal(folder: Path) -> list[Line]:
-    """Return an experiment's entries in order; empty if it has no journal.
+    """Return what replay needs of an experiment's log, in order; empty if it has none.
 
     A torn line at the end is left out; what is returned is durable.
 
@@ -150,11 +139,41 @@ def read_journal(folder: Path) -> list[Line]:
         FileCorrupt: an entry is missing or altered, and later ones are there.
         SharedDirectoryError: the folder cannot be read.
     """
-    return in_order(_read(segment) for segment in segments(folder))
+    parts: list[Part] = []
+    for segment in reversed(segments(folder)):
+        parts.insert(0, _read(segment))
+        if any(line.head for line in parts[0][1]) and has_checkpoint(parts):
+            break
+    return since_checkpoint(parts)
+
+
+def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
+    """Return the whole lines of a segment from an offset on, and the offset where they end.
+
+    Raises:
+        FileCorrupt: a line is not of this version.
+        SharedDirectoryError: the file cannot be read.
+    """
+    with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
+        file.seek(offset)
+        content = file.read()
+    return list(_lines(content)), offset + content.rfind(b"\n") + 1
+
+
+def first_number(segment: Path) -> int | None:
+    """Return the number of a segment's first line; None if it is not whole.
+
+    Raises:
+        SharedDirectoryError: the file cannot be read.
+    """
+    with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
+        return next(
+            (int(json.loads(text)["number"]) for text in whole_lines(file.readline())), None
+        )
 
 
 def segments(folder: Path) -> list[Path]:
-    """Return the files of a journal, in the order in which they are read.
+    """Return the files of a log, in the order in which they are read.
 
     Raises:
         SharedDirectoryError: the folder cannot be listed.
@@ -163,7 +182,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of a journal among these of a folder, in the order of `segments`."""
+    """Return the files of a log among these of a folder, in the order of `segments`."""
     found = ((_SEGMENT.fullmatch(name), folder / name) for name in names)
     # By the numbers: a name with one digit more sorts before those that it follows.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
@@ -171,20 +190,23 @@ def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 def _written(line: Line) -> bytes:
+    return seal(json.dumps(_body(line), separators=(",", ":")).encode())
+
+
+def _body(line: Line) -> dict[str, Any]:
     kind = _KIND_OF[type(line.entry)]
-    body = {
+    return {
         "number": line.number,
         "order": line.order,
         "at": line.at_seconds,
-        "record": line.record_lines,
         "kind": kind,
         "entry": _ADAPTERS[kind].dump_python(line.entry, mode="json"),
         **({"cluster": line.cluster} if line.cluster else {}),
+        **({"head": list(map(_body, line.head))} if line.head else {}),
     }
-    return seal(json.dumps(body, separators=(",", ":")).encode())
 
 
-def _read(segment: Path) -> tuple[int, list[Line]]:
+def _read(segment: Path) -> Part:
     """Read a segment's term and its lines, and sync it."""
     # Its writer may have died before its sync. This manager syncs the lines that it adds, and after
     # a power cut they must not be there while earlier ones are missing.
@@ -225,19 +247,24 @@ def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
-    # A damaged line is left out here; `in_order` refuses the journal if later lines are there.
+    # A damaged line is left out here; whoever puts them in order refuses the log if later ones are
+    # there.
     for text in whole_lines(content):
-        body = json.loads(text)
-        try:
-            entry = _ADAPTERS[body["kind"]].validate_python(_of_this_version(body["entry"]))
-        except (KeyError, ValidationError) as error:
-            reason = f"entry {body.get('number')} is not of this version: {type(error).__name__}"
-            raise FileCorrupt("journal", reason) from error
-        yield Line(
-            number=body["number"],
-            order=body["order"],
-            at_seconds=body["at"],
-            record_lines=body["record"],
-            entry=entry,
-            cluster=body.get("cluster", ""),
-        )
+        yield _line(json.loads(text))
+
+
+def _line(body: dict[str, Any]) -> Line:
+    try:
+        entry = _ADAPTERS[body["kind"]].validate_python(_of_this_version(body["entry"]))
+    except (KeyError, ValidationError) as error:
+        reason = f"entry {body.get('number')} is not of this version: {type(error).__name__}"
+        raise FileCorrupt("journal", reason) from error
+    return Line(
+        number=body["number"],
+        order=body["order"],
+        at_seconds=body["at"],
+        entry=entry,
+        cluster=body.get("cluster", ""),
+        head=tuple(map(_line, body.get("head", ()))),
+        record_lines=body.get("record"),
+    )

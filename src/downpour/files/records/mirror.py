@@ -1,8 +1,8 @@
-"""Journals and records in an object store, so that a manager on any machine can go on from them.
+"""Logs in an object store, so that a manager on any machine can go on from them.
 
-A manager writes both to its own folder, as on a shared one. What must be durable is put into the
+A manager writes them to its own folder, as on a shared one. What must be durable is put into the
 bucket as well before anything follows from it: one object for each such commit, with what the
-files have gained since the last. From time to time one object with all of it takes their place.
+log has gained since the last. From time to time one object with all of it takes their place.
 A manager that starts where another machine has led last begins with that machine's files.
 
 A manager that was replaced without its knowledge may still put objects there. They are of its term,
@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.node.journal import Line, Segment
@@ -31,7 +31,6 @@ from downpour.files.store import SharedDirectory
 from downpour.files.store.base import check_bare_name
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import open_regular
-from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.leaders import Leader
 from downpour.files.store.location import FORMER_HOME
 from downpour.files.store.os_errors import reading, writing
@@ -77,7 +76,7 @@ class _Part:
 
 
 class Mirror:
-    """Puts the journal and the record of one experiment into a bucket; for one thread.
+    """Puts the log of one experiment into a bucket; for one thread.
 
     Args:
         bucket: where the objects go.
@@ -94,25 +93,20 @@ class Mirror:
         self._former: list[str] | None = None
 
     def put_gains(self) -> None:
-        """Put what the files have gained since the last call; it is durable on return.
+        """Put what the segments have gained since the last call; it is durable on return.
 
         Raises:
             SharedDirectoryError: the bucket does not take it; the next call puts it as well.
         """
-        files = self._files()
-        sizes = {path.name: path.stat().st_size for path in files}
-        shrunk = any(sizes.get(name, 0) < sent for name, sent in self._sent.items())
-        if not self._sent or shrunk or len(self._former or ()) >= GAINS_MAX:
+        if not self._sent or len(self._former or ()) >= GAINS_MAX:
             self.put_whole()
             return
-        parts = [_part(path, self._sent.get(path.name, 0)) for path in files]
-        self._put(_GAIN, [part for part in parts if part.content])
+        sent = ((path, self._sent.get(path.name, 0)) for path in segments(self._folder))
+        grown = [_part(path, offset) for path, offset in sent if path.stat().st_size > offset]
+        self._put(_GAIN, grown)
 
-    def put_whole(self, segment: Path | None = None) -> None:
-        """Put the files as they are, in place of all that was put before.
-
-        Args:
-            segment: the only segment that counts; None if all do.
+    def put_whole(self) -> None:
+        """Put the segments as they are, in place of all that was put before.
 
         Raises:
             SharedDirectoryError: as `put_gains`.
@@ -120,9 +114,8 @@ class Mirror:
         if self._former is None:
             self._former = self._bucket.names(self._place)
         former = self._former
-        files = [path for path in self._files() if segment in {None, path} or _is_record(path)]
         self._sent = {}
-        self._put(_WHOLE, [_part(path, 0) for path in files])
+        self._put(_WHOLE, [_part(path, 0) for path in segments(self._folder)])
         # Last, because without the new object there would be nothing.
         for name in former:
             with suppress(StoreError):  # what stays is not read
@@ -130,7 +123,7 @@ class Mirror:
         self._former = self._former[len(former) :]
 
     def close(self) -> None:
-        """Leave one object, with what the record has gained since the last commit; best effort."""
+        """Leave one object, with what the log has gained since the last sync; best effort."""
         if self._sent:
             with suppress(StoreError, OSError):
                 self.put_whole()
@@ -138,10 +131,6 @@ class Mirror:
     @property
     def _place(self) -> str:
         return f"{FOLDER}/{self._folder.name}"
-
-    def _files(self) -> list[Path]:
-        record = self._folder / RECORD_NAME
-        return [*segments(self._folder), *([record] if record.exists() else [])]
 
     def _put(self, kind: str, parts: Sequence[_Part]) -> None:
         # A number is not used again after an error, because the object may have been made all the
@@ -166,11 +155,6 @@ class MirroredSegments(DiskSegments):
         if durably:
             self._mirror.put_gains()
 
-    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Publish a segment, which takes the place of all others."""
-        super().publish(segment, lines)
-        self._mirror.put_whole(self.path_of(segment))
-
     def close(self) -> None:
         """Close the file, and leave one object."""
         super().close()
@@ -183,18 +167,19 @@ def journal_of(
     leader: Leader,
     lines: Sequence[Line] = (),
     *,
+    record: Sequence[dict[str, Any]] = (),
     syncs: bool = True,
 ) -> Journal:
-    """Return the journal of an experiment whose folder exists; `lines` are what it holds."""
+    """Return the log of an experiment whose folder exists; see `JournalWriter`."""
     folder = shared.experiment_path(experiment)
     files = DiskSegments(folder, syncs=syncs)
     if shared.bucket is not None:
         files = MirroredSegments(folder, Mirror(shared.bucket, folder, leader.term))
-    return Journal(folder, leader.term, lines, cluster=leader.cluster, files=files)
+    return Journal(folder, leader.term, lines, cluster=leader.cluster, record=record, files=files)
 
 
 def fetch_journals(shared: SharedDirectory) -> None:
-    """Have on this machine the journals and records that another one has written last.
+    """Have on this machine the logs that another one has written last.
 
     Raises:
         SharedDirectoryError: the bucket, or this machine's folder, cannot be used.
@@ -216,10 +201,7 @@ def fetch_journals(shared: SharedDirectory) -> None:
 def fetch_records(
     shared: SharedDirectory, folder: Path, *, experiment: str = "", last: int | None = None
 ) -> None:
-    """Put records that lie in a bucket below a folder, in the order of their experiments' names.
-
-    They are for people to read, and no manager may go on from what is there: without their
-    journals they say nothing of what was in flight.
+    """Put logs that lie in a bucket below a folder, to be read (`record.py`), in order of names.
 
     Args:
         shared: what has the bucket.
@@ -237,12 +219,12 @@ def fetch_records(
     with ThreadPoolExecutor(_FETCHES) as fetching:
         parts = fetching.map(lambda name: _fetch(shared, name, found[name]), names)
         for name, several in zip(names, parts, strict=True):
-            if of_record := [part for part in several if part.name == RECORD_NAME]:
-                _replace(folder / name, of_record)
+            if several:
+                _replace(folder / name, several)
 
 
 def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
-    """Put journals that an earlier version has left on this machine alone."""
+    """Put logs that an earlier version has left on this machine alone."""
     if FORMER_HOME not in bucket.names(""):
         return
     for folder in sorted(shared.experiments.iterdir()):
@@ -287,7 +269,7 @@ def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> li
 
 
 def _replace(folder: Path, parts: Sequence[_Part]) -> None:
-    """Put files in the place of this machine's own journal and record, which are older."""
+    """Put files in the place of this machine's own, which are older."""
     made = folder.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     with writing(folder.parent, folder.name):
         made.mkdir()
@@ -304,10 +286,6 @@ def _replace(folder: Path, parts: Sequence[_Part]) -> None:
             sync_directory(folder.parent)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-
-
-def _is_record(path: Path) -> bool:
-    return path.name == RECORD_NAME
 
 
 def _part(path: Path, offset: int) -> _Part:

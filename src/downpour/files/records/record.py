@@ -1,48 +1,58 @@
-"""An experiment's record: all that happened in it, as one JSON line each, in its folder.
+"""An experiment's record: all that happened in it, as one JSON line each, for people to read.
 
-Only the manager writes it, and it only appends. Reports, the dashboard and clients read it. It
-serves people: nothing is decided from it, and if a crash loses its last line, no result is lost. So
-it is flushed line by line but not synced. Other hosts see all of it once it is closed; while an
-experiment runs they ask the manager.
+While an experiment runs, its record is projected from its log when it is read (`view.py`), so it
+can't differ from what counts. When the experiment ends, `export_record` writes the lines to
+`record.jsonl` in the folder, once and as a whole. Readers of a folder use that file if it is there
+and project the log otherwise. Nothing is decided from a record.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from bisect import bisect_right
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import accumulate, starmap
 from pathlib import Path
-from typing import Self
+from threading import Lock
+from typing import Any
 
-from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.core.node.journal import Line
+from downpour.files.records.journal import first_number, lines_from, segments, term_of
 from downpour.files.records.record_lines import RecordLine, from_fields, to_fields
-from downpour.files.store.directory import open_regular, read_regular
-from downpour.files.store.os_errors import reading, writing
+from downpour.files.records.view import Dated, View
+from downpour.files.store.directory import read_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.os_errors import reading
+from downpour.files.store.publish import publish
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
 
 
 class RecordReader:
-    """Reads pages of a record; safe to share between threads.
+    """Reads the record of an experiment page by page; safe to share between threads.
+
+    While the record is not exported, the reader projects it from the log, and follows the log. What
+    it has read must count: a manager makes a reader when it has taken the log up. The lines stay in
+    memory, in compressed blocks.
 
     Args:
-        path: the record's file.
-
-    Raises:
-        SharedDirectoryError: the file cannot be read.
+        folder: the experiment's folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._begins = self._index(path)
-
-    def _index(self, path: Path) -> list[int]:
-        """Return the offset of each line, and of the end of the last one."""
-        return _begins(read_regular(path))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._view = View()
+        self._next = 1
+        self._first: dict[Path, int] = {}
+        self._read: dict[Path, int] = {}
+        self._done: set[Path] = set()
+        self._blocks: list[bytes] = []
+        self._tail: list[str] = []
+        self._is_whole = False
 
     def lines(self, from_line: int) -> list[str]:
         """Return a page of lines, without their ends, beginning at `from_line` (from 0).
@@ -51,146 +61,136 @@ class RecordReader:
         fits into a message; go on at `from_line + len(page)` until a page is empty.
 
         Raises:
-            SharedDirectoryError: the file cannot be read.
+            FileCorrupt: a line of the log is missing or altered.
+            SharedDirectoryError: a file cannot be read.
         """
-        begins, end = self._begins, len(self._begins) - 1
-        if not 0 <= from_line < end:
+        if from_line < 0:
             return []
-        fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
+        block, skipped = divmod(from_line, PAGE_LINES_MAX)
+        with self._lock:
+            self._catch_up()
+            found = self._block(block)[skipped:]
+        ends = accumulate(len(line) + 1 for line in found)
         # One line at least, however long, because a reader could not go on after an empty page.
-        stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
-        size = begins[stop] - begins[from_line]
-        with (
-            reading(self._path.parent, self._path.name),
-            open(open_regular(self._path), "rb") as file,
-        ):
-            page = os.pread(file.fileno(), size, begins[from_line])
-        # The writer's JSON is ASCII with control characters escaped, so nothing else in it ends a
-        # line.
-        return page.decode("utf-8").splitlines()
+        return found[: max(1, sum(end <= PAGE_BYTES_MAX for end in ends))]
+
+    def all_lines(self) -> Iterator[str]:
+        """Yield all lines so far."""
+        with self._lock:
+            self._catch_up()
+            blocks = len(self._blocks) + 1
+        for number in range(blocks):
+            yield from self._block(number)
+
+    def take(self) -> Iterator[Dated]:
+        """Yield what the log has gained since the last call, and keep nothing of it."""
+        for line in self._gained():
+            yield from self._view.take(line)
+
+    def _block(self, number: int) -> list[str]:
+        if number < len(self._blocks):
+            return zlib.decompress(self._blocks[number]).decode().splitlines()
+        return list(self._tail) if number == len(self._blocks) else []
+
+    def _catch_up(self) -> None:
+        if self._next == 1 and not self._is_whole and _is_there(self._folder / RECORD_NAME):
+            self._is_whole = True
+            content = read_regular(self._folder / RECORD_NAME)
+            texts: Iterable[str] = content.decode(errors="replace").split("\n")[:-1]
+        else:
+            texts = () if self._is_whole else starmap(line_text, self.take())
+        for text in texts:
+            self._tail.append(text)
+            if len(self._tail) == PAGE_LINES_MAX:
+                self._blocks.append(zlib.compress("\n".join(self._tail).encode(), level=1))
+                self._tail = []
+
+    def _gained(self) -> Iterator[Line]:
+        """Yield the lines that count, in order, as `in_order` does, without holding all of them."""
+        files = [path for path in segments(self._folder) if path not in self._done]
+        for path in files:
+            if path not in self._first and (number := first_number(path)) is not None:
+                self._first[path] = number
+        for path in files:
+            # Where a later term begins, the lines of this one end.
+            later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
+            end = min(later, default=None)
+            lines, self._read[path] = lines_from(path, self._read.get(path, 0))
+            yield from self._counting(lines, end)
+        self._done.update(files[:-1])  # a manager appends to its last segment alone
+
+    def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
+        # An earlier version began at 1 with each checkpoint; its lines make none of the record.
+        if lines and lines[0].number == 1 and lines[0].record_lines is not None:
+            self._next = 1
+        for line in lines:
+            if end is not None and line.number >= end:
+                return
+            if line.number > self._next:
+                raise FileCorrupt("journal", f"entry {self._next} is missing or altered")
+            # A line that was not known to be durable is repeated in the next segment.
+            if line.number == self._next:
+                self._next += 1
+                yield line
 
 
-class RecordWriter(RecordReader):
-    """Appends lines to a record and reads pages of it; a context manager.
+def line_text(at_seconds: float, line: RecordLine) -> str:
+    """Return a line of a record as it is written, without its end."""
+    # `to_fields` writes null for NaN; one that passed it would make a line that is not JSON.
+    return json.dumps({"at": at_seconds, **to_fields(line)}, allow_nan=False)
 
-    One thread writes; any thread may read pages meanwhile, and also after it was closed. A record
-    that exists is continued, without the torn line that a crash may have left.
+
+def export_record(folder: Path, lines: Iterable[str]) -> None:
+    """Write the record of an experiment that has ended, unless it is there.
+
+    Raises:
+        SharedDirectoryError: the file cannot be written.
+    """
+    if not (folder / RECORD_NAME).exists():
+        publish(folder, RECORD_NAME, [f"{line}\n".encode() for line in lines])
+
+
+def has_record(folder: Path) -> bool:
+    """Whether a folder has a record, or a log of which one is made."""
+    return (folder / RECORD_NAME).is_file() or bool(segments(folder))
+
+
+def read_record(path: Path) -> list[Dated]:
+    """Read a record as (seconds, line) in the order written; a torn last line is left out.
 
     Args:
-        path: the record's file; its folder exists.
+        path: its file; while that is not there, the record is projected from the log beside it.
 
     Raises:
-        SharedDirectoryError: the file cannot be opened.
-        FileCorrupt: it is not a regular file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._pending: list[bytes] = []
-        self._is_torn = False
-
-    def _index(self, path: Path) -> list[int]:
-        with self._writing():
-            # Unbuffered, because a buffer would keep a line that could not be written, and write it
-            # a second time together with the next one.
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-            self._file = os.fdopen(open_regular(path, flags), "a+b", buffering=0)
-            self._file.seek(0)
-            begins = _begins(self._file.read())
-            self._file.truncate(begins[-1])
-        return begins
-
-    def append(self, at_seconds: float, fact: RecordLine) -> None:
-        """Take a fact in; `flush` writes it."""
-        # `to_fields` writes null for NaN; one that passed it would make a line that is not JSON.
-        line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
-        self._pending.append(line)
-
-    def flush(self) -> None:
-        """Write what was appended.
-
-        Raises:
-            SharedDirectoryError: not all could be written; the record ends with a whole line, and
-                calling again writes the rest.
-        """
-        while self._pending:
-            rest = line = self._pending[0]
-            try:
-                with self._writing():
-                    self._mend()
-                    while rest:  # a disk that fills up writes a part and refuses the rest
-                        rest = rest[self._file.write(rest) :]
-            except StoreError:
-                self._is_torn = True
-                with suppress(OSError):
-                    self._mend()
-                raise
-            # Only now, because threads that read pages meanwhile go by it: they see whole lines
-            # alone.
-            self._begins.append(self._begins[-1] + len(line))
-            del self._pending[0]
-
-    def _mend(self) -> None:
-        """Remove what a failed write has left of a line, before another line follows it."""
-        if self._is_torn:
-            self._file.truncate(self._begins[-1])
-            self._is_torn = False
-
-    def truncate(self, lines: int) -> None:
-        """Remove the lines after the first `lines`.
-
-        Raises:
-            SharedDirectoryError: the file cannot be changed.
-        """
-        if lines < len(self._begins) - 1:
-            with self._writing():
-                self._file.truncate(self._begins[lines])
-            del self._begins[lines + 1 :]
-
-    def __len__(self) -> int:
-        """The number of lines, those that are not flushed yet included."""
-        # The journal's entries state this length, and the record is written before they are.
-        return len(self._begins) - 1 + len(self._pending)
-
-    def close(self) -> None:
-        """Flush and close the file; after that, other hosts see all of it."""
-        if not self._file.closed:
-            with self._file:
-                self.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _writing(self) -> AbstractContextManager[None]:
-        return writing(self._path.parent, self._path.name)
-
-
-def _begins(content: bytes) -> list[int]:
-    return [0, *(end.end() for end in re.finditer(b"\n", content))]
-
-
-def read_record(path: Path) -> list[tuple[float, RecordLine]]:
-    """Read a record as (seconds, fact) in the order written; a torn last line is left out.
-
-    Raises:
-        FileMissing: there is no such file.
+        FileMissing: there is neither.
         FileCorrupt: names the first line that is invalid.
         SharedDirectoryError: it cannot be read now, though it may be there.
     """
-    # Only where it is certainly missing: a folder without a record counts as never begun, and is
-    # removed by the manager that starts next.
-    with reading(path.parent, path.name):
-        if not path.exists():
-            raise FileMissing(str(path))
+    if not _is_there(path):
+        projected = _projected(path.parent)
+        # Looked for once more, because a run's log is removed when its record is there.
+        if not _is_there(path):
+            if projected is None:
+                raise FileMissing(str(path))
+            return projected
     content = read_regular(path)
     whole = content[: content.rfind(b"\n") + 1]
     return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
 
 
-def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[float, RecordLine]]:
+def _is_there(path: Path) -> bool:
+    # An error is one of the directory: a folder without a record counts as never begun, and is
+    # removed by the manager that starts next.
+    with reading(path.parent, path.name):
+        return path.exists()
+
+
+def _projected(folder: Path) -> list[Dated] | None:
+    """Return the record that follows from a log; None if there is no log."""
+    return list(RecordReader(folder).take()) if folder.is_dir() and segments(folder) else None
+
+
+def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
     """Parse whole lines of a record; kinds that this version does not know are skipped.
 
     Raises:
@@ -207,3 +207,18 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[floa
         if fact is not None:
             facts.append((at_seconds, fact))
     return facts
+
+
+def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
+    """Return the first lines of the record that an earlier version kept beside its log.
+
+    It wrote the record before the log, so there may be more lines than count.
+    """
+    known: list[dict[str, Any]] = []
+    if not _is_there(folder / RECORD_NAME):
+        return known
+    for line in read_regular(folder / RECORD_NAME).splitlines()[:length]:
+        with suppress(FileCorrupt):  # a damaged record costs nothing but the record
+            parse_lines([line.decode("utf-8", errors="replace")])
+            known.append(json.loads(line))
+    return known

@@ -394,7 +394,9 @@ _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
-    return {"kind": _KIND_OF[type(fact)], **_plain(dataclasses.asdict(fact))}
+    # Not by `asdict`, which copies every value and takes half of the time of a projection.
+    named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
+    return {"kind": _KIND_OF[type(fact)], **_plain(named)}
 
 
 def from_fields(fields: dict[str, Any]) -> RecordLine | None:

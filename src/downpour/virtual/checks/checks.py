@@ -6,12 +6,17 @@ relies on the core's state where it can count by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from downpour.base.states import BLAMELESS
+from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler, durable, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
+from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.records.recovery import replay
+from downpour.files.records.view import View
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.environment import Observation, Observer, Stories
 
@@ -73,6 +78,29 @@ class ReplayCheck(Observer):
             replica.replay(step.core.state.now_seconds, entry)
         same = durable(replica.state) == durable(step.core.state)
         expect(same, f"what was kept of {type(step.event).__name__} gives another state")
+
+
+class RecordCheck(Observer):
+    """The log of each experiment is whole, and its record tells of each version once, in order."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Project the records that the managers so far have left."""
+        for name, story in stories.items():
+            if name not in self._disk.harmed:
+                self._look(name, core.state.experiments[name].version, story)
+
+    def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
+        log, view = self._disk.log(name), View()
+        heads = max((len(line.head) for line in story), default=0)
+        replayed = list(story[heads:])  # without what the checkpoint's line repeats
+        expect(log[-len(replayed) :] == replayed, f"{name} is replayed from what is not its log")
+        record = [line for each in log for _, line in view.take(each)]
+        made = [line.version for line in record if isinstance(line, AggregatedLine)]
+        expect(made == sorted(set(made)), f"the record of {name} tells of versions {made}")
+        expect(made[-1:] <= [versions], f"the record of {name} tells of version {made[-1:]}")
 
 
 class DurabilityCheck(Observer):

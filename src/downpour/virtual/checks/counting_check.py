@@ -60,17 +60,14 @@ class CountingCheck(Observer):
         strange = set(core.state.experiments) - set(self._specs)
         expect(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            self._count(core, line.entry)
+            if isinstance(line.entry, Entry):
+                self._count(core, line.entry)
 
     def handled(self, step: Observation) -> None:
         """Count what was accepted, refused and aggregated."""
         if isinstance(step.event, on.AggregationFailed) and self._is_in_step(step.event.experiment):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
-            if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
-                self._count(
-                    step.core, step.event
-                )  # because the checkpoint is journaled in its place
             self._count(step.core, entry)
         for fact in step.output.facts:
             if isinstance(fact, facts.Accepted) and self._is_in_step(fact.experiment):

@@ -118,7 +118,8 @@ class PushCheck(Observer):
         """Count anew from the journals."""
         self._ledgers[core] = {}
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            self._count(core, line.entry, line.at_seconds)
+            if isinstance(line.entry, Entry):
+                self._count(core, line.entry, line.at_seconds)
 
     def handled(self, step: Observation) -> None:
         """Count what is journaled, and look at what is to be aggregated."""

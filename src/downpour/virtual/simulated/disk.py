@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -20,23 +20,18 @@ from typing import Literal, get_args
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
-from downpour.core.node.journal import Line, Segment, in_order
+from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
 from downpour.files.records.recovery import belongs_elsewhere
 from downpour.files.store.memory import MemoryStore
 from downpour.files.store.os_errors import reading, writing
 from downpour.virtual.simulated.clock import Clock, Process
 
 LOOK_AGAIN_SECONDS = 0.5
-_LEFT_SHARE = 0.3
-"""Of segments that were to be removed, the share that is still there."""
-
 _LINKED_SHARE = 0.3
 """Of publishings that fail, the share whose file is there all the same: the answer was lost."""
 _FOLDER = Path("shared")
 
-Operation = Literal[
-    "publish", "read", "list", "delete", "lock", "claim", "append", "sync", "record"
-]
+Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "append", "sync"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _READS = {"read", "list"}
 Damage = Literal[
@@ -290,25 +285,6 @@ class Disk:
             self.ask(writer.host, "sync")
             written.synced = len(written.lines)
 
-    def segments(self, host: str, experiment: str) -> list[Segment]:
-        """Return the segments of a journal; may raise SharedDirectoryError."""
-        self.ask(host, "list")
-        return sorted(self._journals.get(experiment, {}))
-
-    def publish_segment(
-        self, writer: Process, experiment: str, segment: Segment, lines: list[Line]
-    ) -> None:
-        """Publish a segment, whole or not at all; may raise SharedDirectoryError."""
-        self.ask(writer.host, "publish")
-        whole = _Lines(writer.host, list(lines), len(lines))
-        self._journals.setdefault(experiment, {})[segment] = whole
-
-    def remove_segments(self, experiment: str, segments: Sequence[Segment]) -> None:
-        """Remove segments; some of them stay, as after a crash in between."""
-        for segment in segments:
-            if self._random.random() >= _LEFT_SHARE:
-                del self._journals[experiment][segment]
-
     def lose_unsynced(self, host: str) -> None:
         """Lose lines that a machine had not synced when it died; not always all of them."""
         for segments in self._journals.values():
@@ -326,13 +302,18 @@ class Disk:
         for experiment in sorted(self._journals):
             segments = sorted(self._journals[experiment].items())
             try:
-                lines = in_order((term, segment.lines) for (term, _), segment in segments)
+                lines = since_checkpoint((term, segment.lines) for (term, _), segment in segments)
             except FileCorrupt as error:
                 self.left_out[experiment] = str(error)
                 continue
             if lines and belongs_elsewhere(lines, experiment, _CLUSTER) is None:
                 stories[experiment] = lines
         return stories
+
+    def log(self, experiment: str) -> list[Line]:
+        """Return all lines of a log that count; FileCorrupt if one is missing."""
+        segments = sorted(self._journals.get(experiment, {}).items())
+        return in_order((term, segment.lines) for (term, _), segment in segments)
 
     def settle(self) -> None:
         """Sync all lines of all journals."""

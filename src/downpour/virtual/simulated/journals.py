@@ -8,42 +8,29 @@ from contextlib import suppress
 from downpour.base.errors import SharedDirectoryError
 from downpour.core.node.journal import JournalWriter, Line, Segment
 from downpour.core.node.journaling import Journaling
-from downpour.core.scheduler import Entry, Scheduler
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.facts import Fact
+from downpour.files.records.view import aggregating
 from downpour.virtual.simulated.clock import Process
 from downpour.virtual.simulated.disk import Disk
 
 
 class MemorySegments:
-    """The segments of one experiment's journal in the simulated directory, for one manager."""
-
-    place = "shared"
+    """The segments of one experiment's log in the simulated directory, for one manager."""
 
     def __init__(self, disk: Disk, writer: Process, experiment: str) -> None:
         self._disk = disk
         self._writer = writer
         self._experiment = experiment
 
-    def segments(self) -> list[Segment]:
-        """Return the segments that exist."""
-        return self._disk.segments(self._writer.host, self._experiment)
-
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment; if the directory fails, some of the lines may be written."""
         self._disk.write_lines(self._writer, self._experiment, segment, list(lines), sync=durably)
 
-    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Publish a segment, whole or not at all."""
-        self._disk.publish_segment(self._writer, self._experiment, segment, list(lines))
-
-    def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove segments; some of them stay."""
-        self._disk.remove_segments(self._experiment, segments)
-
 
 class SimulatedPersistence:
-    """The journals of a manager, as `cluster/manager/persistence.py` has them, without the record.
+    """The logs of a manager, as `cluster/manager/persistence.py` has them, with few observations.
 
     Args:
         disk: the simulated directory.
@@ -71,14 +58,14 @@ class SimulatedPersistence:
         self._journals: dict[str, JournalWriter | None] = {}
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
-        """Go on with a journal: its next commit writes it anew, so that later lines rest on it.
+        """Go on with a log: its next commit ends what counts of an earlier manager's lines.
 
-        The journal of an experiment that has ended takes no more lines.
+        The log of an experiment that has ended takes no more lines.
         """
         self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write the journals that were taken up.
+        """Write to the logs that were taken up.
 
         Raises:
             SharedDirectoryError: the directory fails, or another manager has taken over.
@@ -86,13 +73,15 @@ class SimulatedPersistence:
         for journal in filter(None, self._journals.values()):
             journal.commit()
 
-    def keep(self, core: Scheduler, event: on.Event, happened: Sequence[Fact]) -> list[Entry]:
-        """Gather and return the entries that must be journaled."""
-        return [kept.entry for kept in self.journaling.keep(core, event, happened)]
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        """Gather what must be logged; returns what replay needs of it."""
+        begun = [each for each in output.commands if isinstance(each, do.Aggregate)]
+        story = event, *output.facts, *map(aggregating, begun)
+        return [kept.entry for kept in self.journaling.keep(core, event, output.facts, story)]
 
     def commit(self) -> None:
         """Write all gathered entries; may raise SharedDirectoryError, and be called again."""
-        self.journaling.commit(before_each=lambda _: self._disk.ask(self._writer.host, "record"))
+        self.journaling.commit()
 
     def tear(self) -> None:
         """Write some of the lines, as a crash in the middle of a commit leaves them."""

@@ -266,7 +266,7 @@ class SimulatedManager(Commander):
         """Gather and return the entries that must be journaled."""
         if self.forecaster is not None:
             self.forecaster.follow(core, event, output)
-        kept = self.persistence.keep(core, event, output.facts)
+        kept = self.persistence.keep(core, event, output)
         self.environment.observer.handled(Observation(self.core, self.term, event, output, kept))
         return kept
 

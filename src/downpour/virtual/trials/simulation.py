@@ -20,6 +20,7 @@ from downpour.virtual.checks.checks import (
     DurabilityCheck,
     InvariantCheck,
     LeaderCheck,
+    RecordCheck,
     ReplayCheck,
     RetryCheck,
 )
@@ -117,6 +118,7 @@ class _Run:
             self._counting,
             self._pushes,
             ReplayCheck(),
+            RecordCheck(disk),
             DurabilityCheck(disk),
             LeaderCheck(disk),
             CallCheck(),
