@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -67,3 +69,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if given := getattr(config, "workerinput", None):
         folder, process = config.option.basetemp, given["workerid"]
         config.option.basetemp = folder.replace(f"popen-{process}", process.removeprefix("gw"))
+
+
+Allow = Callable[..., None]
+"""Is given a folder, and modules in it."""
+
+
+@pytest.fixture
+def allowing() -> Iterator[Allow]:
+    """Allow a user's modules as `downpour.allow` does, and forget them with the test."""
+    from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in
+
+    with pytest.MonkeyPatch.context() as before:
+        for variable in (VARIABLE, FOLDERS):
+            before.setenv(variable, "")
+        before.setattr("sys.path", [*sys.path])
+        yield lambda folder, *modules: allow_in([folder], modules)

@@ -16,6 +16,7 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.files.records.record import export_record, line_text
 from downpour.files.records.record_lines import CancelledLine, SubmittedLine
+from tests.conftest import Allow
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
@@ -155,15 +156,14 @@ def an_array_file(folder: Path, labels: Any) -> list[str]:
 
 
 def test_what_only_the_data_can_tell_is_told_in_one_line(
-    downpour: Downpour, served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    downpour: Downpour, served: Any, tmp_path: Path, allowing: Allow
 ) -> None:
     """Splits by class need classes, batches must hold them, and outputs must fit them."""
     (tmp_path / "narrow_networks.py").write_text(
         "from torch import nn\n\n\ndef narrow():\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "narrow_networks")
+    allowing(tmp_path, "narrow_networks")
     numbers = an_array_file(tmp_path, np.linspace(0, 1, 20, dtype=np.float32))
     several = an_array_file(tmp_path, np.eye(20, 3, dtype=np.float32))
     told = {

@@ -17,6 +17,7 @@ from downpour.base.errors import LaunchError
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.network.rpc.messages import Status
+from tests.conftest import Allow
 
 PATIENCE_SECONDS = 30
 LAUNCH = """
@@ -182,15 +183,13 @@ class Forks(downpour.Task):
 @pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_a_child_that_a_task_leaves_behind_holds_up_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowing: Allow
 ) -> None:
     """The result is there when the experiment ends, and the child ends with its worker."""
     (tmp_path / "forks.py").write_text(CHILD)
     (tmp_path / "children").mkdir()
     monkeypatch.setenv("CHILDREN", str(tmp_path / "children"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "forks")
-    monkeypatch.setenv("DOWNPOUR_CODE", str(tmp_path))
+    allowing(tmp_path, "forks")
     spec = Spec(task="forks:Forks", shards=1, epochs=1)
     result = downpour.run(spec, workers=1, shared=tmp_path / "shared", progress=False)
     assert result.state == "finished"

@@ -31,6 +31,7 @@ from downpour.files.store import (
 )
 from downpour.network.rpc.indices import pack_indices
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
+from tests.conftest import Allow
 
 if TYPE_CHECKING:
     from tests.cluster.worker.conftest import Trainable
@@ -284,12 +285,11 @@ def test_a_task_for_the_cpu_is_for_every_worker(
 
 
 def test_other_code_than_was_submitted_is_refused_and_named(
-    shared: SharedDirectory, task: TaskMessage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: SharedDirectory, task: TaskMessage, tmp_path: Path, allowing: Allow
 ) -> None:
     """Before it is imported, and before anything of the task is read."""
     (tmp_path / "their_nets.py").write_text("raise SystemExit('this must not be imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "their_nets")
+    allowing(tmp_path, "their_nets")
     spec = Spec.from_toml(content(shared, task.spec).decode()).replace(
         model="their_nets:build", code={"their_nets.py": "0" * 16}
     )

@@ -8,8 +8,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.datasets import check_source, factory, open_prepared, prepare
+from tests.conftest import Allow
 
 MODULE = """
 import numpy as np
@@ -35,10 +35,9 @@ def fails():
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _module(tmp_path: Path, allowing: Allow) -> None:
     (tmp_path / "made_examples.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv(VARIABLE, "made_examples")
+    allowing(tmp_path, "made_examples")
 
 
 def spec_of(name: str, **options: object) -> Spec:

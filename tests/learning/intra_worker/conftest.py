@@ -18,7 +18,9 @@ from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from tests.conftest import Allow
 
+ROOT = Path(__file__).parents[3]
 FIELDS = {
     "dataset": "digits",
     "model": "mnist-cnn",  # has dropout, and images in channels_last
@@ -73,11 +75,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def trainer(
-    digits: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Trainer]]:
+def trainer(digits: tuple[Path, str], allowing: Allow) -> Iterator[Callable[..., Trainer]]:
     """Make a trainer of some fields; its helpers end with the test."""
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
+    allowing(ROOT, "tests.learning.intra_worker.conftest")
     networks: dict[Team, nn.Module] = {}
     yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, networks)
     for team in networks:

@@ -19,6 +19,8 @@ from downpour.learning.intra_worker.choice import (
     chosen_of,
     settled,
 )
+from tests.conftest import Allow
+from tests.learning.intra_worker.conftest import ROOT
 
 LOUD = "tests.learning.intra_worker.conftest:loud_network"
 AUTO = {"inside": "auto", "dataset": "digits", "batch_size": 32}
@@ -88,13 +90,16 @@ def test_a_training_that_is_refused_is_refused_at_once(
 
 @pytest.mark.slow
 def test_a_run_measures_and_trains_with_what_it_has_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    allowing: Allow,
 ) -> None:
     """Each candidate is measured or refused, and the experiment's spec has the chosen one.
 
     The network prints whenever it is made, as the code of a user may, and disturbs nothing.
     """
-    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.learning.intra_worker.conftest")
+    allowing(ROOT, "tests.learning.intra_worker.conftest")
     caplog.set_level(logging.INFO, "downpour")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     result = downpour.run(

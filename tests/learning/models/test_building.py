@@ -13,8 +13,8 @@ from torch import nn
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.models import build, check_fit, outputs_needed
+from tests.conftest import Allow
 
 from .conftest import facts_of
 
@@ -101,12 +101,11 @@ def test_the_loss_decides_how_many_outputs(
         assert outputs_needed(spec, facts) == outputs
 
 
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> str:
+def lab(tmp_path: Path, allowing: Allow, body: str) -> str:
     """Write a module of the user's, allow it, and return its factory's name."""
     name = f"lab{secrets.token_hex(4)}"
     (tmp_path / f"{name}.py").write_text(f"import torch\nfrom torch import nn\n{body}")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv(VARIABLE, name)
+    allowing(tmp_path, name)
     return f"{name}:make"
 
 
@@ -139,23 +138,21 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> str:
 )
 def test_an_error_in_a_factory_is_told_with_its_line(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    allowing: Allow,
     body: str,
     options: dict[str, object],
     field: str,
     told: str,
 ) -> None:
     """Options are to blame only where there are some, or some are missing."""
-    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body), "model_options": options})
+    spec = Spec.make({"model": lab(tmp_path, allowing, body), "model_options": options})
     with pytest.raises(SpecError, match=told) as refusal:
         build(spec, facts_of())
     assert refusal.value.field == field
     assert "\n" not in str(refusal.value)
 
 
-def test_what_a_factory_draws_follows_from_the_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_factory_draws_follows_from_the_seed(tmp_path: Path, allowing: Allow) -> None:
     """Whether it asks torch, Python or numpy; and the process's generators go on undisturbed."""
     body = (
         "import random\nimport numpy\n"
@@ -164,7 +161,7 @@ def test_what_a_factory_draws_follows_from_the_seed(
         "    made[1].bias.data.fill_(random.random() * numpy.random.random())\n"
         "    return made\n"
     )
-    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body)})
+    spec = Spec.make({"model": lab(tmp_path, allowing, body)})
     biases = []
     for number in (0, 0, 1):
         random.seed()
@@ -174,11 +171,11 @@ def test_what_a_factory_draws_follows_from_the_seed(
     assert biases[0] == biases[1] != biases[2]
 
 
-def test_lazy_layers_get_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_layers_get_their_sizes(tmp_path: Path, allowing: Allow) -> None:
     """Wherever the network is built, and with the same parameters."""
     layers = "nn.LazyConv2d(3, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10)"
     body = f"def make():\n    return nn.Sequential({layers})\n"
-    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body)})
+    spec = Spec.make({"model": lab(tmp_path, allowing, body)})
     one, other = build(spec, facts_of()), build(spec, facts_of())
     check_fit(one, spec, facts_of())
     assert one.state_dict()["3.weight"].shape == (10, 3 * 26 * 26)

@@ -9,8 +9,8 @@ import torch
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.models import NETWORKS, build, check_fit, check_model
+from tests.conftest import Allow
 
 from .conftest import facts_of
 
@@ -52,7 +52,7 @@ def test_an_unknown_network_is_refused_by_naming_the_known() -> None:
     assert all(name in str(refusal.value) for name in NETWORKS)
 
 
-def test_a_factory_gets_what_it_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_gets_what_it_asks_for(tmp_path: Path, allowing: Allow) -> None:
     """The number of outputs by name, and the options; other names are left out."""
     (tmp_path / "made_network.py").write_text(
         "from torch import nn\n"
@@ -60,11 +60,10 @@ def test_a_factory_gets_what_it_asks_for(tmp_path: Path, monkeypatch: pytest.Mon
         "    layers = nn.Linear(784, width), nn.Linear(width, num_classes)\n"
         "    return nn.Sequential(nn.Flatten(), *layers)\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
     spec = Spec.make({"model": "made_network:make", "model_options": {"width": 5}})
     with pytest.raises(SpecError, match="DOWNPOUR_ALLOW"):
         check_model(spec)
-    monkeypatch.setenv(VARIABLE, "made_network")
+    allowing(tmp_path, "made_network")
     model = build(spec, facts_of())
     check_fit(model, spec, facts_of())
     assert model(torch.zeros(1, 1, 28, 28)).shape == (1, 10)

@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
+from tests.conftest import Allow
 from tests.learning.training.conftest import dataset, numbers
 
 __all__ = ["dataset", "lab", "loaded", "numbers"]
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> None:
+def lab(allowing: Allow) -> None:
     """The module `own_tasks` can be imported, and a spec may name its classes."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setenv(VARIABLE, "own_tasks")
+    allowing(Path(__file__).parent, "own_tasks")
 
 
 def loaded(root: Path, name: str, **fields: Any) -> LoadedTask:

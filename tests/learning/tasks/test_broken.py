@@ -11,10 +11,10 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.trial import check_trains
+from tests.conftest import Allow
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -58,9 +58,15 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
 NOT_TOLD = ["FailsLater", "Diverges", "Elsewhere", "RareExample", "Growing"]
 
 
-def tried(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: dict[str, Any]) -> None:
+@pytest.fixture(autouse=True)
+def _allowed(lab: None, allowing: Allow) -> None:
+    """The module of these tasks lies beside `own_tasks`."""
+    del lab
+    allowing(Path(__file__).parent, "broken_tasks")
+
+
+def tried(root: Path, name: str, fields: dict[str, Any]) -> None:
     """Do what a manager does at submission."""
-    monkeypatch.setenv(VARIABLE, "own_tasks,broken_tasks")
     spec = Spec.make({"task": name, "batch_size": 8, **fields})
     task = load(spec, open_data(spec, root, prepare_data(spec, root)))
     check_trains(task, SHARDS)
@@ -69,26 +75,23 @@ def tried(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: dict[s
 @pytest.mark.parametrize(("name", "fields", "why"), TOLD, ids=[one[0] for one in TOLD])
 def test_it_is_told(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     fields: dict[str, Any],
     why: str,
 ) -> None:
     """In one line, before a worker has a shard."""
     with pytest.raises(SpecError, match=why) as refusal:
-        tried(tmp_path, monkeypatch, name, fields)
+        tried(tmp_path, name, fields)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", NOT_TOLD)
-def test_it_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_it_is_not_told(tmp_path: Path, name: str) -> None:
     """Two steps do not show it; the attempt fails later, or a round comes out otherwise."""
-    tried(tmp_path, monkeypatch, f"broken_tasks:{name}", {})
+    tried(tmp_path, f"broken_tasks:{name}", {})
 
 
-def test_an_interrupt_that_a_task_raises_itself_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_that_a_task_raises_itself_is_told(tmp_path: Path) -> None:
     """Ctrl-C reaches the main thread alone, and a manager tries tasks in another one."""
     with ThreadPoolExecutor(1) as pool, pytest.raises(SpecError, match="KeyboardInterrupt"):
-        pool.submit(tried, tmp_path, monkeypatch, "broken_tasks:Interrupting", {}).result()
+        pool.submit(tried, tmp_path, "broken_tasks:Interrupting", {}).result()

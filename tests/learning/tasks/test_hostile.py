@@ -12,12 +12,12 @@ import pytest
 import downpour
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.tasks.own import ARGUMENTS
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.trial import check_trains
+from tests.conftest import Allow
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -38,6 +38,13 @@ RETURNED = {
 TABLE = [(method, what) for method, wrong in RETURNED.items() for what in (*RAISED, *wrong)]
 
 
+@pytest.fixture(autouse=True)
+def _allowed(lab: None, allowing: Allow) -> None:
+    """The module of these tasks lies beside `own_tasks`."""
+    del lab
+    allowing(Path(__file__).parent, "hostile_tasks")
+
+
 def tried(root: Path, method: str, what: str) -> None:
     """Do what a manager does at submission."""
     name = "HostileStep" if method == "step" else "Hostile"
@@ -53,11 +60,8 @@ def test_every_method_of_a_task_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize(("method", "what"), TABLE, ids=str)
-def test_a_hostile_method_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, what: str
-) -> None:
+def test_a_hostile_method_is_refused_in_one_line(tmp_path: Path, method: str, what: str) -> None:
     """In a thread, as in a manager: what it raises reaches no one but the user."""
-    monkeypatch.setenv(VARIABLE, "hostile_tasks")
     with ThreadPoolExecutor(1) as pool, pytest.raises(SpecError) as refusal:
         pool.submit(tried, tmp_path, method, what).result()
     line = str(refusal.value)
@@ -68,11 +72,8 @@ def test_a_hostile_method_is_refused_in_one_line(
     assert re.search(rf"\b({names})\b", line), line
 
 
-def test_an_optimizer_may_leave_the_choice_to_the_spec(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimizer_may_leave_the_choice_to_the_spec(tmp_path: Path) -> None:
     """So the spec's fields have their effect, and nothing is said of them."""
-    monkeypatch.setenv(VARIABLE, "hostile_tasks")
     options = {"hostile": "optimizer", "what": "none"}
     fields = {"task": "hostile_tasks:Hostile", "task_options": options, "learning_rate": 0.5}
     spec = Spec.make(fields)
@@ -80,18 +81,16 @@ def test_an_optimizer_may_leave_the_choice_to_the_spec(
     assert without_effect(task, task.network()) == ()
 
 
-def test_a_tame_task_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tame_task_is_not_refused(tmp_path: Path) -> None:
     """So each refusal is of the method that the row names."""
-    monkeypatch.setenv(VARIABLE, "hostile_tasks")
     tried(tmp_path, "", "")
 
 
 @pytest.mark.slow
 def test_a_run_warns_of_a_field_without_effect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, when training begins; the result keeps the line."""
-    monkeypatch.setenv(VARIABLE, "hostile_tasks")
     fields = {"task": "hostile_tasks:Hostile", "learning_rate": 0.5, "epochs": 1, "batch_size": 4}
     result = downpour.run(fields, workers=1, shared=tmp_path, on="inline", progress=False)
     line = "learning_rate = 0.5 has no effect: hostile_tasks:Hostile has an optimizer() of its own"
