@@ -82,6 +82,7 @@ def allowing() -> Iterator[Allow]:
 
     with pytest.MonkeyPatch.context() as before:
         for variable in (VARIABLE, FOLDERS):
-            before.setenv(variable, "")
+            before.setenv(variable, "")  # so that what is set here is undone, too
+            before.delenv(variable)
         before.setattr("sys.path", [*sys.path])
         yield lambda folder, *modules: allow_in([folder], modules)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.badinput.conftest import Refused
+from tests.conftest import Allow
 
 TRACES = Path(__file__).parents[2] / "traces"
 NOBODY = "127.0.0.1:1"
@@ -378,9 +379,9 @@ ADDRESSES: list[tuple[str, ...]] = [
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def places(tmp_path: Path, allowing: Allow) -> dict[str, str]:
     """What stands for what in the tables."""
-    monkeypatch.delenv("DOWNPOUR_ALLOW", raising=False)
+    del allowing  # nothing is allowed
     file, grid, noise = (tmp_path / f"{name}.toml" for name in ("FILE", "GRID", "NOISE"))
     file.write_text("epochs = 1\n")
     grid.write_text('name = "grid"\nworkers = 1\nseed = 1\n')

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import OtherCode, SpecError
-from downpour.learning import allowlist
 from downpour.learning.factory_code import check_code, code_of, fixed_code
+from tests.conftest import Allow
 
 NETS = "mine.nets:build"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowing: Allow) -> Path:
     """Return a folder with a package, a module beside it, and files that are never imported."""
     for name, text in {
         "mine/__init__.py": "",
@@ -31,8 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv(allowlist.VARIABLE, "mine,helpers")
+    allowing(tmp_path, "mine", "helpers")
     for module in [name for name in sys.modules if name.split(".")[0] in {"mine", "helpers"}]:
         monkeypatch.delitem(sys.modules, module)
     importlib.invalidate_caches()
@@ -50,15 +49,13 @@ def test_what_a_module_imports_of_its_project_belongs_to_it() -> None:
     assert set(code_of("model", "helpers:build")) == ALL
 
 
-def test_of_an_installed_module_only_its_package_counts(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_an_installed_module_only_its_package_counts(project: Path, allowing: Allow) -> None:
     """What else lies in site-packages is another's."""
     installed = project / "site-packages"
     installed.mkdir()
     (project / "mine").rename(installed / "mine")
     (project / "helpers.py").rename(installed / "helpers.py")
-    monkeypatch.syspath_prepend(str(installed))
+    allowing(installed)
     assert set(code_of("model", NETS)) == ALL - {"helpers.py"}
 
 

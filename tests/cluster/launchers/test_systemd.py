@@ -12,6 +12,7 @@ from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import LaunchPlan, systemd
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.host.credentials import Credentials
+from tests.conftest import Allow
 
 ENDING = """\
 Restart=on-failure
@@ -55,10 +56,9 @@ ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --host "" --po
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(allowing: Allow) -> None:
     """Units hold what the environment allows; here it allows nothing."""
-    for variable in ("DOWNPOUR_ALLOW", "DOWNPOUR_CODE"):
-        monkeypatch.delenv(variable, raising=False)
+    del allowing
 
 
 def test_units_are_this_text(monkeypatch: pytest.MonkeyPatch) -> None:

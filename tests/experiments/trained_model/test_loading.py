@@ -68,16 +68,11 @@ def test_a_file_somewhere_else_needs_its_spec(
         (3, {}, "model = 3: must be a path"),
     ],
 )
+@pytest.mark.usefixtures("allowing")
 def test_what_cannot_be_loaded_is_told_in_one_line(
-    result: downpour.Result,
-    shared: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: Any,
-    changes: dict[str, str],
-    reason: str,
+    result: downpour.Result, shared: Path, source: Any, changes: dict[str, str], reason: str
 ) -> None:
-    """By name, file, network or allow-list."""
-    monkeypatch.delenv("DOWNPOUR_ALLOW", raising=False)
+    """By name, file, network or allow-list, where nothing is allowed."""
     if isinstance(source, str):
         source = source.replace("FOLDER", str(shared / "experiments" / result.experiment))
     spec = downpour.Spec.make({**result.spec, **changes}) if changes else None
