@@ -14,6 +14,11 @@ CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/simulator tes
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
 ONLY := $(addprefix tests/,$(WING))
 
+# Quick tests sync thousands of small files: each takes a disk a millisecond, and memory nothing.
+MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
+IN_FOLDER := folder=$$(mktemp -d $(or $(MEMORY),/tmp)/downpour-XXXXXX) && \
+	trap 'rm -rf "$$folder"' EXIT && trap 'exit 130' INT TERM &&
+
 # What reaches the core, whose coverage pyproject.toml asks for.
 DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec_file.py \
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
@@ -46,7 +51,7 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests (WING=core: those of one wing)
-	$(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal $(ONLY)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of the layers that decide
 	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
