@@ -37,12 +37,9 @@ from common import Row, command_line, show
 
 import downpour
 from downpour.cluster.worker.environment import thread_environment
+from downpour.files.records.attempt_lines import AssignedLine, UpdatedLine
 from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import (
-    AssignedLine,
-    RecordLine,
-    UpdatedLine,
-)
+from downpour.files.records.record_lines import RecordLine
 from downpour.files.store import SharedDirectory
 
 LIMIT = 0.88

@@ -40,14 +40,10 @@ from downpour.cluster.manager import work
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import Checkpoint, Logged, dispatch
+from downpour.files.records.attempt_lines import AssignedLine, HandOverAskedLine
 from downpour.files.records.journal import Journal
 from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    HandOverAskedLine,
-    RecordLine,
-)
+from downpour.files.records.record_lines import AggregatedLine, RecordLine
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 

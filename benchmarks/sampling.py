@@ -33,8 +33,9 @@ from downpour.cluster.manager.usage import Usage
 from downpour.cluster.worker.agent import WorkerAgent
 from downpour.cluster.worker.system import ProcessSampler
 from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.files.records.attempt_lines import ResourcesUsedLine
 from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import RecordLine, ResourcesUsedLine, to_fields
+from downpour.files.records.record_lines import RecordLine, to_fields
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient, serve_worker
 from downpour.network.rpc.messages import Heartbeat

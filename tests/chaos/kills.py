@@ -23,14 +23,9 @@ from time import monotonic
 
 from downpour import Client, Spec, run
 from downpour.base.states import BLAMELESS
+from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    FailedLine,
-    FinishedLine,
-    RecordLine,
-)
+from downpour.files.records.record_lines import FailedLine, FinishedLine, RecordLine
 from downpour.files.store import SharedDirectory
 from tests.chaos.stage import PATIENCE_SECONDS, Process
 from tests.chaos.watching import Watcher, until_next_assignment

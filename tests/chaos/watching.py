@@ -12,13 +12,9 @@ from time import monotonic
 from typing import Self
 
 from downpour.base.errors import StoreError
+from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.files.records.record import line_text, parse_lines, read_record
-from downpour.files.records.record_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    RecordLine,
-    UpdatedLine,
-)
+from downpour.files.records.record_lines import RecordLine
 
 LOOK_SECONDS = 0.02
 

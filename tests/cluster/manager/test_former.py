@@ -11,8 +11,9 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.experiments.reading import Result
+from downpour.files.records.attempt_lines import UpdatedLine
 from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import AggregatedLine, UpdatedLine
+from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import RECORD_NAME
 from tests.cluster.manager.test_takeover import (
     PATIENCE_SECONDS,

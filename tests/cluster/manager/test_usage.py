@@ -11,7 +11,8 @@ from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
 from downpour.cluster.manager.usage import SAMPLES_MAX, Usage
 from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields
+from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample
+from downpour.files.records.record_lines import from_fields, to_fields
 
 
 class Notebook:

@@ -14,14 +14,9 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from downpour.base.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
 from downpour.experiments.pages.event_files import EndedRuns, EventFiles, Follower, write_events
 from downpour.experiments.reading import Result
+from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.files.records.record import parse_lines, read_record
-from downpour.files.records.record_lines import (
-    AggregatedLine,
-    ResourcesUsedLine,
-    Sample,
-    SubmittedLine,
-    UpdatedLine,
-)
+from downpour.files.records.record_lines import AggregatedLine, SubmittedLine
 from downpour.files.store.layout import RECORD_NAME
 
 RECORDED = Path(__file__).parent / "recorded"

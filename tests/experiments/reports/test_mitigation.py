@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from downpour.experiments.reading import Result, Stragglers
 from downpour.experiments.reading.mitigation import costs_of, stragglers_of
-from downpour.files.records.record_lines import (
-    AggregatedLine,
+from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.files.records.record_lines import (
+    AggregatedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
-    SavedLine,
-    UpdatedLine,
 )
 
 HANDOFF = Path(__file__).parent / "recorded" / "handoff"

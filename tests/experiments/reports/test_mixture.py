@@ -11,11 +11,11 @@ from downpour.base.values import NumericClass
 from downpour.experiments.reading.mixture import mixture_now, mixture_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.tables.terminal_tables import result_table
+from downpour.files.records.attempt_lines import UpdatedLine
 from downpour.files.records.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
-    UpdatedLine,
     WorkerJoinedLine,
 )
 from downpour.network.rpc.messages import Status, WorkerStatus

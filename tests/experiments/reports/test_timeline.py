@@ -6,14 +6,14 @@ from pathlib import Path
 
 from downpour.experiments.reading.study_result import read_one
 from downpour.experiments.reading.timeline import attempt_spans, resources
-from downpour.files.records.record_lines import (
+from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
-    RecordLine,
     ResourcesUsedLine,
     Sample,
     UpdatedLine,
 )
+from downpour.files.records.record_lines import RecordLine
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from downpour.experiments.reading.worker_changes import worker_changes_of
+from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
-    AssignedLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,

@@ -8,16 +8,15 @@ import pytest
 
 from downpour.base.errors import FileCorrupt
 from downpour.experiments.reproduction.history import TrainedTask, history_of
+from downpour.files.records.attempt_lines import AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
-    AttemptFailedLine,
     CancelledLine,
     DroppedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
     SubmittedLine,
-    UpdatedLine,
     WorkerJoinedLine,
 )
 

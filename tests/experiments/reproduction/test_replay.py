@@ -20,8 +20,8 @@ from downpour.core.modes import MODES
 from downpour.experiments.reproduction.outcome import Replay
 from downpour.experiments.reproduction.past import past_of
 from downpour.experiments.reproduction.reproducing import device_for, replay
+from downpour.files.records.attempt_lines import UpdatedLine
 from downpour.files.records.record import line_text, read_record
-from downpour.files.records.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour
 from tests.experiments.reproduction.conftest import Trained
 

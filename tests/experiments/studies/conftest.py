@@ -19,10 +19,9 @@ from downpour.experiments.client import OnStatus
 from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.experiments.studies.backends import Train, measured_in
 from downpour.experiments.studies.plan import OnEpoch
+from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
     CancelledLine,
     EvaluatedLine,
     FailedLine,
@@ -30,7 +29,6 @@ from downpour.files.records.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
-    UpdatedLine,
     to_fields,
 )
 from downpour.network.rpc.messages import Status

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.spec import Spec
 from downpour.files.records import record as module
+from downpour.files.records.attempt_lines import AssignedLine, Sample
 from downpour.files.records.journal import Journal, read_journal, segments
 from downpour.files.records.record import (
     RecordReader,
@@ -27,11 +28,9 @@ from downpour.files.records.record import (
 )
 from downpour.files.records.record_lines import (
     KINDS,
-    AssignedLine,
     CancelledLine,
     EvaluatedLine,
     RecordLine,
-    Sample,
     WorkerLeftLine,
     from_fields,
     to_fields,

@@ -28,8 +28,9 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.virtual.simulated import fake_files
-from downpour.virtual.simulated.command_runner import Done, SimulatedCommandRunner
+from downpour.virtual.simulated.command_runner import SimulatedCommandRunner
 from downpour.virtual.simulated.environment import Environment, Stories
+from downpour.virtual.simulated.lanes import Done
 from downpour.virtual.simulated.manager import SimulatedManager
 from tests.core.node import manager_defects
 

@@ -18,16 +18,9 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.records.view import aggregating
 from downpour.virtual.checks.checks import RecordCheck
 from downpour.virtual.simulated.clock import Clock, Process
-from downpour.virtual.simulated.disk import (
-    AWAY,
-    ERRORS,
-    OPERATIONS,
-    Disk,
-    DiskTimings,
-    Operation,
-    Trouble,
-)
+from downpour.virtual.simulated.disk import Disk, DiskTimings
 from downpour.virtual.simulated.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
+from downpour.virtual.simulated.troubles import AWAY, ERRORS, OPERATIONS, Operation, Trouble
 
 
 class Echo(Process):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from downpour.base.values import AttemptId, ProcessState
 from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import ResourcesUsedLine, Sample
+from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample
 from downpour.files.records.view import observed
 
 SAMPLES_MAX = 240

@@ -26,16 +26,14 @@ from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.base.values import is_bare_name
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
+from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import (
     AggregatedLine,
     EvaluatedLine,
     PreparedLine,
     RecordLine,
-    ResourcesUsedLine,
-    Sample,
     SubmittedLine,
-    UpdatedLine,
 )
 from downpour.files.store.os_errors import explain
 from downpour.host.extras import require

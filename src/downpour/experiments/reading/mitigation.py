@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 
-from downpour.files.records.record_lines import (
-    AggregatedLine,
+from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
-    DroppedLine,
     ForeseenLine,
     HandOverAskedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.files.records.record_lines import (
+    AggregatedLine,
+    DroppedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
-    SavedLine,
-    UpdatedLine,
 )
 
 _OfRound = (

@@ -24,9 +24,9 @@ from downpour.experiments.reading.result_parts import (
     TaskResult,
     TestResult,
 )
+from downpour.files.records.attempt_lines import AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
-    AttemptFailedLine,
     CancelledLine,
     EvaluatedLine,
     FailedLine,
@@ -35,7 +35,6 @@ from downpour.files.records.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
-    UpdatedLine,
     WorkerJoinedLine,
 )
 from downpour.files.store.layout import BEST_NAME

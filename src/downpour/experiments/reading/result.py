@@ -43,12 +43,7 @@ from downpour.experiments.reading.result_parts import (
 )
 from downpour.experiments.reading.worker_changes import worker_changes_of
 from downpour.files.records.record import parse_lines, read_record
-from downpour.files.records.record_lines import (
-    FailedLine,
-    FinishedLine,
-    PreparedLine,
-    RecordLine,
-)
+from downpour.files.records.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
 from downpour.files.store.layout import RECORD_NAME
 from downpour.host.extras import require
 from downpour.host.paths import path_of

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from downpour.base.states import BLAMELESS, FailureKind
-from downpour.files.records.record_lines import (
-    AggregatedLine,
+from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
-    RecordLine,
     ResourcesUsedLine,
     UpdatedLine,
 )
+from downpour.files.records.record_lines import AggregatedLine, RecordLine
 
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: `moved` went on elsewhere, `stopped` was not needed any more."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
-    AssignedLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,

@@ -13,10 +13,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
     CancelledLine,
     FailedLine,
     FinishedLine,
@@ -24,7 +23,6 @@ from downpour.files.records.record_lines import (
     RecordLine,
     ResizedLine,
     SubmittedLine,
-    UpdatedLine,
     WorkerJoinedLine,
 )
 

@@ -12,14 +12,22 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import TypeAdapter
 
 from downpour.base.values import Part
-
-Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""A number that may be NaN or infinite; both are null in JSON, which has neither."""
+from downpour.files.records.attempt_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    ContradictedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    Measured,
+    ResourcesUsedLine,
+    SavedLine,
+    UpdatedLine,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,73 +91,6 @@ class PreparedLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignedLine:
-    """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
-
-    `share` is how much of the task's steps it trains.
-
-    The quantiles are the forecast of the seconds from here to its update, which stay below
-    `q10_seconds` with probability 0.1, and so on; None if there was no forecast.
-    """
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    reason: str
-    from_step: int = 0
-    share: float = 1.0
-    q10_seconds: float | None = None
-    q50_seconds: float | None = None
-    q90_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeseenLine:
-    """The forecast of a running attempt.
-
-    Recorded after each quarter of its work, and when another worker is to continue it; more lines
-    would let the record grow. `done` is the share of the shard, in 0..1, that was trained
-    `elapsed_seconds` after the assignment. The quantiles are those of all seconds from the
-    assignment to the update, as in `AssignedLine`.
-    """
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    done: float
-    elapsed_seconds: float
-    q10_seconds: float | None = None
-    q50_seconds: float | None = None
-    q90_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedLine:
-    """An attempt published a snapshot after `step` steps; the next worker continues from it."""
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    step: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOverAskedLine:
-    """A worker was asked to hand an attempt over to another worker, and why."""
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    meant_for: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedLine:
     """A round was closed without these shards, and why."""
 
@@ -171,92 +112,6 @@ class ResizedLine:
 class WorkerRequestedLine:
     """A policy asked for one more worker, and why; it may be that none is started."""
 
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContradictedLine:
-    """Two attempts at one shard gave different bytes; the update that was accepted first counts.
-
-    These workers do not compute alike, so this experiment is not repeatable to the byte.
-    """
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    accepted_from: str
-    checksum: str
-    accepted_checksum: str
-
-    def __str__(self) -> str:
-        return (
-            f"round {self.round + 1} shard {self.shard}: {self.worker} and {self.accepted_from} "
-            "made different updates of it, so they do not compute alike; the first counts"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatedLine:
-    """An attempt published its update, which counts.
-
-    Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
-    assignment to the report. `checksum` is the update's; empty in old records.
-    """
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    samples: int
-    steps: int
-    loss: Measured
-    load_seconds: float
-    train_seconds: float
-    publish_seconds: float
-    completion_seconds: float
-    bytes: int
-    checksum: str = ""
-
-
-class Sample(NamedTuple):
-    """What a process used at a moment of the manager's clock; a list in JSON, to be short.
-
-    `cpu_share` is 1.0 for one core in full, averaged since the heartbeat before; `memory_bytes` are
-    resident; `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
-    disks.
-    """
-
-    at_seconds: float
-    cpu_share: float
-    memory_bytes: int
-    threads: int
-    io_wait: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcesUsedLine:
-    """What an attempt's process used while it trained, from its worker's heartbeats.
-
-    Of a long attempt every second sample is kept, or fewer, spread over all of its time.
-    """
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    samples: tuple[Sample, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFailedLine:
-    """An attempt failed; `failure` is its kind in a word."""
-
-    round: int
-    shard: int
-    attempt: int
-    worker: str
-    failure: str
     reason: str
 
 

@@ -18,25 +18,27 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Logged, Observed, TakenUp, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import (
-    AggregatedLine,
+from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
-    CancelledLine,
     ContradictedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.files.records.record_lines import (
+    AggregatedLine,
+    CancelledLine,
     DroppedLine,
     EvaluatedLine,
     FailedLine,
     FinishedLine,
-    ForeseenLine,
-    HandOverAskedLine,
     ImprovedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
-    SavedLine,
     SubmittedLine,
-    UpdatedLine,
     WorkerLeftLine,
     WorkerRequestedLine,
     from_fields,

@@ -10,9 +10,10 @@ from downpour.core.modes import APART, MODES
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.virtual.faults.faults import Fault, FaultKind
-from downpour.virtual.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
+from downpour.virtual.simulated.disk import DAMAGES, DiskTimings
 from downpour.virtual.simulated.environment import Timings
 from downpour.virtual.simulated.manager import DEATH_POINTS
+from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
 # More than all faults of a run can use up: such an experiment must finish.
 RETRIES_ENOUGH = 1000

@@ -6,34 +6,28 @@ The result of a command comes back to the manager as an event.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, PublishedFile
-from downpour.core.node.answers import Answers
 from downpour.core.node.effects import Effects
 from downpour.core.node.roster import Registry
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import events as on
 from downpour.files.store import layout
 from downpour.virtual.simulated import fake_files
-from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.directory_work import DirectoryWork
 from downpour.virtual.simulated.disk import LOOK_AGAIN_SECONDS
 from downpour.virtual.simulated.environment import Environment
 from downpour.virtual.simulated.fake_files import update_of
+from downpour.virtual.simulated.lanes import Commander, Done, Job, Lane
 from downpour.virtual.simulated.messages import TrainRequest
 from downpour.virtual.simulated.network import UNREACHABLE
-
-Done = Callable[[], None]
-Job = Callable[[Done], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,56 +35,14 @@ class _Registered:
     address: str
 
 
-class _Lane:
-    """Runs jobs one after the other; each job calls `done` at its end."""
-
-    __slots__ = ("_busy", "_jobs")
-
-    def __init__(self) -> None:
-        self._jobs: deque[Job] = deque()
-        self._busy = False
-
-    def submit(self, job: Job) -> None:
-        self._jobs.append(job)
-        if not self._busy:
-            self._next()
-
-    def _next(self) -> None:
-        self._busy = bool(self._jobs)
-        if self._jobs:
-            self._jobs.popleft()(self._next)
-
-
-class Commander(Process):
-    """A process that has commands carried out; what comes of them is posted to it as events."""
-
-    core: Scheduler
-    term: int
-
-    @property
-    @abstractmethod
-    def now_seconds(self) -> float:
-        """Experiment time."""
-
-    @abstractmethod
-    def post(self, event: on.Event) -> None:
-        """Queue an event."""
-
-    @abstractmethod
-    def crash(self, why: str) -> None:
-        """Die at once."""
-
-
-class SimulatedCommandRunner(Effects[[Done]]):
+class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
     """What a manager does besides deciding."""
 
     def __init__(self, environment: Environment, manager: Commander) -> None:
-        self._environment = environment
-        self._manager = manager
-        self._answers = Answers(manager.post, lambda: manager.now_seconds)
-        self._works = _Lane()
-        self._evaluations = _Lane()
-        self._calls: dict[str, _Lane] = {}
+        super().__init__(environment, manager)
+        self._works = Lane()
+        self._evaluations = Lane()
+        self._calls: dict[str, Lane] = {}
         self._roster = Registry[_Registered]()
         self._with_states: set[str] = set()
 
@@ -133,7 +85,7 @@ class SimulatedCommandRunner(Effects[[Done]]):
         job(_nothing)
 
     def _in_turn(self, worker: str, job: Job) -> None:
-        self._calls.setdefault(worker, _Lane()).submit(job)
+        self._calls.setdefault(worker, Lane()).submit(job)
 
     def _work(self, experiment: str, job: Job) -> None:
         del experiment
@@ -350,28 +302,6 @@ class SimulatedCommandRunner(Effects[[Done]]):
         else:
             self._publish_as(layout.BEST_NAME, name, command.best, final, done)
 
-    def _publish_as(
-        self,
-        as_name: str,
-        experiment: str,
-        model: PublishedFile,
-        published: Callable[[PublishedFile], None],
-        done: Done,
-    ) -> None:
-        disk = self._environment.disk
-
-        def copy(content: bytes) -> None:
-            if as_name not in disk.names(self._manager.host, experiment):
-                self._put(experiment, as_name, content, published, done)
-                return
-            there = replace(model, name=as_name)
-            disk.store(experiment).read(there)
-            published(there)
-
-        self._read(
-            experiment, model, lambda content: self._insist(lambda: copy(content), done), done
-        )
-
     def _dismiss(self, worker: str) -> None:
         self._roster.remove(worker)
 
@@ -387,84 +317,6 @@ class SimulatedCommandRunner(Effects[[Done]]):
     def _sweep(self, experiment: str, *, finished: bool) -> None:
         unwanted = partial(layout.is_left_over, finished=finished)
         self._environment.disk.sweep(self._manager.host, experiment, unwanted)
-
-    # The shared directory
-
-    def _give_out(self, done: Done) -> None:
-        """End the manager, because the directory stays away; the next manager goes on."""
-        self._manager.crash("because the shared directory stays away")
-        done()
-
-    def _insist(self, act: Callable[[], None], done: Done, waited: float = 0.0) -> None:
-        """Repeat an action while the directory fails; end the manager when patience ends."""
-        try:
-            act()
-        except SharedDirectoryError:
-            self._wait(partial(self._insist, act, done), done, waited)
-
-    def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
-        if waited >= self._environment.disk.timings.patience_seconds:
-            self._give_out(done)
-        else:
-            self._manager.after(LOOK_AGAIN_SECONDS, again, waited + LOOK_AGAIN_SECONDS)
-
-    def _takes(self, seconds: float) -> float:
-        return self._environment.disk.takes(seconds)
-
-    def _put_version(
-        self,
-        experiment: str,
-        number: int,
-        model: bytes,
-        outer: bytes | None,
-        then: Callable[[PublishedFile, Sequence[PublishedFile]], None],
-        done: Done,
-        own: Mapping[int, bytes] | None = None,
-    ) -> None:
-        """Publish a model version; before it the outer state and the shards' own parameters."""
-        token = self._environment.token()
-        files = deque([(layout.outer_name(number, token), outer)] if outer is not None else [])
-        files += ((layout.own_name(number, n, token), made) for n, made in (own or {}).items())
-        published: list[PublishedFile] = []
-
-        def next_one(file: PublishedFile | None = None) -> None:
-            published.extend([file] if file is not None else [])
-            if files:
-                self._put(experiment, *files.popleft(), next_one, done)
-            else:
-                name = layout.model_name(number, token)
-                self._put(experiment, name, model, lambda made: then(made, published), done)
-
-        next_one()
-
-    def _put(
-        self,
-        experiment: str,
-        name: str,
-        content: bytes,
-        then: Callable[[PublishedFile], None],
-        done: Done,
-    ) -> None:
-        def failed(_: StoreError) -> None:
-            self._give_out(done)
-
-        patience = self._environment.disk.timings.patience_seconds
-        publish = self._environment.disk.publish
-        publish(self._manager, experiment, name, content, then, failed, patience)
-
-    def _read(
-        self, experiment: str, file: PublishedFile, then: Callable[[bytes], None], done: Done
-    ) -> None:
-        def failed(error: StoreError) -> None:
-            if isinstance(error, SharedDirectoryError):
-                self._give_out(done)
-                return
-            self._answers.failed(experiment, str(error))
-            done()
-
-        patience = self._environment.disk.timings.patience_seconds
-        read = self._environment.disk.read
-        read(self._manager, experiment, file, then, failed, patience, patience)
 
 
 def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int, bytes]]) -> bytes:

@@ -7,14 +7,11 @@ Nothing here decides what is written.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
-from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
@@ -23,17 +20,13 @@ from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
 from downpour.files.records.recovery import belongs_elsewhere
 from downpour.files.store.memory import MemoryStore
-from downpour.files.store.os_errors import reading, writing
 from downpour.virtual.simulated.clock import Clock, Process
+from downpour.virtual.simulated.troubles import Operation, Trouble, refuse
 
 LOOK_AGAIN_SECONDS = 0.5
 _LINKED_SHARE = 0.3
 """Of publishings that fail, the share whose file is there all the same: the answer was lost."""
-_FOLDER = Path("shared")
 
-Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "append", "sync"]
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-_READS = {"read", "list"}
 Damage = Literal[
     "journal's end", "journal's middle", "journal", "copied", "foreign", "update lost",
     "update altered", "snapshot lost", "snapshot altered", "optimizer lost", "model lost",
@@ -41,25 +34,6 @@ Damage = Literal[
 ]  # fmt: skip
 DAMAGES: tuple[Damage, ...] = get_args(Damage)
 _CLUSTER = "here"
-ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
-"""The errors of a file server. The last one, raised by every operation, means that it is away."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """The directory fails an operation, or all of them, on a host, or on all, with an error."""
-
-    error: str = "ENOENT"
-    operation: Operation | None = None
-    host: str = ""
-
-    def strikes(self, host: str, operation: Operation) -> bool:
-        """Whether this operation fails on this host."""
-        return self.operation in {None, operation} and self.host in {"", host}
-
-
-AWAY = Trouble()
-"""Every operation fails on every host."""
 
 
 @dataclass(slots=True)
@@ -130,7 +104,7 @@ class Disk:
             if trouble.strikes(host, operation):
                 if trouble in state.once:
                     state.once.remove(trouble)
-                _refuse(trouble, operation, name)
+                refuse(trouble, operation, name)
 
     # Files
 
@@ -397,14 +371,3 @@ class Disk:
     def chance(self, most: int) -> int:
         """Draw how many of `most` lines are written."""
         return self._random.randint(0, most)
-
-
-def _refuse(trouble: Trouble, operation: Operation, name: str) -> None:
-    """Raise what the store makes of a system's error."""
-    one_file = bool(name) and operation == "read" == trouble.operation
-    if trouble.error == "ENOENT" and one_file:
-        raise FileMissing(name)  # in a folder that can be listed
-    code = getattr(errno, trouble.error)
-    translated = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
-    with translated:
-        raise OSError(code, os.strerror(code))

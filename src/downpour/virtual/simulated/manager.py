@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId, Progress, Snapshot, SystemState, Update
 from downpour.core.node.journal import JournalWriter
 from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,
@@ -25,17 +23,15 @@ from downpour.core.node.manager import (
     Question,
     Ready,
     Step,
-    heartbeat_reply,
 )
 from downpour.core.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.files.records.recovery import next_order, replay
 from downpour.predictor.forecaster import Forecaster
-from downpour.virtual.simulated.command_runner import Commander, SimulatedCommandRunner
+from downpour.virtual.simulated.command_runner import SimulatedCommandRunner
 from downpour.virtual.simulated.environment import Environment, Observation, Stories
 from downpour.virtual.simulated.journals import SimulatedPersistence
-from downpour.virtual.simulated.messages import RegistrationReply
+from downpour.virtual.simulated.manager_calls import ManagerCalls
 from downpour.virtual.simulated.network import STOPPING, Answer, Refusal
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
@@ -56,7 +52,7 @@ Node = ManagerNode[Answer]
 _Item = Posted[Answer] | Asked[Answer]
 
 
-class SimulatedManager(Commander):
+class SimulatedManager(ManagerCalls):
     """One life of a manager; `on_death` starts the next."""
 
     journal_class: type[JournalWriter] = JournalWriter
@@ -65,8 +61,7 @@ class SimulatedManager(Commander):
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
     ) -> None:
-        super().__init__(environment.clock, host)
-        self.environment = environment
+        super().__init__(environment, host)
         self.term = 0
         self.skew_seconds = 0.0
         self.die_at: DeathPoint = ""
@@ -79,7 +74,6 @@ class SimulatedManager(Commander):
         self._on_death = on_death
         self._began_at = 0.0
         self._queue: deque[_Item] = deque()
-        self._submitted: set[str] = set()
         self._working = False
         self._is_due_later = False
         self._committing = False
@@ -318,101 +312,3 @@ class SimulatedManager(Commander):
                 self.runner.start(command)
         if step.asker is not None:
             step.asker(step.answer)
-
-    # The service
-
-    def connection_ended(self, host: str) -> None:
-        """Call the workers of a host whose connections have ended."""
-        self.runner.connection_ended(host)
-
-    def register(
-        self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
-    ) -> None:
-        """Register a worker once it has answered at its address."""
-
-        def called_back(answering: str) -> None:
-            if answering != name:
-                answer(Refusal(f"{answering} answers there"))
-                return
-            worker = self.runner.enter(name, address, identity)
-            event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
-            self.post(event, lambda _: answer(RegistrationReply(worker, self.term)))
-
-        self.environment.network.call(
-            self,
-            address,
-            "ping",
-            answered=called_back,
-            failed=lambda reason: answer(Refusal(f"cannot be called back: {reason}")),
-        )
-
-    def heartbeat(
-        self, answer: Answer, worker: str, running: tuple[Progress, ...], system: SystemState
-    ) -> None:
-        """Take a heartbeat in; answer whether the worker is known, and what it should not run."""
-        event = on.HeartbeatReceived(
-            at_seconds=self.now_seconds, worker=worker, running=running, system=system
-        )
-        self.post(event)
-        self.ask(
-            lambda core: heartbeat_reply(
-                core, worker, running, can_call=self.runner.can_call(worker)
-            ),
-            answer,
-        )
-
-    def report_update(
-        self, answer: Answer, worker: str, attempt: AttemptId, update: Update
-    ) -> None:
-        """Take an update in."""
-        self.post(
-            on.UpdatePublished(
-                at_seconds=self.now_seconds, worker=worker, attempt=attempt, update=update
-            ),
-            answer,
-        )
-
-    def report_failure(
-        self, answer: Answer, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
-    ) -> None:
-        """Take in that an attempt has failed."""
-        self.post(
-            on.AttemptFailed(
-                at_seconds=self.now_seconds,
-                worker=worker,
-                attempt=attempt,
-                failure=kind,
-                reason=reason,
-            ),
-            answer,
-        )
-
-    def report_hand_over(
-        self, answer: Answer, worker: str, attempt: AttemptId, snapshot: Snapshot
-    ) -> None:
-        """Take in the snapshot with which an attempt was stopped."""
-        event = on.HandedOver(
-            at_seconds=self.now_seconds, worker=worker, attempt=attempt, snapshot=snapshot
-        )
-        self.post(event, answer)
-
-    def leave(self, answer: Answer, worker: str) -> None:
-        """Remove a worker that leaves."""
-        event = on.WorkerLeft(at_seconds=self.now_seconds, worker=worker, reason="told to stop")
-        self.post(event, answer)
-
-    def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
-        """Submit an experiment; a repeated request waits for the first one, and adds nothing."""
-        now = self.now_seconds
-        if experiment in self._submitted or experiment in self.core.state.experiments:
-            self.post(on.Tick(at_seconds=now), answer)
-            return
-        self._submitted.add(experiment)
-        self.post(on.ExperimentSubmitted(at_seconds=now, experiment=experiment, spec=spec), answer)
-
-    def cancel(self, answer: Answer, experiment: str) -> None:
-        """Cancel an experiment."""
-        event = on.ExperimentCancelled(
-            at_seconds=self.now_seconds, experiment=experiment, reason="cancelled by request"
-        )
-        self.post(event, answer)

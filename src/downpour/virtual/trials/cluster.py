@@ -16,11 +16,12 @@ from downpour.virtual.faults.plan import Plan
 from downpour.virtual.simulated.attempt import Phase
 from downpour.virtual.simulated.client import SimulatedClient
 from downpour.virtual.simulated.clock import Clock
-from downpour.virtual.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
+from downpour.virtual.simulated.disk import Damage, Disk
 from downpour.virtual.simulated.environment import Environment, Observer
 from downpour.virtual.simulated.machines import Machines, RandomMachines
 from downpour.virtual.simulated.manager import DeathPoint, SimulatedManager
 from downpour.virtual.simulated.network import Network
+from downpour.virtual.simulated.troubles import AWAY, Operation, Trouble
 from downpour.virtual.simulated.worker import NodeClass, SimulatedWorker
 
 _LOCK_SECONDS = 5.0
