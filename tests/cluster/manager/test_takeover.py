@@ -39,10 +39,14 @@ PATIENCE_SECONDS = 30.0
 TASKS = SMALL.shards * SMALL.epochs
 
 
-def manager_of(folder: Path, *, patience_seconds: float = 0.2) -> Cluster:
+def manager_of(folder: Path, *, patience_seconds: float = 0.2, patience: float = 1.0) -> Cluster:
     """Start a manager in a folder, perhaps not its first."""
     options = ManagerOptions(
-        shared=str(folder), port=0, heartbeat_seconds=0.05, patience_seconds=patience_seconds
+        shared=str(folder),
+        port=0,
+        heartbeat_seconds=0.05,
+        patience_seconds=patience_seconds,
+        patience=patience,
     )
     manager = start_manager(options)
     client = ManagerClient(manager.address)
