@@ -168,7 +168,7 @@ def test_a_package_that_cannot_be_imported_costs_one_line(downpour: Command) -> 
 
 
 def test_families_are_also_what_their_rooms_hand_out() -> None:
-    """One mapping, whoever asks."""
+    """One mapping for all who ask."""
     assert FAMILIES["policy"] is POLICIES
     assert FAMILIES["mode"] is MODES
     assert FAMILIES["aggregate"] is AGGREGATORS

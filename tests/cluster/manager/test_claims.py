@@ -50,7 +50,7 @@ def test_what_does_not_follow_from_the_task_is_refused(cluster: Any, field: str)
 
 
 def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
-    """Log, spec, models and other attempts' files are nobody's update or snapshot."""
+    """Log, spec, models and other attempts' files are no update and no snapshot."""
     named, taken = set[str](), list[str]()
 
     def greedy(worker: FakeWorker, task: TaskMessage) -> None:

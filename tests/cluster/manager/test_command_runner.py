@@ -277,7 +277,7 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
 def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     manager: RunningManager,
 ) -> None:
-    """Nobody remembers what was known of an experiment when that is concluded."""
+    """What was known of an experiment is forgotten when that is concluded."""
     observations, core = Observations({"any": manager.space}, manager.roster), Scheduler()
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(

@@ -37,7 +37,7 @@ def left(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_can_be_read_where_nobody_goes_on_with_it(left: Path) -> None:
+def test_it_can_be_read_without_going_on_with_it(left: Path) -> None:
     """Its record is the file that grew."""
     result = Result.read(left)
     assert (result.state, len(result.rounds)) == (ExperimentState.RUNNING, 53)

@@ -148,7 +148,7 @@ def test_what_a_replaced_manager_still_puts_does_not_count(cloud: Cloud) -> None
 
 
 def test_objects_are_put_together(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many, and at the end; so few are fetched for an experiment."""
+    """After 256, and at the end: an experiment then has few objects to fetch."""
     monkeypatch.setattr(mirror, "GAINS_MAX", 5)
     first, second = cloud.on("first", create=True), cloud.on("second", create=True)
     journal = begun(first)

@@ -171,7 +171,7 @@ def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
 
 
 def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
-    """Whoever reads an altered log learns where, instead of getting half of it."""
+    """A reader of an altered log learns where it is altered, and gets no half of it."""
     logged(path.parent, FIRST, SECOND, FIRST)
     [segment] = segments(path.parent)
     whole = segment.read_bytes().splitlines(keepends=True)

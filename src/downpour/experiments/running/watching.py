@@ -26,8 +26,8 @@ class Watching:
     """Who is told what of a run.
 
     `on_resolved` gets the resolved spec before anything starts, `on_status` each new status, and
-    `note` a line on what was measured. With `progress`, bars are drawn; None: unless somebody gets
-    the status. `tensorboard` is a folder for event files.
+    `note` a line on what was measured. With `progress`, bars are drawn; None: unless
+    `on_status` is given. `tensorboard` is a folder for event files.
 
     Raises:
         SpecError: `on_status` is no function.

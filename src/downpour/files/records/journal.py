@@ -247,8 +247,8 @@ def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
-    # A damaged line is left out here; whoever puts them in order refuses the log if later ones are
-    # there.
+    # A damaged line is left out here; what puts lines in order refuses a log in which one is missing
+    # before others.
     for text in whole_lines(content):
         yield _line(json.loads(text))
 
