@@ -247,7 +247,7 @@ def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
-    # A damaged line is left out here; what puts lines in order refuses a log in which one is missing
+    # A damaged line is left out here; what orders lines refuses a log in which one is missing
     # before others.
     for text in whole_lines(content):
         yield _line(json.loads(text))
