@@ -160,6 +160,43 @@ def test_a_reader_follows_a_log(path: Path) -> None:
     assert parse_lines(reader.lines(0)) == [(0.0, FIRST), (2.0, SECOND), (0.0, FIRST)]
 
 
+@pytest.mark.parametrize("has_read", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, has_read: bool, listed: bool
+) -> None:
+    """A run removes its log once it has ended, before a listing or between listing and opening."""
+    journal = logged(path.parent, FIRST)
+    reader = RecordReader(path.parent)
+    if has_read:
+        assert len(reader.lines(0)) == 1
+    journal.append(1, 1.0, observed("one", SECOND))
+    journal.commit(durably=False)
+    there = segments(path.parent)
+
+    def remove() -> None:
+        """End the run."""
+        if not path.exists():
+            export_record(path.parent, RecordReader(path.parent).all_lines())
+            for segment in there:
+                segment.unlink()
+
+    if listed:
+        name = "lines_from" if has_read else "first_number"
+        unpatched = getattr(module, name)
+
+        def gone(*words: Any) -> Any:
+            """Look for a file that was there a moment ago."""
+            monkeypatch.setattr(module, name, unpatched)
+            remove()
+            return unpatched(*words)
+
+        monkeypatch.setattr(module, name, gone)
+    else:
+        remove()
+    assert [fact for _, fact in parse_lines(reader.lines(0))] == [FIRST, SECOND]
+
+
 def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
     """The record follows the rules of the log."""
     earlier = logged(path.parent, FIRST)

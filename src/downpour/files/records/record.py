@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
 from downpour.files.records.journal import first_number, lines_from, segments, term_of
 from downpour.files.records.record_lines import RecordLine, from_fields, to_fields
@@ -93,12 +93,24 @@ class RecordReader:
         return list(self._tail) if number == len(self._blocks) else []
 
     def _catch_up(self) -> None:
-        if self._next == 1 and not self._is_whole and _is_there(self._folder / RECORD_NAME):
-            self._is_whole = True
-            content = read_regular(self._folder / RECORD_NAME)
-            texts: Iterable[str] = content.decode(errors="replace").split("\n")[:-1]
-        else:
-            texts = () if self._is_whole else starmap(line_text, self.take())
+        if self._is_whole:
+            return
+        exported = _is_there(self._folder / RECORD_NAME)
+        if not exported or (self._next > 1 and segments(self._folder)):
+            try:
+                self._append(starmap(line_text, self.take()))
+            except SharedDirectoryError:
+                # A run removes its log once the record is exported, perhaps while it is read here.
+                if not _is_there(self._folder / RECORD_NAME):
+                    raise
+            else:
+                return
+        self._is_whole = True
+        content = read_regular(self._folder / RECORD_NAME)
+        known = PAGE_LINES_MAX * len(self._blocks) + len(self._tail)
+        self._append(content.decode(errors="replace").split("\n")[known:-1])
+
+    def _append(self, texts: Iterable[str]) -> None:
         for text in texts:
             self._tail.append(text)
             if len(self._tail) == PAGE_LINES_MAX:
