@@ -53,7 +53,7 @@ format: venv  ## Format the code, and mend what lint can mend
 test: venv  ## Run the quick tests (WING=core: those of one wing)
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
 
-coverage: venv  ## Check that tests reach the lines of the layers that decide
+coverage: venv  ## Check that tests reach the lines of core/, which decides
 	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import SpecError, StoreError, Unreachable
-from downpour.cli.options import (
-    SHARED,
-)
-from downpour.cli.printing import (
-    note,
-)
+from downpour.cli.options import SHARED
+from downpour.cli.printing import note
 from downpour.host.credentials import Credentials
 
 if TYPE_CHECKING:

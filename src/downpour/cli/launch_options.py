@@ -46,8 +46,8 @@ class Launching:
         """
         kind = kind_of(self.on)
         if kind.planned is None:
-            able = [on for on in LAUNCHERS if kind_of(on).planned is not None]
-            raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(able)}")
+            accepted = f"needs --on {' or '.join(_planning())}"
+            raise SpecError("dry_run", value=True, accepted=accepted)
         return kind.planned(kind.given(self.options), plan)
 
 
@@ -142,6 +142,11 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
+def _planning() -> list[str]:
+    """Return the launchers that can say what they would submit or run."""
+    return [on for on in LAUNCHERS if kind_of(on).planned is not None]
+
+
 _ON = Annotated[
     str | None,
     typer.Option(
@@ -166,6 +171,6 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print what would be submitted (slurm) or run (ssh, compose), and start nothing.",
+        help=f"Print what would be submitted or run, and start nothing ({', '.join(_planning())}).",
     ),
 ]

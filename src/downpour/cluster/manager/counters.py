@@ -1,4 +1,4 @@
-"""Counts what has happened since this manager started, for its metrics; nothing is decided from it.
+"""Counts events since this manager started, for its metrics; it decides nothing from them.
 
 There is one set of counters for all experiments. The driver's thread owns it; other threads read it
 through `Driver.ask`.

@@ -16,9 +16,7 @@ from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.aggregators import (
-    Versions,
-)
+from downpour.files.aggregators import Versions
 from downpour.files.records.journal import Journal, segments
 from downpour.files.records.mirror import journal_of
 from downpour.files.records.record import RecordReader, export_record, former_record

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.stragglers import (
-    RoundView,
-)
+from downpour.core.stragglers import RoundView
 from downpour.core.stragglers.outlook import Outlook
 
 # Events that change no task and no worker. Most events are heartbeats, and a decision costs far

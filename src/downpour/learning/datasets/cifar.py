@@ -44,9 +44,7 @@ def _present(folder: Path) -> list[Path] | None:
 
 
 def _fetch(root: Path) -> None:
-    from torchvision.datasets.utils import (
-        download_and_extract_archive,
-    )
+    from torchvision.datasets.utils import download_and_extract_archive
 
     download_and_extract_archive(URL, str(root), md5=MD5)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from downpour.core.modes import APART, MODES
+from downpour.core import families
+from downpour.core.modes import APART
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.virtual.faults.faults import Fault, FaultKind
@@ -195,7 +196,7 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
     if spec.optimizer_state == "keep" and spec.seed % 2:
         # The other state that a shard's task hands on to the next.
         spec = spec.replace(optimizer_state="reset", compression="topk")
-    policy = random.choice([*POLICIES])
+    policy = random.choice(families.POLICIES.built_in)
     options = _OPTIONS[policy](random) if policy in _OPTIONS else {}
     standbys = 0 if policy == "wait" else random.randint(0, 1)
     return spec.replace(policy=policy, policy_options=options, standbys=standbys)
@@ -225,7 +226,7 @@ def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
 
 def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     """Let the shards of some be apart, if their policy can do with that."""
-    mode = random.choice(("sync", "sync", *MODES))
+    mode = random.choice(("sync", "sync", *families.MODES.built_in))
     if mode == "sync" or spec.policy not in APART or spec.standbys:
         return spec
     few, grace = random.randint(1, 3), random.choice((0.0, 0.5, 5.0))
