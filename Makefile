@@ -51,14 +51,14 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests (WING=core: those of one wing)
-	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides
 	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
-	$(if $(WING),,$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS))
-	$(BIN)/pytest -m slow -rs -n 4 --dist loadscope --timeout 300 $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
+	$(if $(WING),,$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATIONS))
+	$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

@@ -178,12 +178,19 @@ class Cluster:
         return list(self.client.results(experiment, 0, 0.0).lines)
 
 
+def options_of(shared: Path) -> ManagerOptions:
+    """Start a manager so that it waits little for files, and long for workers."""
+    # Fakes send no heartbeats, and a test may take 20 s on a busy machine. Retries wait longer,
+    # too, so not more than needed.
+    return ManagerOptions(
+        shared=str(shared), port=0, heartbeat_seconds=0.05, patience_seconds=0.05, patience=4.0
+    )
+
+
 @pytest.fixture
 def options(tmp_path: Path) -> ManagerOptions:
     """How the manager of `cluster` is started."""
-    return ManagerOptions(
-        shared=str(tmp_path), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
-    )
+    return options_of(tmp_path)
 
 
 @pytest.fixture

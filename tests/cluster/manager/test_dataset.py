@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.terminal_tables import result_table
@@ -22,7 +22,7 @@ from downpour.files.records.record_lines import PreparedLine
 from downpour.files.store import RECORD_NAME, SharedDirectory
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary
-from tests.cluster.manager.conftest import SMALL, Cluster
+from tests.cluster.manager.conftest import SMALL, Cluster, options_of
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
 
@@ -36,14 +36,7 @@ def write_set(folder: Path, level: float) -> None:
 
 def manager_of(shared: Path, data_dir: Path | None) -> Cluster:
     """Start a manager that finds datasets in one folder, or in none."""
-    options = ManagerOptions(
-        shared=str(shared),
-        port=0,
-        heartbeat_seconds=0.05,
-        patience_seconds=0.2,
-        data_dir=str(data_dir) if data_dir else "",
-    )
-    manager = start_manager(options)
+    manager = start_manager(replace(options_of(shared), data_dir=str(data_dir) if data_dir else ""))
     return Cluster(
         manager, ManagerClient(manager.address), SharedDirectory.open(shared, create=False)
     )

@@ -19,7 +19,6 @@ import pytest
 
 from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
 from downpour.cluster.manager.driver import Driver
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.manager.sink import ManagerSink
 from downpour.core.scheduler import Output, Scheduler
@@ -30,7 +29,7 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 from downpour.network.rpc import ManagerClient
-from tests.cluster.manager.conftest import SMALL, Cluster, diligent
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 from tests.cluster.manager.test_driver import JOINED, Sink
 from tests.cluster.manager.test_takeover import final_model, gone, manager_of
 
@@ -173,10 +172,7 @@ def test_the_next_manager_goes_on_with_the_same_bytes(
     """One that met a defect in the middle of a run has lost nothing that it acknowledged."""
     monkeypatch.setattr(owner, name, at_the_end_of_round_0(getattr(owner, name)))
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
-    options = ManagerOptions(
-        shared=str(tmp_path), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
-    )
-    manager = start_manager(options, deaths.put)
+    manager = start_manager(options_of(tmp_path), deaths.put)
     shared = SharedDirectory.open(tmp_path, create=False)
     first = Cluster(manager, ManagerClient(manager.address), shared)
     first.join("one", diligent)
@@ -185,8 +181,7 @@ def test_the_next_manager_goes_on_with_the_same_bytes(
     gone(first)
     Lease(shared).acquire(wait=False, while_waiting=lambda _: None)
 
-    # Its workers never repeat themselves, so one that a busy machine held up must not be given up.
-    second = manager_of(tmp_path, patience=20.0)
+    second = manager_of(tmp_path)
     second.join("two")
     assert final_model(second, experiment) == undisturbed
     gone(second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,13 @@ from downpour.base.states import ExperimentState
 from downpour.cluster.manager import takeover as recovery
 from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import ManagerMetrics
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.files.records.journal import segments
 from downpour.files.store import SPEC_NAME, SharedDirectory, layout
 from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
-from tests.cluster.manager.conftest import SMALL, Cluster, diligent
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -37,14 +37,7 @@ def start(tmp_path: Path) -> Start:
     """Start managers, in the same folder if nothing else is said."""
 
     def begin(folder: Path = tmp_path / "shared", *, embedded: bool = False) -> Cluster:
-        options = ManagerOptions(
-            shared=str(folder),
-            port=0,
-            heartbeat_seconds=0.05,
-            patience_seconds=0.2,
-            embedded=embedded,
-        )
-        manager = start_manager(options)
+        manager = start_manager(replace(options_of(folder), embedded=embedded))
         shared = SharedDirectory.open(folder, create=False)
         return Cluster(manager, ManagerClient(manager.address), shared)
 

@@ -21,6 +21,7 @@ from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import facts
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
+from tests.cluster.manager.conftest import options_of
 
 Told = dict[tuple[str, ...], float]
 
@@ -28,13 +29,7 @@ Told = dict[tuple[str, ...], float]
 @pytest.fixture
 def options(tmp_path: Path) -> ManagerOptions:
     """A manager that tells its metrics."""
-    return ManagerOptions(
-        shared=str(tmp_path),
-        port=0,
-        heartbeat_seconds=0.05,
-        patience_seconds=0.2,
-        metrics_port=0,
-    )
+    return replace(options_of(tmp_path), metrics_port=0)
 
 
 def scraped(url: str) -> Told:

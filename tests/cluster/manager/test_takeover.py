@@ -20,7 +20,6 @@ from downpour.base.errors import Refused, SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, Snapshot
 from downpour.cluster.manager import command_runner
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.timeline import attempt_spans
@@ -30,7 +29,7 @@ from downpour.files.store import SharedDirectory, Work, layout, publish_work
 from downpour.files.store.lease import Lease
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
-from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent
+from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -39,16 +38,9 @@ PATIENCE_SECONDS = 30.0
 TASKS = SMALL.shards * SMALL.epochs
 
 
-def manager_of(folder: Path, *, patience_seconds: float = 0.2, patience: float = 1.0) -> Cluster:
+def manager_of(folder: Path) -> Cluster:
     """Start a manager in a folder, perhaps not its first."""
-    options = ManagerOptions(
-        shared=str(folder),
-        port=0,
-        heartbeat_seconds=0.05,
-        patience_seconds=patience_seconds,
-        patience=patience,
-    )
-    manager = start_manager(options)
+    manager = start_manager(options_of(folder))
     client = ManagerClient(manager.address)
     return Cluster(manager, client, SharedDirectory.open(folder, create=False))
 
@@ -114,9 +106,7 @@ def publishes_and_dies(told: Event) -> Callable[[FakeWorker, TaskMessage], None]
 def test_an_update_that_nobody_reports_is_taken_in(tmp_path: Path, undisturbed: bytes) -> None:
     """Its worker died between publishing and reporting, and the manager with it."""
     published = Event()
-    # On a busy machine a manager without patience gives the silent worker up before it is ended
-    # itself, and then the update is that of an attempt which has failed.
-    first = manager_of(tmp_path, patience_seconds=PATIENCE_SECONDS)
+    first = manager_of(tmp_path)
     first.join("one", publishes_and_dies(published))
     experiment = first.submit()
     assert published.wait(PATIENCE_SECONDS)

@@ -92,6 +92,19 @@ def test_what_was_made_before_a_refused_update_comes_too_late(make: Make) -> Non
     assert (task.accepts(slow), task.accepts(anew)) == (False, True)
 
 
+def test_updates_are_unreported_until_their_task_has_one(make: Make) -> None:
+    """Those of attempts that were given up, too; not those that a refusal has made void."""
+    current = Round("one", 0, (10, 20))
+    lost, second = current.assign(0, "ann", 0.0), current.assign(1, "bob", 0.0)
+    current.give_up(0, "ann", LOST)
+    assert current.unreported() == ((lost, "ann"), (second, "bob"))
+    current.publish(second, "bob", make.update("bad"), 1.0)
+    assert current.unreported() == ((lost, "ann"),)
+    current.refuse(1, "altered")
+    anew = current.assign(1, "cid", 2.0)
+    assert current.unreported() == ((lost, "ann"), (anew, "cid"))
+
+
 def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
     """Whatever numbers an attempt has, looking it up never raises."""
     current = Round("one", 3, (10, 20))

@@ -98,8 +98,9 @@ class CommandRunner(Effects[[]]):
             # What is written here was not committed, so nothing was acknowledged for it.
             with suppress(StoreError):
                 space.close()
-                # A run that closes has ended its experiments; `_conclude` may not have come yet.
-                if space.run_lock is not None and not space.is_gone:
+                # A run that closes has ended its experiments. `_conclude` may not have come yet.
+                has_ended = space.concluded or space.run_lock is not None
+                if has_ended and not space.is_gone:
                     space.finish()
 
     # Lanes

@@ -120,9 +120,7 @@ class Round:
         if task.life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
         task.life.step("assign")
-        attempt = AttemptId(
-            experiment=self.experiment, round=self.number, shard=shard, attempt=task.attempts
-        )
+        attempt = self._attempt(task, task.attempts)
         task.held_by[worker] = attempt
         task.began_at.append(task.offer.saved)
         # If this attempt is given up as well, any worker may have the next one.
@@ -222,6 +220,23 @@ class Round:
     def holders(self) -> tuple[tuple[AttemptId, str], ...]:
         """Return the running attempts and their workers, in shard order."""
         return tuple((a, worker) for task in self.tasks for worker, a in task.held_by.items())
+
+    def unreported(self) -> tuple[tuple[AttemptId, str], ...]:
+        """Return the attempts whose updates would still count, and their workers.
+
+        An attempt that was given up is among them: its update may have been published before.
+        """
+        return tuple(
+            (self._attempt(task, number), task.assigned_to[number])
+            for task in self.tasks
+            if task.life.may("publish")
+            for number in range(task.first_to_count, task.attempts)
+        )
+
+    def _attempt(self, task: ShardTask, number: int) -> AttemptId:
+        return AttemptId(
+            experiment=self.experiment, round=self.number, shard=task.shard, attempt=number
+        )
 
     @property
     def overhead_seconds(self) -> float:

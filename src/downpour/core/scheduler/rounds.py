@@ -57,10 +57,13 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def _adopt(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for updates that were published but not reported, as their workers may be gone."""
-    holders = tuple(holder for current in experiment.rounds for holder in current.holders())
-    if holders:
-        state.do(do.Adopt(experiment=experiment.name, attempts=holders))
+    """Ask for updates that were published but not reported, as their workers may be gone.
+
+    They may be gone so long that their attempts were given up while the experiment was prepared.
+    """
+    attempts = tuple(each for current in experiment.rounds for each in current.unreported())
+    if attempts:
+        state.do(do.Adopt(experiment=experiment.name, attempts=attempts))
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ from downpour.files.store.retry import RetryPolicy
 FACTS_FILE = "facts.json"
 
 _WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
+
+_PARSING = Lock()
+"""Held while NumPy parses a header: until CPython 3.11.8, two threads that parse Python literals at
+once may end in a SystemError (python/cpython#106905)."""
 
 _LOOKS = RetryPolicy(seconds=0.2)
 """A folder that another machine has just made may be seen only at the second look."""
@@ -194,7 +199,8 @@ def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
         with _found(folder, path.name):
             same = _identity(path)
             # Mode c: torch wants writable memory, and what is written there never reaches the file.
-            array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+            with _PARSING:
+                array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
             checksum = _checksum(path, array.offset, same)
     except (ValueError, EOFError) as error:
         raise FileCorrupt(shown, str(error)) from None
