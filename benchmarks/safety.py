@@ -39,7 +39,7 @@ import downpour
 from downpour.cluster.manager import work
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.core.scheduler import Checkpoint, Logged, dispatch
+from downpour.core.scheduler import Checkpoint, Journaled, dispatch
 from downpour.files.records.attempt_lines import AssignedLine, HandOverAskedLine
 from downpour.files.records.journal import Journal
 from downpour.files.records.record import read_record
@@ -55,7 +55,7 @@ WORKERS = 2
 class Silent(Journal):
     """A log that forgets everything at once."""
 
-    def append(self, order: int, at_seconds: float, entry: Logged) -> None:
+    def append(self, order: int, at_seconds: float, entry: Journaled) -> None:
         """Forget an entry."""
 
     def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Nothing but the log grows with the rounds: real processes play five hundred of them."""
+"""Nothing but the journal grows with the rounds: real processes play five hundred of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "recovery.py"
 
-# What may be more after round 500 than after round 100. The log has a file more every 50 rounds;
-# updates come and go.
+# What may be more after round 500 than after round 100. The journal has a file more every 50
+# rounds; updates come and go.
 ROOM = {
     "manager_mb": 6.0,
     "worker_mb": 6.0,

@@ -1,4 +1,4 @@
-"""An experiment that an earlier version has begun, with a record beside its log, goes on."""
+"""An experiment that an earlier version has begun, with a record beside its journal, goes on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_goes_on_and_its_record_is_of_one_piece(left: Path, tmp_path: Path) -
     """The lines of its record come first, as they were; each version and each task is told once."""
     former = (left / RECORD_NAME).read_text().splitlines()
     with (left / RECORD_NAME).open("a") as record:
-        # The record was written before the log, which does not know of these lines.
+        # The record was written before the journal, which does not know of these lines.
         record.write('{"at": 9.0, "kind": "worker-left", "worker": "late", "reason": "lunch"}\n')
         record.write('{"at": 9.0, "ki')
     enough = Event()
@@ -74,7 +74,7 @@ def test_it_goes_on_and_its_record_is_of_one_piece(left: Path, tmp_path: Path) -
 def test_a_manager_that_died_while_it_took_it_up_is_followed_by_another(
     left: Path, tmp_path: Path
 ) -> None:
-    """The log has the record from its first new line on; the file is removed after that."""
+    """The journal has the record from its first new line on; the file is removed after that."""
     former = (left / RECORD_NAME).read_bytes()
     gone(manager_of(tmp_path))
     (left / RECORD_NAME).write_bytes(former)

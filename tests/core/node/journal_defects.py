@@ -1,4 +1,4 @@
-"""Writers of logs with one defect each, to be found on a disk and in simulated directories."""
+"""Writers of journals with one defect each, to be found on a disk and in simulated directories."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ForgetsAtACheckpoint(JournalWriter):
 
 
 class SaysNothingAtFirst(JournalWriter):
-    """Takes a log up and writes no line, so an earlier manager may write on."""
+    """Takes a journal up and writes no line, so an earlier manager may write on."""
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)

@@ -1,4 +1,4 @@
-"""The rules of a log, on a disk that fails, tears and forgets, and in simulated directories.
+"""The rules of a journal, on a disk that fails, tears and forgets, and in simulated directories.
 
 The judge knows what was confirmed, and reads the journal back after every step. It finds every
 writer that has a defect.
@@ -15,7 +15,7 @@ import pytest
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.core.node.journal import JournalWriter, Line, Segment
-from downpour.core.scheduler import Checkpoint, Logged, TakenUp
+from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
 from downpour.files.records.journal import DiskSegments, read_journal
 from downpour.files.records.record import RecordReader
 from downpour.virtual.faults.faults import FaultKind
@@ -28,7 +28,7 @@ from tests.virtual.simulator.seeds import seeds_with
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = CHECKPOINT
-STEPS: tuple[tuple[Logged, bool], ...] = (
+STEPS: tuple[tuple[Journaled, bool], ...] = (
     (SUBMITTED, True),
     (PREPARED, False),
     (ASSIGNED, True),
@@ -37,7 +37,7 @@ STEPS: tuple[tuple[Logged, bool], ...] = (
     (ASSIGNED, False),
     (ASSIGNED, True),
 )
-"""The logged entries, and whether each must survive the machine when it is committed."""
+"""The journaled entries, and whether each must survive the machine when it is committed."""
 
 SEEDS = 400
 
@@ -77,7 +77,7 @@ class Unreliable(DiskSegments):
         return self._operations == self._fails_at
 
 
-def is_kept(disk: Unreliable, entries: Sequence[Logged]) -> bool:
+def is_kept(disk: Unreliable, entries: Sequence[Journaled]) -> bool:
     """Whether entries are read back, and in their order; by replay those since a checkpoint."""
     try:
         lines = read_journal(disk.folder)
@@ -94,11 +94,11 @@ def is_kept(disk: Unreliable, entries: Sequence[Logged]) -> bool:
 def keeps_what_it_confirms(
     kind: type[JournalWriter], folder: Path, fails_at: int, dies_at: int
 ) -> bool:
-    """Write a log while one operation fails, and the machine dies after a step."""
+    """Write a journal while one operation fails, and the machine dies after a step."""
     disk = Unreliable(folder, fails_at)
     writer = kind(disk, 1)
-    written: list[Logged] = []
-    lasting: list[Logged] = []
+    written: list[Journaled] = []
+    lasting: list[Journaled] = []
     for step, (entry, durably) in enumerate(STEPS):
         if isinstance(entry, Checkpoint):
             writer.begin_anew(step, 1.0, entry)

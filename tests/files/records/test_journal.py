@@ -1,4 +1,4 @@
-"""A log on the disk: what was committed is read back, whatever became of the rest."""
+"""A journal on the disk: what was committed is read back, whatever became of the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, Logged, Observed, TakenUp, facts
+from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.best import Best
 from downpour.core.spec import ResolvedSpec
@@ -47,7 +47,7 @@ CHECKPOINT = Checkpoint(
     best=Best(round=1, value=0.1, model=FILE),
 )
 
-ONE_OF_EACH: tuple[Logged, ...] = (
+ONE_OF_EACH: tuple[Journaled, ...] = (
     on.ExperimentSubmitted(
         at_seconds=0.5, experiment="one", spec=ResolvedSpec(shards=2, split="class")
     ),
@@ -83,7 +83,7 @@ ONE_OF_EACH: tuple[Logged, ...] = (
 )
 
 
-def written(folder: Path, *batches: tuple[Logged, ...], term: int = 1) -> list[Line]:
+def written(folder: Path, *batches: tuple[Journaled, ...], term: int = 1) -> list[Line]:
     """Commit batches of entries one after the other; returns what should be read."""
     journal = Journal(folder, term)
     lines: list[Line] = []

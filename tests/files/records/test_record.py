@@ -1,4 +1,4 @@
-"""An experiment's record: exported or projected from the log, it is read back the same."""
+"""An experiment's record: exported or projected from the journal, it is read back the same."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_reader_follows_a_log(path: Path) -> None:
 def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, has_read: bool, listed: bool
 ) -> None:
-    """A run removes its log once it has ended, before a listing or between listing and opening."""
+    """A run removes its journal once it has ended: before a listing, or between it and opening."""
     journal = logged(path.parent, FIRST)
     reader = RecordReader(path.parent)
     if has_read:
@@ -198,7 +198,7 @@ def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
 
 
 def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
-    """The record follows the rules of the log."""
+    """The record follows the rules of the journal."""
     earlier = logged(path.parent, FIRST)
     logged(path.parent, SECOND, term=2)
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
 
 
 def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
-    """A reader of an altered log learns where it is altered, and gets no half of it."""
+    """A reader of an altered journal learns where it is altered, and gets no half of it."""
     logged(path.parent, FIRST, SECOND, FIRST)
     [segment] = segments(path.parent)
     whole = segment.read_bytes().splitlines(keepends=True)
@@ -276,7 +276,7 @@ def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None
 
 
 def both(path: Path, *facts: RecordLine) -> list[RecordReader]:
-    """Return a reader that has followed a log, and one of the record that was exported then."""
+    """Return a reader that has followed a journal, and one of the record that was exported then."""
     logged(path.parent, *facts)
     followed = RecordReader(path.parent)
     export_record(path.parent, followed.all_lines())

@@ -1,4 +1,4 @@
-"""The record is a projection of the log: each line follows from entries, and from nothing else."""
+"""The record is a projection of the journal: each line follows from entries alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from downpour.base.states import ExperimentState
 from downpour.base.values import PublishedFile, Update
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, Logged, TakenUp, facts
+from downpour.core.scheduler import Checkpoint, Journaled, TakenUp, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
@@ -50,7 +50,7 @@ KNOWN = PreparedLine(
 JOINED = WorkerJoinedLine(worker="ann", address="here:1", numeric_class="x")
 
 
-def told(*entries: Logged, former: int = 0) -> list[tuple[float, RecordLine]]:
+def told(*entries: Journaled, former: int = 0) -> list[tuple[float, RecordLine]]:
     """Project entries, a second apart; the first of them are an earlier version's."""
     view = View()
     lines = [

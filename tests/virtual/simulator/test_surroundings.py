@@ -11,7 +11,7 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Logged
+from downpour.core.scheduler import Journaled
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
@@ -244,8 +244,8 @@ def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) 
 def test_a_record_that_is_not_of_one_piece_is_found(
     place: Place, rounds: tuple[int, ...], lost: tuple[int, ...], sentence: str
 ) -> None:
-    """Two versions were made: it tells of each once, and no entry of the log is missing."""
-    entries: list[Logged] = [lines(1)[0].entry]
+    """Two versions were made: it tells of each once, and no entry of the journal is missing."""
+    entries: list[Journaled] = [lines(1)[0].entry]
     file = PublishedFile(name="model", size_bytes=1, checksum="0")
     for number in rounds:
         event = on.Aggregated(at_seconds=1.0, experiment="e", round=number, model=file)

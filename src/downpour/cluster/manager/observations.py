@@ -1,7 +1,7 @@
-"""Adds to the logs what the manager alone knows: addresses, sizes, seconds, resources used.
+"""Adds to the journals what the manager alone knows: addresses, sizes, seconds, resources used.
 
 Runs in the driver's thread, before the commands are carried out. The record that people read is
-projected from the logs (`files/records/view.py`).
+projected from the journals (`files/records/view.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Observations:
         for fact in output.facts:
             self.counters.take(fact)
             if isinstance(fact, facts.Concluded):
-                # Before it, because nothing is logged after it.
+                # Before it, because nothing is journaled after it.
                 yield from self._usage.end_all(fact.experiment)
             yield fact
             yield from self._noticed(fact)
@@ -90,7 +90,7 @@ class Observations:
     def _prepared(self, event: on.Prepared) -> Iterator[Observed]:
         made = self._spaces[event.experiment].prepared
         if made is None or made.drawn is None:
-            return  # continued: the log has this of the first manager
+            return  # continued: the journal has this of the first manager
         known = made.dataset.facts
         line = PreparedLine(
             train_samples=known.train_samples,

@@ -1,7 +1,7 @@
-"""Persists what happened, in the log of each experiment, for people and for the next manager.
+"""Persists what happened, in the journal of each experiment, for people and for the next manager.
 
 `keep` writes nothing; it gathers the consequences of one event. `commit` writes them. What is
-logged, and what must be synced, are the rules in `core/node/journaling.py`.
+journaled, and what must be synced, are the rules in `core/node/journaling.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Persistence:
 
     Args:
         spaces: by experiment.
-        roster: the workers that the logs name.
+        roster: the workers that the journals name.
         archive: lists the experiments that have ended.
         first_order: the number of the next entry, counted over all experiments.
     """
@@ -42,7 +42,7 @@ class Persistence:
         self._journaling = Journaling(self._journal_of, first_order)
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what an event and its output add to the logs; returns what replay needs of it."""
+        """Gather what an event and its output add to the journals; returns what replay needs."""
         story = self.observations.story(core, event, output)
         gathered = self._journaling.keep(core, event, output.facts, story)
         for order, entry in gathered:

@@ -136,7 +136,7 @@ class ManagerHandler(WorkerCalls):
         known = self._options.embedded and resolved.init_checksum is not None
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
-        # Before the event, because the submission is the first entry of its log.
+        # Before the event, because the submission is the first entry of its journal.
         self._spaces.add(self._opened(experiment, resolved))
         event = on.ExperimentSubmitted(
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION

@@ -54,7 +54,7 @@ _BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 class RecoveredState:
     """A core with the experiments that continue, and their workspaces.
 
-    `next_order` is the number of the next entry of a log, counted over all experiments.
+    `next_order` is the number of the next entry of a journal, counted over all experiments.
     """
 
     core: Scheduler
@@ -265,10 +265,10 @@ def _open(
     space = reopen_workspace(shared, experiment, leader, journal, of_run=of_run)
     try:
         if space.journal is not None:
-            # First, because this line ends what counts of an earlier manager's log: else one that
-            # still writes might name a file that is removed below.
+            # First, because this line ends what counts of an earlier manager's journal: else one
+            # that still writes might name a file that is removed below.
             space.journal.commit()
-        with writing(space.folder, layout.RECORD_NAME):  # an earlier version's, and in the log now
+        with writing(space.folder, layout.RECORD_NAME):  # an earlier version's: it is journaled now
             (space.folder / layout.RECORD_NAME).unlink(missing_ok=True)
         _remove_unknown(space, experiment)
     except StoreError:

@@ -1,6 +1,6 @@
 """Gathers what workers' processes use, one sample for each heartbeat, until their attempts end.
 
-An entry for each heartbeat would be most of the log, so there is one for each attempt, with a
+An entry for each heartbeat would be most of the journal, so there is one for each attempt, with a
 bounded number of samples. The samples of running attempts are lost with the manager, because
 nothing is decided from them.
 """

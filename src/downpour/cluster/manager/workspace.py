@@ -65,12 +65,12 @@ class PreparedExperiment:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    Its log has two ends: the `journal`, which writes it, and the `record` that is projected from
-    it. The workspace of an embedded run holds `run_lock`, which shows other processes that the run
-    is alive. Its log is not synced: it outlives the manager and not the machine, because only the
-    run itself continues it. Nothing is logged once the experiment is `concluded`. While its folder
-    `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model` is made by
-    `prepare` if the experiment begins here, else by its first evaluation.
+    `journal` writes its journal, and `record` reads the record that is projected from that. The
+    workspace of an embedded run holds `run_lock`, which shows other processes that the run is
+    alive. Its journal is not synced: it outlives the manager and not the machine, because
+    only the run itself continues it. Nothing is journaled once the experiment is `concluded`. While
+    its folder `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model`
+    is made by `prepare` if the experiment begins here, else by its first evaluation.
     """
 
     experiment: str
@@ -94,7 +94,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Where its log and its record are, and the files of its store that are not objects."""
+        """Where its journal and its record are, and the files of its store that are not objects."""
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
@@ -120,7 +120,7 @@ class Workspace:
         return f"its folder is gone from {self.shared.experiments}"
 
     def close(self) -> None:
-        """Close the log; the record can still be read."""
+        """Close the journal; the record can still be read."""
         if self.journal is not None:
             self.journal.close()
         if self.run_lock is not None:
@@ -129,10 +129,10 @@ class Workspace:
     def finish(self) -> None:
         """Export the record of an experiment that has ended.
 
-        The log of a run is removed then, because no manager ever reads it.
+        The journal of a run is removed then, because no manager ever reads it.
 
         Raises:
-            StoreError: the log cannot be read, or the record cannot be written.
+            StoreError: the journal cannot be read, or the record cannot be written.
         """
         export_record(self.folder, self.record.all_lines())
         self.record = RecordReader(self.folder)  # whose lines need not stay in memory

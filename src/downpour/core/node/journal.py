@@ -1,13 +1,13 @@
-"""The rules of a log: which lines go to which segment, and which of them count.
+"""The rules of a journal: which lines go to which segment, and which of them count.
 
-An experiment's log holds all that happened in it: numbered lines in *segments*. Lines are only
+An experiment's journal holds all that happened in it: numbered lines in *segments*. Lines are only
 appended, no segment is ever removed, and `commit` returns when the lines that must last are
 durable. A manager begins a segment of its own, and another one after a write that failed. It then
 writes all lines that are not known to be durable again, under the same numbers, so that a torn line
 in the middle is repeated in the segment after it. Segments are read in the order of their terms and
 numbers. Of two lines with one number the later counts, and where a later term's lines begin, those
-of earlier terms end. So a manager that takes up a log writes a line at once (`TakenUp`): what an
-earlier manager that does not know of it still appends does not count.
+of earlier terms end. So a manager that takes up a journal writes a line at once (`TakenUp`): what
+an earlier manager that does not know of it still appends does not count.
 
 A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
 begins there, so a start reads the last segments alone (`since_checkpoint`). The record that people
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from downpour.base.errors import FileCorrupt, StoreError
-from downpour.core.scheduler import Checkpoint, Logged, TakenUp
+from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
 from downpour.core.scheduler import events as on
 
 Segment = tuple[int, int]
@@ -41,7 +41,7 @@ _HEAD = on.ExperimentSubmitted, on.Prepared
 class Line:
     """An entry with its number (from 1) and its time.
 
-    `order` is its place among the entries of all experiments. The first line of a log has the
+    `order` is its place among the entries of all experiments. The first line of a journal has the
     `cluster` whose manager writes it; the first versions knew no clusters, and wrote none. The line
     of a checkpoint has the submission and the preparation as its `head`. Earlier versions kept the
     record in a file, and said with each line how many `record_lines` that had by then.
@@ -50,14 +50,14 @@ class Line:
     number: int
     order: int
     at_seconds: float
-    entry: Logged
+    entry: Journaled
     cluster: str = ""
     head: tuple[Line, ...] = ()
     record_lines: int | None = None
 
 
 class SegmentStorage(Protocol):
-    """Where the segments of one log lie."""
+    """Where the segments of one journal lie."""
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment, which is created if it does not exist.
@@ -72,14 +72,14 @@ class SegmentStorage(Protocol):
 
 
 class JournalWriter:
-    """Appends to one experiment's log, under one manager's term; not thread-safe.
+    """Appends to one experiment's journal, under one manager's term; not thread-safe.
 
     Args:
         storage: where its segments lie.
         term: the manager's term, so that no two managers write to one segment.
-        lines: what replay needs of the log (`since_checkpoint`), if it is taken up.
+        lines: what replay needs of the journal (`since_checkpoint`), if it is taken up.
         cluster: the name of the manager's cluster.
-        record: the record of an earlier version, which the log takes in.
+        record: the record of an earlier version, which the journal takes in.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class JournalWriter:
         if lines:
             self.append(lines[-1].order, lines[-1].at_seconds, TakenUp(record=tuple(record)))
 
-    def append(self, order: int, at_seconds: float, entry: Logged) -> None:
+    def append(self, order: int, at_seconds: float, entry: Journaled) -> None:
         """Add an entry; it is not durable before the next `commit`."""
         line = self._add(order, at_seconds, entry)
         if isinstance(entry, _HEAD):
@@ -144,7 +144,7 @@ class JournalWriter:
         return self._segment or (self._term, self._last_segment + 1), self._unwritten
 
     def _add(
-        self, order: int, at_seconds: float, entry: Logged, head: tuple[Line, ...] = ()
+        self, order: int, at_seconds: float, entry: Journaled, head: tuple[Line, ...] = ()
     ) -> Line:
         line = self._marked(
             Line(number=self._next_line, order=order, at_seconds=at_seconds, entry=entry, head=head)
@@ -164,7 +164,7 @@ class JournalWriter:
 
 
 def in_order(parts: Iterable[Part]) -> list[Line]:
-    """Put the lines of a whole log in order.
+    """Put the lines of a whole journal in order.
 
     A manager that has lost its lock may go on writing beside its successor. From the successor's
     first line on, the lines of the earlier manager do not count.

@@ -1,4 +1,4 @@
-"""What a manager logs of what happens: which entries, in which log, and when.
+"""What a manager journals of what happens: which entries, in which journal, and when.
 
 `keep` gathers what an event has led to; `commit` has it written. Only what changes results must be
 synced. Every fifty rounds a checkpoint is added, from which a later manager replays.
@@ -12,14 +12,22 @@ from typing import NamedTuple
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.core.node.journal import JournalWriter
-from downpour.core.scheduler import Entry, Logged, Observed, Scheduler, checkpoint, facts, must_last
+from downpour.core.scheduler import (
+    Entry,
+    Journaled,
+    Observed,
+    Scheduler,
+    checkpoint,
+    facts,
+    must_last,
+)
 from downpour.core.scheduler import events as on
 
 CHECKPOINT_ROUNDS = 50
-"""Rounds between two checkpoints: few enough that a start replays a log in moments."""
+"""Rounds between two checkpoints: few enough that a start replays a journal in moments."""
 
 JournalOf = Callable[[str], JournalWriter | None]
-"""Returns an experiment's log, or None where it is not there."""
+"""Returns an experiment's journal, or None where it is not there."""
 
 Story = Iterable[on.Event | facts.Fact | Observed]
 """An event, what it has led to, and what the manager observed of it, in order."""
@@ -33,10 +41,10 @@ class Kept(NamedTuple):
 
 
 class Journaling:
-    """Gathers what must be logged, and writes it; not thread-safe.
+    """Gathers what must be journaled, and writes it; not thread-safe.
 
     Args:
-        journal_of: the logs.
+        journal_of: the journals.
         first_order: the place of the next entry among those of all experiments.
         checkpoint_rounds: how many rounds lie between two checkpoints.
     """
@@ -60,7 +68,7 @@ class Journaling:
         happened: Sequence[facts.Fact],
         story: Story | None = None,
     ) -> list[Kept]:
-        """Gather what an event and its facts add to the logs; returns what replay needs of it.
+        """Gather what an event and its facts add to the journals; returns what replay needs of it.
 
         The `story` has both, and observations among them; without it there are none.
         """
@@ -70,15 +78,15 @@ class Journaling:
                 # All of them had this worker.
                 for experiment in core.state.experiments:
                     self._append(core, experiment, entry)
-            elif isinstance(entry, Logged):
+            elif isinstance(entry, Journaled):
                 kept += self._append(core, entry.experiment, entry)
                 if entry is event and kept:
                     kept += self._checkpoint(core, event, happened)
         return kept
 
-    def _append(self, core: Scheduler, experiment: str, entry: Logged) -> list[Kept]:
+    def _append(self, core: Scheduler, experiment: str, entry: Journaled) -> list[Kept]:
         journal = self._journal_of(experiment)
-        # Reports that come late do not count, so nothing follows a conclusion in a log.
+        # Reports that come late do not count, so nothing follows a conclusion in a journal.
         if journal is None or experiment in self._concluded:
             return []
         order = next(self._order)
@@ -118,8 +126,8 @@ class Journaling:
         """Write all gathered entries; those that change results are durable when this returns.
 
         Args:
-            is_gone: Asked about an experiment whose log was refused. If its place alone is gone,
-                the others go on, and its entries wait for the next call.
+            is_gone: asked about an experiment whose journal was refused. If its place alone is
+                gone, the others go on, and its entries wait for the next call.
 
         Raises:
             SharedDirectoryError: an entry cannot be written now; the call may be repeated.
@@ -134,6 +142,6 @@ class Journaling:
                 if not is_gone(experiment):
                     raise
                 held[experiment] = durably
-        # Only now: after an error the call is repeated, for logs that were written as well, and
+        # Only now: after an error the call is repeated, for journals that were written as well, and
         # those have nothing more to write.
         self._touched = {name: must for name, must in held.items() if name not in self._concluded}

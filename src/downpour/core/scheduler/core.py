@@ -20,7 +20,7 @@ from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.replay import Entry, EntryEvent, Logged, apply, take_up
+from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
 from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
 from downpour.core.stragglers import POLICIES, Policy
 
@@ -52,8 +52,8 @@ class Scheduler:
         dispatch.decide(state, event)
         return state.output
 
-    def replay(self, at_seconds: float, entry: Logged) -> None:
-        """Take in an entry of a log, in their order; those that change no result are skipped.
+    def replay(self, at_seconds: float, entry: Journaled) -> None:
+        """Take in an entry of a journal, in their order; those that change no result are skipped.
 
         The state becomes the one that it was (`durable` shows it), except for the workers, which
         must register again.

@@ -1,6 +1,6 @@
 """What the scheduler has decided or counted: a closed list of small frozen values.
 
-A fact asks for nothing; commands do (`commands.py`). All facts are logged, and go on record
+A fact asks for nothing; commands do (`commands.py`). All facts are journaled, and go on record
 (`files/records/view.py`). Those that change results are replayed as well, so that another scheduler
 gets to the same state (`replay.py`). The facts of an event are in the order in which they came
 about. `cause` is the number of the event that led to a fact, counted from 1.

@@ -1,13 +1,13 @@
 """What must survive a scheduler, and how another one gets to the same state.
 
 `entries` picks from an event and its facts those that change results: what was submitted, assigned,
-accepted, given up, aggregated and evaluated, and how an experiment ended. A driver logs them, in
-order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the same
-state (`durable` shows it), except for the workers, which must register again. `Scheduler.resume`
-then asks again for what was outstanding.
+accepted, given up, aggregated and evaluated, and how an experiment ended. A driver journals them,
+in order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the
+same state (`durable` shows it), except for the workers, which must register again.
+`Scheduler.resume` then asks again for what was outstanding.
 
-The log also holds all other facts, and what the manager alone `Observed`. Those serve people, and
-replay skips them.
+The journal also holds all other facts, and what the manager alone `Observed`. Those serve people,
+and replay skips them.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class Observed:
 class TakenUp:
     """A manager goes on from here, so what an earlier one still writes does not count.
 
-    Earlier versions kept a record beside the log. The first manager that takes up such an
-    experiment moves that into the log: these are its lines.
+    Earlier versions kept a record beside the journal. The first manager that takes up such an
+    experiment moves that into the journal: these are its lines.
     """
 
     record: tuple[dict[str, Any], ...] = ()
 
 
-Logged = Entry | facts.Fact | Observed | TakenUp
-"""What a log holds."""
+Journaled = Entry | facts.Fact | Observed | TakenUp
+"""What a journal holds."""
 
 
 def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
@@ -124,7 +124,7 @@ def checkpoint(
     )
 
 
-def must_last(state: SchedulerState, entry: Logged) -> bool:
+def must_last(state: SchedulerState, entry: Journaled) -> bool:
     """Whether an entry must be durable before anything follows from it.
 
     What changes no result need not be, and is synced with the next entry that does.

@@ -1,4 +1,4 @@
-"""A log on the disk: each of its segments is a file of checksummed lines in the folder.
+"""A journal on the disk: each of its segments is a file of checksummed lines in the folder.
 
 Each line (`sealed_lines.py`) is JSON: the entry's number, its time, and the entry
 (`scheduler.replay` says which there are). The first line names the cluster, so that a folder that
@@ -27,16 +27,16 @@ from downpour.core.node.journal import (
     has_checkpoint,
     since_checkpoint,
 )
-from downpour.core.scheduler import Checkpoint, Logged, Observed, TakenUp, facts
+from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
 from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading, writing
 from downpour.files.store.publish import sync_directory
 
-# Words on the disk: a log of an earlier version is refused where one of them has changed. A fact is
-# called as its class is: `GivenUp` is "given-up".
-KINDS: dict[str, type[Logged]] = {
+# Words on the disk: a journal of an earlier version is refused where one of them has changed. A
+# fact is called as its class is: `GivenUp` is "given-up".
+KINDS: dict[str, type[Journaled]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
     "aggregated": on.Aggregated,
@@ -56,7 +56,7 @@ _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 class DiskSegments:
-    """The segments of one experiment's log, as files in its folder, which exists.
+    """The segments of one experiment's journal, as files in its folder, which exists.
 
     Without `syncs` they survive this process, and not the machine.
     """
@@ -107,7 +107,7 @@ class DiskSegments:
 
 
 class Journal(JournalWriter):
-    """Appends to the log of the experiment in a folder, which exists; see `JournalWriter`.
+    """Appends to the journal of the experiment in a folder, which exists; see `JournalWriter`.
 
     `files` are its segments if they are more than files of that folder (`mirror.py`).
     """
@@ -131,7 +131,7 @@ class Journal(JournalWriter):
 
 
 def read_journal(folder: Path) -> list[Line]:
-    """Return what replay needs of an experiment's log, in order; empty if it has none.
+    """Return what replay needs of an experiment's journal, in order; empty if it has none.
 
     A torn line at the end is left out; what is returned is durable.
 
@@ -173,7 +173,7 @@ def first_number(segment: Path) -> int | None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Return the files of a log, in the order in which they are read.
+    """Return the files of a journal, in the order in which they are read.
 
     Raises:
         SharedDirectoryError: the folder cannot be listed.
@@ -182,7 +182,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of a log among these of a folder, in the order of `segments`."""
+    """Return the files of a journal among these of a folder, in the order of `segments`."""
     found = ((_SEGMENT.fullmatch(name), folder / name) for name in names)
     # By the numbers: a name with one digit more sorts before those that it follows.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
@@ -247,7 +247,7 @@ def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
-    # A damaged line is left out here; what orders lines refuses a log in which one is missing
+    # A damaged line is left out here; what orders lines refuses a journal in which one is missing
     # before others.
     for text in whole_lines(content):
         yield _line(json.loads(text))

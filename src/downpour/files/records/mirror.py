@@ -2,7 +2,7 @@
 
 A manager writes them to its own folder, as on a shared one. What must be durable is put into the
 bucket as well before anything follows from it: one object for each such commit, with what the
-log has gained since the last. From time to time one object with all of it takes their place.
+journal has gained since the last. From time to time one object with all of it takes their place.
 A manager that starts where another machine has led last begins with that machine's files.
 
 A manager that was replaced without its knowledge may still put objects there. They are of its term,
@@ -76,7 +76,7 @@ class _Part:
 
 
 class Mirror:
-    """Puts the log of one experiment into a bucket; for one thread.
+    """Puts the journal of one experiment into a bucket; for one thread.
 
     Args:
         bucket: where the objects go.
@@ -123,7 +123,7 @@ class Mirror:
         self._former = self._former[len(former) :]
 
     def close(self) -> None:
-        """Leave one object, with what the log has gained since the last sync; best effort."""
+        """Leave one object, with what the journal has gained since the last sync; best effort."""
         if self._sent:
             with suppress(StoreError, OSError):
                 self.put_whole()
@@ -170,7 +170,7 @@ def journal_of(
     record: Sequence[dict[str, Any]] = (),
     syncs: bool = True,
 ) -> Journal:
-    """Return the log of an experiment whose folder exists; see `JournalWriter`."""
+    """Return the journal of an experiment whose folder exists; see `JournalWriter`."""
     folder = shared.experiment_path(experiment)
     files = DiskSegments(folder, syncs=syncs)
     if shared.bucket is not None:
@@ -179,7 +179,7 @@ def journal_of(
 
 
 def fetch_journals(shared: SharedDirectory) -> None:
-    """Have on this machine the logs that another one has written last.
+    """Have on this machine the journals that another one has written last.
 
     Raises:
         SharedDirectoryError: the bucket, or this machine's folder, cannot be used.
@@ -201,7 +201,7 @@ def fetch_journals(shared: SharedDirectory) -> None:
 def fetch_records(
     shared: SharedDirectory, folder: Path, *, experiment: str = "", last: int | None = None
 ) -> None:
-    """Put logs that lie in a bucket below a folder, to be read (`record.py`), in order of names.
+    """Put journals that a bucket has below a folder, to be read (`record.py`), in order of names.
 
     Args:
         shared: what has the bucket.
@@ -224,7 +224,7 @@ def fetch_records(
 
 
 def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
-    """Put logs that an earlier version has left on this machine alone."""
+    """Put journals that an earlier version has left on this machine alone."""
     if FORMER_HOME not in bucket.names(""):
         return
     for folder in sorted(shared.experiments.iterdir()):

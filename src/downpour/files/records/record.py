@@ -1,9 +1,9 @@
 """An experiment's record: all that happened in it, as one JSON line each, for people to read.
 
-While an experiment runs, its record is projected from its log when it is read (`view.py`), so it
-can't differ from what counts. When the experiment ends, `export_record` writes the lines to
+While an experiment runs, its record is projected from its journal when it is read (`view.py`), so
+it can't differ from what counts. When the experiment ends, `export_record` writes the lines to
 `record.jsonl` in the folder, once and as a whole. Readers of a folder use that file if it is there
-and project the log otherwise. Nothing is decided from a record.
+and project the journal otherwise. Nothing is decided from a record.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PAGE_BYTES_MAX = 4_000_000
 class RecordReader:
     """Reads the record of an experiment page by page; safe to share between threads.
 
-    While the record is not exported, the reader projects it from the log, and follows the log. What
-    it has read must count: a manager makes a reader when it has taken the log up. The lines stay in
-    memory, in compressed blocks.
+    While the record is not exported, the reader projects it from the journal, and follows the
+    journal. What it has read must count: a manager makes a reader when it has taken the journal up.
+    The lines stay in memory, in compressed blocks.
 
     Args:
         folder: the experiment's folder.
@@ -61,7 +61,7 @@ class RecordReader:
         fits into a message; go on at `from_line + len(page)` until a page is empty.
 
         Raises:
-            FileCorrupt: a line of the log is missing or altered.
+            FileCorrupt: a line of the journal is missing or altered.
             SharedDirectoryError: a file cannot be read.
         """
         if from_line < 0:
@@ -83,7 +83,7 @@ class RecordReader:
             yield from self._block(number)
 
     def take(self) -> Iterator[Dated]:
-        """Yield what the log has gained since the last call, and keep nothing of it."""
+        """Yield what the journal has gained since the last call, and keep nothing of it."""
         for line in self._gained():
             yield from self._view.take(line)
 
@@ -100,7 +100,8 @@ class RecordReader:
             try:
                 self._append(starmap(line_text, self.take()))
             except SharedDirectoryError:
-                # A run removes its log once the record is exported, perhaps while it is read here.
+                # A run removes its journal once the record is exported, perhaps while it is read
+                # here.
                 if not _is_there(self._folder / RECORD_NAME):
                     raise
             else:
@@ -163,7 +164,7 @@ def export_record(folder: Path, lines: Iterable[str]) -> None:
 
 
 def has_record(folder: Path) -> bool:
-    """Whether a folder has a record, or a log of which one is made."""
+    """Whether a folder has a record, or a journal of which one is made."""
     return (folder / RECORD_NAME).is_file() or bool(segments(folder))
 
 
@@ -171,7 +172,7 @@ def read_record(path: Path) -> list[Dated]:
     """Read a record as (seconds, line) in the order written; a torn last line is left out.
 
     Args:
-        path: its file; while that is not there, the record is projected from the log beside it.
+        path: its file; while that is not there, the record is projected from the journal beside it.
 
     Raises:
         FileMissing: there is neither.
@@ -180,7 +181,7 @@ def read_record(path: Path) -> list[Dated]:
     """
     if not _is_there(path):
         projected = _projected(path.parent)
-        # Looked for once more, because a run's log is removed when its record is there.
+        # Looked for once more, because a run's journal is removed when its record is there.
         if not _is_there(path):
             if projected is None:
                 raise FileMissing(str(path))
@@ -198,7 +199,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _projected(folder: Path) -> list[Dated] | None:
-    """Return the record that follows from a log; None if there is no log."""
+    """Return the record that follows from a journal; None if there is no journal."""
     return list(RecordReader(folder).take()) if folder.is_dir() and segments(folder) else None
 
 
@@ -222,9 +223,9 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
 
 
 def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
-    """Return the first lines of the record that an earlier version kept beside its log.
+    """Return the first lines of the record that an earlier version kept beside its journal.
 
-    It wrote the record before the log, so there may be more lines than count.
+    It wrote the record before the journal, so there may be more lines than count.
     """
     known: list[dict[str, Any]] = []
     if not _is_there(folder / RECORD_NAME):

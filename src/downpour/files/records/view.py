@@ -1,6 +1,6 @@
-"""The record that people read: a projection of an experiment's log, computed when it is read.
+"""The record that people read: a projection of an experiment's journal, computed when it is read.
 
-`View.take` is pure: it gets the lines of a log in order, and returns the lines of the record
+`View.take` is pure: it gets the lines of a journal in order, and returns the lines of the record
 (`record_lines.py`) that each one makes. A fact makes a line by itself. Where a line of the record
 needs more than its entry says, the manager has `Observed` that before (`observed`, `aggregating`),
 and the view keeps it until the entry comes. So what a crash has cut off makes no line.
@@ -15,7 +15,7 @@ from typing import Any
 from downpour.base.states import ExperimentState
 from downpour.base.values import Forecast
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Logged, Observed, TakenUp, facts
+from downpour.core.scheduler import Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.records.attempt_lines import (
@@ -71,7 +71,7 @@ def aggregating(command: do.Aggregate) -> Observed:
 
 
 class View:
-    """Projects one log; takes each of its lines once, in order."""
+    """Projects one journal; takes each of its lines once, in order."""
 
     def __init__(self) -> None:
         self._submitted_at: float | None = None
@@ -79,12 +79,12 @@ class View:
         self._aggregating: tuple[float, dict[str, Any]] | None = None
 
     def take(self, line: Line) -> list[Dated]:
-        """Return the lines of the record that a line of the log makes."""
+        """Return the lines of the record that a line of the journal makes."""
         made = [*self._made(line.at_seconds, line.entry)]
-        # An earlier version wrote the line to a record beside the log; `TakenUp` brings it.
+        # An earlier version wrote the line to a record beside the journal; `TakenUp` brings it.
         return made if line.record_lines is None else []
 
-    def _made(self, at: float, entry: Logged) -> Iterator[Dated]:
+    def _made(self, at: float, entry: Journaled) -> Iterator[Dated]:
         match entry:
             case TakenUp():
                 dated = ((float(fields["at"]), from_fields(fields)) for fields in entry.record)
@@ -152,7 +152,7 @@ class View:
         return FailedLine(reason=ended.reason, asked_wrongly=ended.asked_wrongly)
 
 
-def line_of(entry: Logged) -> RecordLine | None:
+def line_of(entry: Journaled) -> RecordLine | None:
     """Return the line of an entry that says all that the line has; None without one."""
     kind = _LINES.get(type(entry))
     if kind is None:
@@ -162,7 +162,7 @@ def line_of(entry: Logged) -> RecordLine | None:
     return kind(**known, **{name: _found(entry, name) for name in names})
 
 
-_LINES: dict[type[Logged], type[RecordLine]] = {
+_LINES: dict[type[Journaled], type[RecordLine]] = {
     on.ExperimentSubmitted: SubmittedLine,
     on.Evaluated: EvaluatedLine,
     facts.Assigned: AssignedLine,
@@ -183,12 +183,12 @@ _LINES: dict[type[Logged], type[RecordLine]] = {
 _PARTS = "attempt", "update", "evaluation"
 
 
-def _found(entry: Logged, name: str) -> Any:
+def _found(entry: Journaled, name: str) -> Any:
     parts = (getattr(entry, part, None) for part in _PARTS)
     return getattr(next((part for part in parts if hasattr(part, name)), entry), name)
 
 
-def _renamed(entry: Logged) -> dict[str, Any]:  # noqa: PLR0911 - one arm an entry
+def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an entry
     """Return the fields of an entry's line that are called otherwise there."""
     match entry:
         case on.ExperimentSubmitted():

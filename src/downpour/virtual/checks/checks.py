@@ -81,7 +81,7 @@ class ReplayCheck(Observer):
 
 
 class RecordCheck(Observer):
-    """The log of each experiment is whole, and its record tells of each version once, in order."""
+    """Each experiment's journal is whole, and its record tells of each version once, in order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -93,11 +93,11 @@ class RecordCheck(Observer):
                 self._look(name, core.state.experiments[name].version, story)
 
     def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
-        log, view = self._disk.log(name), View()
+        journal, view = self._disk.journal(name), View()
         heads = max((len(line.head) for line in story), default=0)
         replayed = list(story[heads:])  # without what the checkpoint's line repeats
-        expect(log[-len(replayed) :] == replayed, f"{name} is replayed from what is not its log")
-        record = [line for each in log for _, line in view.take(each)]
+        expect(journal[-len(replayed) :] == replayed, f"{name} is not replayed from its journal")
+        record = [line for each in journal for _, line in view.take(each)]
         made = [line.version for line in record if isinstance(line, AggregatedLine)]
         expect(made == sorted(set(made)), f"the record of {name} tells of versions {made}")
         expect(made[-1:] <= [versions], f"the record of {name} tells of version {made[-1:]}")

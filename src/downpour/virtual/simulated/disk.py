@@ -284,8 +284,8 @@ class Disk:
                 stories[experiment] = lines
         return stories
 
-    def log(self, experiment: str) -> list[Line]:
-        """Return all lines of a log that count; FileCorrupt if one is missing."""
+    def journal(self, experiment: str) -> list[Line]:
+        """Return all lines of a journal that count; FileCorrupt if one is missing."""
         segments = sorted(self._journals.get(experiment, {}).items())
         return in_order((term, segment.lines) for (term, _), segment in segments)
 

@@ -17,7 +17,7 @@ from downpour.virtual.simulated.disk import Disk
 
 
 class MemorySegments:
-    """The segments of one experiment's log in the simulated directory, for one manager."""
+    """The segments of one experiment's journal in the simulated directory, for one manager."""
 
     def __init__(self, disk: Disk, writer: Process, experiment: str) -> None:
         self._disk = disk
@@ -30,7 +30,7 @@ class MemorySegments:
 
 
 class SimulatedPersistence:
-    """The logs of a manager, as `cluster/manager/persistence.py` has them, with few observations.
+    """A manager's journals, as `cluster/manager/persistence.py` has them, with few observations.
 
     Args:
         disk: the simulated directory.
@@ -58,14 +58,14 @@ class SimulatedPersistence:
         self._journals: dict[str, JournalWriter | None] = {}
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
-        """Go on with a log: its next commit ends what counts of an earlier manager's lines.
+        """Go on with a journal: its next commit ends what counts of an earlier manager's lines.
 
-        The log of an experiment that has ended takes no more lines.
+        The journal of an experiment that has ended takes no more lines.
         """
         self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write to the logs that were taken up.
+        """Write to the journals that were taken up.
 
         Raises:
             SharedDirectoryError: the directory fails, or another manager has taken over.
@@ -74,7 +74,7 @@ class SimulatedPersistence:
             journal.commit()
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be logged; returns what replay needs of it."""
+        """Gather what must be journaled; returns what replay needs of it."""
         begun = [each for each in output.commands if isinstance(each, do.Aggregate)]
         story = event, *output.facts, *map(aggregating, begun)
         return [kept.entry for kept in self.journaling.keep(core, event, output.facts, story)]

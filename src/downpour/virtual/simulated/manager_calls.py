@@ -32,7 +32,7 @@ class ManagerCalls(Commander):
 
     @abstractmethod
     def post(self, event: on.Event, answer: Answer | None = None) -> None:
-        """Queue an event; it is answered when it is logged and its commands have begun."""
+        """Queue an event; it is answered when it is journaled and its commands have begun."""
 
     @abstractmethod
     def ask(self, question: Question, answer: Answer) -> None:
