@@ -23,7 +23,14 @@ from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, attempt_name, decode, encode
 from downpour.learning.training.epoch_order import part_of
 from downpour.network.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
-from downpour.network.rpc.messages import IndicesFile, Registration, Status, TaskMessage, WorkerInfo
+from downpour.network.rpc.messages import (
+    Heartbeat,
+    IndicesFile,
+    Registration,
+    Status,
+    TaskMessage,
+    WorkerInfo,
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 Train = Callable[["FakeWorker", TaskMessage], None]
@@ -42,6 +49,7 @@ class FakeWorker:
     name: str
     behave: Train
     tasks: list[TaskMessage] = field(default_factory=list)
+    reported: set[AttemptId] = field(default_factory=set)
     cancelled: SimpleQueue[AttemptId] = field(default_factory=SimpleQueue)
     inbox: SimpleQueue[TaskMessage | None] = field(default_factory=SimpleQueue)
 
@@ -98,6 +106,12 @@ class FakeWorker:
     def report(self, task: TaskMessage, file: PublishedFile, loss: float = 1.0) -> None:
         """Report an update."""
         self.client.report_update(self.name, task.id, self.update(task, file, loss))
+        self.reported.add(task.id)
+
+    def beat(self) -> None:
+        """Send a heartbeat if it is idle; what is told of an attempt is up to the test."""
+        if all(task.id in self.reported for task in self.tasks):
+            self.client.heartbeat(Heartbeat(worker=self.name, running=(), system=CALM))
 
     def update(self, task: TaskMessage, file: PublishedFile, loss: float = 1.0) -> Update:
         """Say of a file what is true of a task's update."""
@@ -158,9 +172,11 @@ class Cluster:
         return self.client.submit(Spec.make({**spec.model_dump(), **changes}).to_toml())
 
     def status_when(self, holds: Callable[[Status], bool], experiment: str = "") -> Status:
-        """Wait for the status to satisfy a condition."""
+        """Wait for the status to satisfy a condition; idle workers are not silent meanwhile."""
         change = 0
         for _ in range(1000):
+            for worker in self.workers:
+                worker.beat()
             status = self.client.status(experiment, change, 5.0)
             change = status.change
             if holds(status):
@@ -180,10 +196,10 @@ class Cluster:
 
 def options_of(shared: Path) -> ManagerOptions:
     """Start a manager so that it waits little for files, and long for workers."""
-    # Fakes send no heartbeats, and a test may take 20 s on a busy machine. Retries wait longer,
-    # too, so not more than needed.
+    # Fakes that train send no heartbeats, and a test may take long on a busy machine. Retries wait
+    # longer, too, so not more than needed.
     return ManagerOptions(
-        shared=str(shared), port=0, heartbeat_seconds=0.05, patience_seconds=0.05, patience=4.0
+        shared=str(shared), port=0, heartbeat_seconds=0.05, patience_seconds=0.1, patience=2.0
     )
 
 
