@@ -315,7 +315,8 @@ class _Numbers(Observer):
         self._bytes["up"] += _size((update.file, update.optimizer_state))
 
     def _state(self, file: PublishedFile | None) -> PublishedFile | None:
-        return self._files[file.name] if file is not None else None
+        # Simulated workers keep a state always, real ones only if their optimizer has one.
+        return self._files.get(file.name) if file is not None else None
 
     def _known(self, files: Sequence[PublishedFile]) -> Iterable[PublishedFile]:
         """Return the real files that some stand for; snapshots stand for none."""

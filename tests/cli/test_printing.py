@@ -9,6 +9,7 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.cli.printing import SpecOnce, check_format, note, out, print_result
+from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.network.rpc.messages import ExperimentSummary, Status
@@ -56,6 +57,21 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     assert said.splitlines()[0] == "# any"
     assert len(said.splitlines()) == 6  # three fields, a blank line and a table's head
     assert seen == early + late
+
+
+def test_what_auto_has_become_is_explained_below_the_spec(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In one line, once, and not before the experiment trains."""
+    asked = Spec.make({"optimizer_state": "auto"})
+    shown = SpecOnce(lambda _: None, asked)
+    shown.resolved(resolve(asked, 2))
+    shown.status(during(ExperimentState.PREPARING))
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        shown.status(during(ExperimentState.RUNNING))
+    [why] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("auto:")]
+    assert "optimizer_state = keep" in why
 
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,9 +85,17 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"outer": {"optimizer": 1}},
         (
-            "outer.optimizer = 1: must be none, sgd, nesterov, delayed-nesterov, heloco, adagrad, "
-            "adam or yogi"
+            "outer.optimizer = 1: must be auto, none, sgd, nesterov, delayed-nesterov, heloco, "
+            "adagrad, adam or yogi"
         ),
+    ),
+    (
+        {"outer": {"optimizer": "auto", "momentum": 0.5}},
+        "outer.momentum = 0.5: optimizer = 'auto' decides on it; name an optimizer",
+    ),
+    (
+        {"outer": {"optimizer": "auto", "betas": [0.5, 0.9]}},
+        "outer.betas = [0.5, 0.9]: optimizer = 'auto' decides on it; name an optimizer",
     ),
     ({"outer": {"momentm": 0.5}}, "outer.momentm = 0.5: no such field; did you mean momentum?"),
     (

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from downpour import Spec
+from downpour.core.resolve import resolve
 from downpour.files.spec_file import read_spec
 from downpour.host.extras import is_installed
 from downpour.learning.allowlist import VARIABLE
@@ -52,7 +53,7 @@ class Example:
     @property
     def small(self) -> Spec:
         """The spec with a small network, and a few steps on a few examples."""
-        return self.whole.replace(task_options=SMALL[self.name], **FEW)
+        return resolve(self.whole.replace(task_options=SMALL[self.name], **FEW), None)
 
 
 def examples_here(monkeypatch: pytest.MonkeyPatch, data: Path) -> list[Example]:

@@ -15,7 +15,7 @@ from downpour.host.text import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from downpour.core.spec import Spec
+    from downpour.core.spec import ResolvedSpec, Spec
     from downpour.experiments.reading import Result
     from downpour.network.rpc.messages import Status
 
@@ -66,21 +66,28 @@ class SpecOnce:
     """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
     Not sooner, because an experiment that fails before that should print its reason and no more.
+    What was `auto` in the spec that was asked for is explained once it is resolved.
     """
 
-    def __init__(self, show: Callable[[Status], None], spec: Spec | None = None) -> None:
+    def __init__(self, show: Callable[[Status], None], asked: Spec) -> None:
         self._show = show
-        self._spec = spec
+        self._asked = asked
+        self._spec: Spec | None = asked
+        self._why: str | None = None
 
-    def resolved(self, spec: Spec) -> None:
-        """Take the spec that will be trained, where it was not known before."""
-        self._spec = spec
+    def resolved(self, spec: ResolvedSpec) -> None:
+        """Take the spec that will be trained, where it is known before its experiment begins."""
+        from downpour.core.automatic import explained
+
+        self._spec, self._why = spec, explained(self._asked, spec)
 
     def status(self, status: Status) -> None:
         """Show a status, after the spec if it is time for that."""
         now = status.experiment
         if now is not None and now.state in {"running", "finished"} and self._spec is not None:
             print_spec(self._spec, now.experiment)
+            if self._why is not None:
+                note(self._why)
             self._spec = None
         self._show(status)
 

@@ -71,7 +71,7 @@ def run(
     from downpour.experiments.tables.progress import ProgressDisplay
 
     with ProgressDisplay(err()) as display:
-        shown = SpecOnce(display.show)
+        shown = SpecOnce(display.show, spec)
         result = train(
             spec,
             workers,

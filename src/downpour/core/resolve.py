@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from downpour.base.errors import SpecError
+from downpour.core.automatic import decided
 from downpour.core.modes import check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers import POLICIES, Policy, check_policy
@@ -16,8 +17,8 @@ def resolve(
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, else one for each worker that is no standby.
 
-    `meet = "auto"` becomes that number, too: it is fixed here and not by the data, so that the
-    number of rounds follows from the resolved spec alone.
+    With it, what is `auto` is decided (`automatic.py`): by the spec and not by the data, so that
+    the number of rounds follows from the resolved spec alone.
     A training that does not repeat cannot go on elsewhere, so nothing of it is handed over: it has
     no snapshots, and its workers are waited for.
 
@@ -40,8 +41,8 @@ def resolve(
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
-    meet = shards if spec.meet == "auto" else spec.meet
-    fields = {**spec.model_dump(), "shards": shards, "meet": meet}
+    open_ones = decided(spec, shards, policies[spec.policy])
+    fields = {**spec.model_dump(), "shards": shards, **open_ones}
     if not spec.repeatable:
         fields["snapshot_every"] = 0.0
         fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy

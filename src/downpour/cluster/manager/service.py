@@ -30,6 +30,7 @@ from downpour.cluster.manager.start_file import with_checksums
 from downpour.cluster.manager.worker_calls import WorkerCalls
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.manager.workspaces import Workspaces
+from downpour.core.automatic import decided_in
 from downpour.core.resolve import resolve
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
@@ -112,7 +113,7 @@ class ManagerHandler(WorkerCalls):
         # would be decided otherwise now, although the request is the same.
         same = {
             "shards": asked.shards or known.shards,
-            "meet": known.meet if asked.meet == "auto" else asked.meet,
+            **decided_in(asked, known),
             "code": asked.code or known.code,
             "init_checksum": asked.init_checksum or known.init_checksum,
             "outer_checksum": asked.outer_checksum or known.outer_checksum,

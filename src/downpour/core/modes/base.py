@@ -51,7 +51,8 @@ Options = Mapping[str, Option]
 class ModeKind:
     """A mode that a spec can name: its options with their defaults, and how they make a `Mode`.
 
-    `make` takes the options, all of them, and the number of shards.
+    `make` takes the options, all of them, and the number of shards. `keeps_momentum` says whether
+    `optimizer_state = "auto"` keeps the state of the shards' optimizers.
 
     Raises:
         SpecError: by `make`, for an option that is out of its range.
@@ -59,3 +60,4 @@ class ModeKind:
 
     make: Callable[[Options, int], Mode]
     options: Options = field(default_factory=dict)
+    keeps_momentum: bool = True

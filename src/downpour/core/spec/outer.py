@@ -27,8 +27,12 @@ class Outer(Fields):
     table: ClassVar[str] = "outer"
 
     optimizer: Literal[
-        "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
-    ] = Field(default="none", description="The optimizer of the rounds")
+        "auto", "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
+    ] = Field(
+        default="none",
+        description="The optimizer of the rounds; auto: nesterov where that was measured to train "
+        "better, else none",
+    )
     learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
     momentum: float = Field(
         default=0.9, ge=0, lt=1, description="Momentum of sgd, both nesterovs and heloco"
@@ -54,13 +58,22 @@ class Outer(Fields):
     def _check_together(self) -> None:
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
+        if self.optimizer == "auto":
+            self._check_open()
         if self.optimizer in _BY_MOMENTUM and self.momentum == 0:
             accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
             raise refusal("momentum", 0, accepted)
         if self.every and self.optimizer != "delayed-nesterov":
             raise refusal("every", self.every, "only optimizer = 'delayed-nesterov' has it")
 
+    def _check_open(self) -> None:
+        """Refuse a field beside `auto`, which decides on all of them."""
+        for name, field in type(self).model_fields.items():
+            if name != "optimizer" and (value := getattr(self, name)) != field.default:
+                accepted = "optimizer = 'auto' decides on it; name an optimizer"
+                raise refusal(name, list(value) if name == "betas" else value, accepted)
+
     @property
     def keeps_state(self) -> bool:
         """Whether there is an optimizer, and with it a state from round to round."""
-        return self.optimizer != "none"
+        return self.optimizer not in {"auto", "none"}

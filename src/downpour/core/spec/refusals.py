@@ -20,7 +20,7 @@ ACCEPTED = {
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
-    "outer": "a table: optimizer, learning_rate, momentum, every, betas, epsilon",
+    "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon), or auto",
     "inside": "a table (processes, how, cut), or auto",
     "device": devices.ACCEPTED,
     "cut": "a list of modules' names",

@@ -14,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, ValidationInfo, field_validator
@@ -31,6 +31,8 @@ from downpour.core.spec.refusals import ACCEPTED, InvalidField, refusal
 from downpour.core.spec.spec_fields import SpecFields
 
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
+_AUTOMATIC = {"inside": "how", "outer": "optimizer"}
+"""The field of a table that is `auto` where the table is."""
 """The fields that are tables with fields of their own, and what each is read into."""
 
 
@@ -70,7 +72,7 @@ class Spec(SpecFields):
     @classmethod
     def _from_table(cls, value: object, field: ValidationInfo) -> object:
         name = str(field.field_name)
-        value = {"how": "auto"} if (name, value) == ("inside", "auto") else value
+        value = {_AUTOMATIC[name]: "auto"} if value == "auto" else value
         if not isinstance(value, TABLES[name] | Mapping):
             raise refusal(name, value, f"must be {ACCEPTED[name]}")
         return TABLES[name].make(value) if isinstance(value, Mapping) else value
@@ -188,13 +190,16 @@ class Spec(SpecFields):
 
 
 class ResolvedSpec(Spec):
-    """A spec with a number of shards and of meetings, as every submitted spec has.
+    """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
     `downpour.core.resolve` makes it from a spec and the number of workers.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
     meet: int = Field(default=1, ge=1, le=1_000_000, description="Meetings an epoch")
+    optimizer_state: Literal["reset", "keep"] = Field(
+        default="reset", description="What happens to the optimizer's state between rounds"
+    )
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:

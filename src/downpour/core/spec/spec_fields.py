@@ -156,9 +156,9 @@ class SpecFields(Fields):
     )
     outer: Outer = Field(
         default_factory=Outer,
-        description="The step from a model to the next along the aggregate: optimizer (none, sgd, "
-        "nesterov, delayed-nesterov, heloco, adagrad, adam or yogi), learning_rate, momentum, "
-        "every, betas, epsilon",
+        description="The step from a model to the next along the aggregate: optimizer (auto, none, "
+        "sgd, nesterov, delayed-nesterov, heloco, adagrad, adam or yogi), learning_rate, "
+        "momentum, every, betas, epsilon",
     )
     policy: Annotated[str, _one_of(POLICIES)] = Field(
         default="handoff", description="The straggler policy (docs/stragglers.md)"
@@ -265,9 +265,10 @@ class SpecFields(Fields):
         description="How a worker trains a batch inside its machine: processes, how, cut; auto: "
         "as it is measured to be fastest",
     )
-    optimizer_state: Literal["reset", "keep"] = Field(
+    optimizer_state: Literal["auto", "reset", "keep"] = Field(
         default="reset",
-        description="What happens to the optimizer's state between rounds; kept per shard",
+        description="What happens to the optimizer's state between rounds; kept per shard; auto: "
+        "kept, except where that was measured to train worse",
     )
     compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",

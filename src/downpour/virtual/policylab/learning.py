@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from downpour.base.errors import SpecError
 from downpour.base.evaluations import Evaluation
 from downpour.base.values import AttemptId
+from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold
@@ -55,7 +56,8 @@ class Learning:
         if spec.compression != WHOLE:
             accepted = "must be none: policies are compared with whole updates"
             raise SpecError("compression", spec.compression, accepted)
-        self._spec = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
+        alone = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
+        self._spec = resolve(alone, shards)
         shared = SharedDirectory.open(folder, create=True)
         self._store = shared.create_experiment(_NAME)
         key = prepare_data(self._spec, shared.datasets, data_dir)

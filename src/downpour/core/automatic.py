@@ -1,0 +1,87 @@
+"""What a spec's `auto` becomes once its shards are counted: a rule for each field, as measured.
+
+- `optimizer_state` is kept, shard by shard. Momentum that begins at rest in each round trains too
+  little: with ten shards and two meetings an epoch, digits come to 96 % instead of 86. It is reset
+  in modes where keeping it was worse, and where a policy cuts shards anew.
+- `outer` is a Nesterov momentum where shards are in step, for the mean of many shards goes no
+  further than one of them. A local momentum m lengthens a step 1 / (1 - m) times, and the outer
+  momentum μ 1 / (1 - μ) times. Together they overshoot, so (1 - m)(1 - μ) is at least 0.15. Two
+  shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8.
+
+Neither holds where each shard has classes of its own: momentum then carries a shard further towards
+them, and both won on some tasks and lost on others. `docs/more-workers.md` has the measurements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from downpour.core.modes import MODES
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.stragglers.base import Policy
+
+_SHORTEST = 0.15
+_OUTER_MOMENTUM_MAX = 0.8
+_OUTER_MOMENTUM_MIN = 0.2
+"""What lengthens a step by less than a quarter is not worth a file of state."""
+
+
+def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
+    """Return the fields of a spec that are `auto` and can be decided, with their values."""
+    fields: dict[str, Any] = {}
+    if spec.optimizer_state == "auto":
+        fields["optimizer_state"] = _optimizer_state(spec, policy)
+    if spec.outer.optimizer == "auto":
+        fields["outer"] = _outer(spec, shards)
+    if spec.meet == "auto":
+        fields["meet"] = shards
+    return fields
+
+
+def decided_in(asked: Spec, known: ResolvedSpec) -> dict[str, Any]:
+    """Return what an earlier decision has made of the fields that are `auto`."""
+    fields = {"optimizer_state": known.optimizer_state, "meet": known.meet}
+    was_open = {name: value for name, value in fields.items() if getattr(asked, name) == "auto"}
+    return {**was_open, "outer": known.outer} if asked.outer.optimizer == "auto" else was_open
+
+
+def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
+    """Say in a line what `auto` has become; None if nothing was left open."""
+    words: list[str] = []
+    if asked.optimizer_state == "auto":
+        words.append(f"optimizer_state = {resolved.optimizer_state}")
+    if asked.outer.optimizer == "auto":
+        outer = resolved.outer
+        momentum = f" with momentum {outer.momentum:g}" if outer.keeps_state else ""
+        words.append(f"outer.optimizer = {outer.optimizer}{momentum}")
+    if asked.meet == "auto":
+        words.append(f"meet = {resolved.meet}")
+    if not words:
+        return None
+    shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
+    why = f"{shards}, split {resolved.split}, mode {resolved.mode}"
+    return f"auto: {', '.join(words)} ({why}, local momentum {_momentum(resolved):g})"
+
+
+def _optimizer_state(spec: Spec, policy: Policy) -> str:
+    keeps = _are_alike(spec) and MODES[spec.mode].keeps_momentum and not policy.cuts_rounds
+    return "keep" if keeps else "reset"
+
+
+def _outer(spec: Spec, shards: int) -> dict[str, Any]:
+    momentum = min(
+        _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - _momentum(spec)), 2)
+    )
+    if not (_are_alike(spec) and spec.in_step) or momentum < _OUTER_MOMENTUM_MIN:
+        return {"optimizer": "none"}
+    return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
+
+
+def _are_alike(spec: Spec) -> bool:
+    """Whether all shards are drawn from the same examples."""
+    return spec.split in {"random", "equal"}
+
+
+def _momentum(spec: Spec) -> float:
+    """Return the momentum of the local steps; that of adam is its first average."""
+    return spec.momentum if spec.optimizer == "sgd" else spec.betas[0]

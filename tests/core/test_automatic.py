@@ -1,0 +1,109 @@
+"""What is `auto` in a spec is decided by a rule, and explained in a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.core.automatic import decided_in, explained
+from downpour.core.modes import MODES
+from downpour.core.resolve import resolve
+from downpour.core.spec import Spec
+
+
+def resolved_outer(shards: int, **fields: Any) -> tuple[str, float]:
+    """Return the outer optimizer of a resolved spec, and its momentum; 0 where there is none."""
+    outer = resolve(Spec.make({"outer": "auto", **fields}), shards).outer
+    return outer.optimizer, outer.momentum if outer.keeps_state else 0.0
+
+
+@given(momentum=st.floats(0.0, 0.99), shards=st.integers(1, 1000))
+def test_both_momentums_together_do_not_overshoot(momentum: float, shards: int) -> None:
+    """Whatever the local momentum, and however many shards there are."""
+    optimizer, outer = resolved_outer(shards, momentum=momentum)
+    assert outer <= min(0.8, 1 - 1 / shards) + 0.005
+    # Rounded to two digits, as people read it.
+    assert optimizer == "none" or (1 - momentum) * (1 - outer) >= 0.15 - 0.005
+
+
+@pytest.mark.parametrize(
+    ("shards", "momentum", "outer"),
+    [
+        (1, 0.0, ("none", 0.0)),
+        (2, 0.0, ("nesterov", 0.5)),
+        (2, 0.5, ("nesterov", 0.5)),
+        (10, 0.0, ("nesterov", 0.8)),
+        (10, 0.5, ("nesterov", 0.7)),
+        (10, 0.9, ("none", 0.0)),
+    ],
+)
+def test_more_shards_and_less_momentum_of_their_own_want_more(
+    shards: int, momentum: float, outer: tuple[str, float]
+) -> None:
+    """A local momentum of 0.9, the default, leaves nothing to add."""
+    assert resolved_outer(shards, momentum=momentum) == outer
+
+
+@pytest.mark.parametrize("split", ["class", "dirichlet(0.3)"])
+def test_shards_that_differ_get_no_momentum_of_their_rounds(split: str) -> None:
+    """Those that are alike do, with the same local momentum."""
+    assert resolved_outer(4, momentum=0.0, split=split)[0] == "none"
+    assert resolved_outer(4, momentum=0.0, split="equal")[0] == "nesterov"
+
+
+def test_adam_brings_a_momentum_of_its_own() -> None:
+    """That is its first average, and not the momentum of sgd."""
+    assert resolved_outer(10, optimizer="adam", momentum=0.0)[0] == "none"
+    assert resolved_outer(10, optimizer="adam", betas=[0.0, 0.9])[0] == "nesterov"
+
+
+@pytest.mark.parametrize("mode", [*MODES])
+def test_only_shards_in_step_get_momentum_of_their_rounds(mode: str) -> None:
+    """Elsewhere a delay acts as one already."""
+    spec = Spec.make({"mode": mode, "momentum": 0.0, "outer": "auto"})
+    assert resolve(spec, 4).outer.keeps_state == spec.in_step
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "keep"),
+        ({"mode": "downpour"}, "keep"),
+        ({"mode": "k-async"}, "reset"),
+        ({"split": "equal"}, "keep"),
+        ({"split": "class"}, "reset"),
+        ({"split": "dirichlet(0.3)"}, "reset"),
+        ({"policy": "rebalance"}, "reset"),
+        ({"policy": "rebalance", "optimizer_state": "reset"}, "reset"),
+        ({"mode": "k-async", "optimizer_state": "keep"}, "keep"),
+    ],
+)
+def test_a_shards_momentum_goes_on_unless_it_cannot_or_should_not(
+    fields: dict[str, Any], state: str
+) -> None:
+    """A state that a spec names is never changed."""
+    spec = Spec.make({"optimizer_state": "auto", **fields})
+    assert resolve(spec, 4).optimizer_state == state
+
+
+def test_what_was_decided_is_explained_in_a_line() -> None:
+    """It names the fields that were open, and what they follow from."""
+    asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": "auto", "momentum": 0.5})
+    assert explained(asked, resolve(asked, 4)) == (
+        "auto: optimizer_state = keep, outer.optimizer = nesterov with momentum 0.7, meet = 4 "
+        "(4 shards, split random, mode sync, local momentum 0.5)"
+    )
+    closed = Spec.make({"optimizer_state": "keep", "outer": {"optimizer": "sgd"}})
+    assert explained(closed, resolve(closed, 4)) is None
+
+
+def test_a_decision_stands_when_it_is_asked_for_again() -> None:
+    """Other workers would lead to another one now; what was named is not in it."""
+    asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": 3})
+    known = resolve(asked, 2)
+    again = decided_in(asked, known)
+    assert again == {"optimizer_state": known.optimizer_state, "outer": known.outer}
+    assert decided_in(known, known) == {}
