@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from downpour.base.errors import SpecError
 from downpour.base.values import AttemptId
 from downpour.files.store import DirectoryStore, Work, attempt_name, find_updates, publish_work
 
@@ -48,6 +49,16 @@ def test_whole_updates_keep_their_bytes(store: DirectoryStore) -> None:
     assert state is not None
     assert (file.size_bytes, file.checksum) == (264, "9f7568501640eb50675d35f03231ff24")
     assert (state.size_bytes, state.checksum) == (184, "b9e64502ad69d1f5e948440a7cbdb475")
+
+
+def test_an_update_that_cannot_be_published_leaves_no_state_behind(store: DirectoryStore) -> None:
+    """The state goes first, and nobody else knows that it is there."""
+    unfit = {"weight": np.array([1j])}
+    state = {"momentum": np.ones(2, np.float32)}
+    work = Work(parameters=unfit, optimizer_state=state, samples=1, steps=1, loss=1.0)
+    with pytest.raises(SpecError, match="complex"):
+        publish_work(store, ATTEMPT, work)
+    assert store.list() == []
 
 
 def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:

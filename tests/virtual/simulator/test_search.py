@@ -45,6 +45,7 @@ def failing_seed(
     [
         range(150),
         [3_025_303],  # a lost end of a journal, and an update of another share of the steps
+        [4_011_057],  # an optimizer state whose publication seemed to fail, and a cancellation
         pytest.param(range(1_500), marks=pytest.mark.slow),
         pytest.param(range(1_500, 3_000), marks=pytest.mark.slow),
     ],

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -80,12 +81,25 @@ def publish_work(
         NonFinite: a difference cannot be compressed.
     """
     token = secrets.token_hex(3)
+    state_name = layout.attempt_name("optimizer", attempt, token)
+    try:
+        return _published(store, attempt, work, token, state_name)
+    except BaseException:  # a cancellation, too
+        # No other process knows of the state, so none would remove it from an experiment that has
+        # ended. It may be there although its own publication seems to have failed.
+        with suppress(StoreError):
+            store.delete(state_name)
+        raise
+
+
+def _published(
+    store: Store, attempt: AttemptId, work: Work, token: str, state_name: str
+) -> tuple[PublishedFile, PublishedFile | None]:
     state = None
     form, tensors, unsent = _compressed(work)
     handed_on = {**work.optimizer_state, **unsent}
     if handed_on:
-        name = layout.attempt_name("optimizer", attempt, token)
-        state = store.put_new(name, _checked(handed_on, _task(attempt)))
+        state = store.put_new(state_name, _checked(handed_on, _task(attempt)))
     about = {
         **_task(attempt),
         **(form.metadata if form is not None else {}),

@@ -319,8 +319,10 @@ class Training:
         """Publish the optimizer's state, then the update, so that an update is always complete."""
         attempt, disk, token = running.attempt, self._environment.disk, self._environment.token()
         experiment, worker = attempt.experiment, self._worker
+        state_name = layout.attempt_name("optimizer", attempt, token)
 
         def failed(error: StoreError) -> None:
+            disk.delete(worker.host, experiment, state_name)
             self._fail(running, error)
 
         def publish_update(state: PublishedFile | None) -> None:
@@ -344,12 +346,11 @@ class Training:
             worker.ended(running, update)
 
         if running.task.keeps_state:
-            state = layout.attempt_name("optimizer", attempt, token)
             after = fake_files.state_after(content)
             disk.publish(
                 worker,
                 experiment,
-                state,
+                state_name,
                 after,
                 publish_update,
                 failed,
