@@ -118,4 +118,6 @@ def test_a_helper_that_a_task_leaves_behind_holds_up_nothing(
     spec = ResolvedSpec(task=f"{name}:Helped", shards=1, batch_size=4)
     rehearse(spec, tmp_path, None)
     helpers = [one for one in psutil.process_iter(["cmdline"]) if name in str(one.info["cmdline"])]
-    assert helpers == []
+    # A process that is killed is there for a moment more on a busy machine.
+    _, alive = psutil.wait_procs(helpers, timeout=30)
+    assert alive == []
