@@ -152,14 +152,14 @@ def _row(cell: tuple[Any, ...], by_setting: Mapping[str, Sequence[Record]]) -> R
 def main() -> None:
     """Make the runs that are missing, and show the table."""
     parser = command_line(__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the file of runs, one a line")
+    parser.add_argument("--out", type=Path, help="keep the runs in this file, one a line")
     parser.add_argument("--data", type=Path, help="a folder with MNIST and PneumoniaMNIST")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 5, 10])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--search", type=int, default=0, help="seeds of the search; 0: none")
     parser.add_argument("--further", type=int, default=0, help="seeds of other settings with auto")
     options = parser.parse_args()
-    text = options.out.read_text() if options.out.exists() else ""
+    text = options.out.read_text() if options.out and options.out.exists() else ""
     records = [json.loads(line) for line in text.splitlines()]
     known = {
         tuple(one[key] for key in ("task", "workers", "split", "setting", "seed"))
@@ -179,8 +179,9 @@ def main() -> None:
                     record |= trained(cell, own, seed, options.data)
                 except DownpourError:
                     continue  # its shards have fewer batches than meetings
-                with options.out.open("a") as out:
-                    out.write(json.dumps(record) + "\n")
+                if options.out is not None:
+                    with options.out.open("a") as out:
+                        out.write(json.dumps(record) + "\n")
                 records.append(record)
     show(rows(records), as_json=options.json)
 

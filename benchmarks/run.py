@@ -1,9 +1,9 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
-what it compares with, and `stragglers`, `accuracy` and `more_workers`, which train for half an hour
-each and longer. Close first: most figures are times, and even those that are ratios vary on a busy
-machine.
+what it compares with, and `stragglers`, `accuracy`, `more_workers` and `defaults`, which train for
+half an hour each and longer. Close first: most figures are times, and even those that are ratios
+vary on a busy machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ USUAL = (
     "sampling",
     "recovery",
 )
-ALL = (*USUAL, "finished", "compared", "stragglers", "accuracy", "more_workers")
+ALL = (*USUAL, "finished", "compared", "stragglers", "accuracy", "more_workers", "defaults")
 
 
 def run(name: str) -> list[Row] | None:
