@@ -101,7 +101,7 @@ def test_what_was_decided_is_explained_in_a_line() -> None:
 
 
 def test_a_decision_stands_when_it_is_asked_for_again() -> None:
-    """Other workers would lead to another one now; what was named is not in it."""
+    """The number of workers may have changed since. Fields that the spec names are left alone."""
     asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": 3})
     known = resolve(asked, 2)
     again = decided_in(asked, known)

@@ -1,4 +1,4 @@
-"""A journal on the disk: what was committed is read back, whatever became of the rest."""
+"""A journal on the disk: a reader gets every committed line, even if later ones are damaged."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_whole_updates_keep_their_bytes(store: DirectoryStore) -> None:
 
 
 def test_an_update_that_cannot_be_published_leaves_no_state_behind(store: DirectoryStore) -> None:
-    """The state goes first, and nobody else knows that it is there."""
+    """The worker publishes the state first, and only the worker can know about it."""
     unfit = {"weight": np.array([1j])}
     state = {"momentum": np.ones(2, np.float32)}
     work = Work(parameters=unfit, optimizer_state=state, samples=1, steps=1, loss=1.0)

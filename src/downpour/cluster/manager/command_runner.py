@@ -228,7 +228,7 @@ class CommandRunner(Effects[[]]):
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
         """Hold an experiment until its code is back: failing it would lose what was trained."""
-        # Journaled once, because the files are looked at again every two seconds.
+        # Logged once, because the files are looked at again every two seconds.
         if command.experiment not in self._held:
             self._held.add(command.experiment)
             log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)

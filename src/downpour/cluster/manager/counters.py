@@ -1,4 +1,4 @@
-"""Counts events since this manager started, for its metrics; it decides nothing from them.
+"""Counts events since this manager started, for its metrics. No decision depends on a count.
 
 There is one set of counters for all experiments. The driver's thread owns it; other threads read it
 through `Driver.ask`.

@@ -26,7 +26,7 @@ class Watching:
     """Who is told what of a run.
 
     `on_resolved` gets the resolved spec before anything starts, `on_status` each new status, and
-    `note` a line on what was measured. With `progress`, bars are drawn; None: unless
+    `note` a line on what was measured. `progress` says whether to draw bars; None draws them unless
     `on_status` is given. `tensorboard` is a folder for event files.
 
     Raises:
