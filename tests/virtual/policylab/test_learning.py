@@ -39,6 +39,15 @@ def test_where_nothing_is_left_out_it_is_what_a_cluster_trains(
     assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
 
 
+def test_the_outer_optimizer_steps_as_a_cluster_s_does(tmp_path: Path) -> None:
+    """The same accuracy and loss, to the last bit, with a momentum that each round adds to."""
+    spec = SPEC.replace(outer={"optimizer": "nesterov", "momentum": 0.5})
+    result = run(spec.replace(shards=2, epochs=3), workers=1, shared=tmp_path / "cluster")
+    evaluation = Learning(spec, 2, tmp_path / "laboratory").evaluation(rounds(3))
+    assert evaluation.metrics == result.rounds[-1].metrics
+    assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
+
+
 def test_what_is_always_left_out_is_never_learned(learning: Learning) -> None:
     """The model does not know the two digits that the last shard has: four and nine."""
     known = learning.evaluation(rounds(12)).class_accuracy

@@ -23,13 +23,13 @@ from downpour.base.values import AttemptId
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
-from downpour.files.aggregators import AGGREGATORS, Contribution, fold
+from downpour.files.aggregators import AGGREGATORS, Contribution, first_state, fold, take_step
 from downpour.files.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import load_parameters, parameters_of
+from downpour.learning.training.parameters import buffers_of, load_parameters, parameters_of
 from downpour.virtual.policylab.ledger import RoundOutcome
 
 _NAME = "learning"
@@ -69,6 +69,7 @@ class Learning:
         self._network = self._task.network()
         self._task.check_fit(self._network)
         self._first = parameters_of(self._network, copy=True)
+        self._trained_names = self._first.keys() - set(buffers_of(self._network))
         self._known: dict[Pattern, Evaluation] = {}
 
     def evaluation(
@@ -88,6 +89,7 @@ class Learning:
 
     def _learn(self, pattern: Pattern, show: Callable[[int], None]) -> Evaluation:
         parameters: Arrays = self._first
+        outer = self._first_outer_state()
         states: dict[int, Arrays] = {}
         for number, (dropped, sizes, shares) in enumerate(pattern):
             there = [
@@ -100,10 +102,17 @@ class Learning:
                 for shard, indices in enumerate(self._cut(sizes))
                 if shard not in dropped
             ]
-            parameters = self._round(number, there, parameters, states)
+            after = self._round(number, there, parameters, states)
+            if outer:
+                outer = take_step(self._spec.outer, parameters, after, outer)
+            parameters = after
             show(number + 1)
         load_parameters(self._network, parameters)
         return evaluate(self._network, self._task)
+
+    def _first_outer_state(self) -> Arrays:
+        outer = self._spec.outer
+        return first_state(outer, self._first, self._trained_names) if outer.keeps_state else {}
 
     def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
         """Return the shards, or all examples in order, cut into parts of these sizes."""
@@ -119,7 +128,7 @@ class Learning:
         there: Sequence[LocalTask],
         parameters: Arrays,
         states: dict[int, Arrays],
-    ) -> Arrays:
+    ) -> dict[str, NDArray[Any]]:
         contributions = list(self._trained(number, there, parameters, states))
         weights = AGGREGATORS[self._spec.aggregate](contributions)
         name = layout.model_name(number, secrets.token_hex(3))
