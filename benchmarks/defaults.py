@@ -5,10 +5,15 @@ and the class split. The rule of `core/automatic.py` was made from the first thr
 others check it. `plain` resets the optimizer's state and has no outer optimizer. The search tries
 both states with six outer momentums. Each run adds a line of JSON to the file, and those that are
 there are not run again. DOWNPOUR_DATA names a folder with MNIST and PneumoniaMNIST.
+
+PneumoniaMNIST is there twice. A network that fits its training part better is not better on its own
+test part: one process, trained for ten epochs, goes up and down there between 69 and 88 %. So it is
+also tested on X-rays that are set apart from the training part.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -16,8 +21,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from common import Row, command_line, show
 from virtual_training import Cost, train
 
@@ -25,8 +32,18 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 
 Record = dict[str, Any]
+Wanted = tuple[tuple[str, int, str], str, Mapping[str, Any], int]
+_CELL = ("task", "workers", "split")
 _MNIST = {"dataset": "mnist", "train_limit": 3000, "test_limit": 2000, "epochs": 3}
 _LONG = {"epochs": 4, "batch_size": 32}
+_XRAYS = {
+    "dataset": "npz",
+    "model": "lenet:build",
+    "momentum": 0.5,
+    "learning_rate": 0.1,
+    "batch_size": 16,
+}
+_OFFICIAL, _APART = "pneumoniamnist/pneumoniamnist.npz", "xrays-apart.npz"
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "digits": {"momentum": 0.5, "epochs": 8},
     "digits-mlp": {"model": "mlp", "momentum": 0.5, "epochs": 8},
@@ -36,15 +53,9 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "mnist-lenet, momentum 0.9": {**_MNIST, "model": "lenet:build"},
     "mnist-mlp, momentum 0.7": {**_MNIST, "model": "mlp", "momentum": 0.7},
     "digits, adam": {"optimizer": "adam", "learning_rate": 0.003},
-    "xrays": {
-        "dataset": "npz",
-        "data_path": "pneumoniamnist/pneumoniamnist.npz",
-        "model": "lenet:build",
-        "momentum": 0.5,
-        "learning_rate": 0.1,
-        "batch_size": 16,
-        "train_limit": 2000,
-    },
+    "xrays": {**_XRAYS, "data_path": _APART},
+    "xrays, rate 0.03": {**_XRAYS, "data_path": _APART, "learning_rate": 0.03},
+    "xrays, their own test part": {**_XRAYS, "data_path": _OFFICIAL, "train_limit": 2000},
     "diabetes": {
         "task": "diabetes:Diabetes",
         "epochs": 10,
@@ -77,13 +88,11 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _AUTO: Mapping[str, Any] = {"optimizer_state": "auto", "outer": "auto"}
-_PLAIN: Mapping[str, Any] = {"optimizer_state": "reset", "outer": {"optimizer": "none"}}
+_PLAIN: Mapping[str, Any] = {"optimizer_state": "reset", "outer": "none"}
 _SEARCHED: Mapping[str, Mapping[str, Any]] = {
     f"{state}, {momentum}": {
         "optimizer_state": state,
-        "outer": {"optimizer": "nesterov", "momentum": momentum}
-        if momentum
-        else {"optimizer": "none"},
+        "outer": {"optimizer": "nesterov", "momentum": momentum} if momentum else "none",
     }
     for state, momentum in product(("reset", "keep"), (0.0, 0.3, 0.5, 0.65, 0.8, 0.9))
 }
@@ -106,14 +115,29 @@ def cells(tasks: Sequence[str], workers: Sequence[int]) -> Iterator[tuple[str, i
             yield task, count, "class"
 
 
+def set_apart(data: Path, folder: Path) -> None:
+    """Write PneumoniaMNIST with a test part from its training part, a quarter of it."""
+    with np.load(data / _OFFICIAL) as arrays:
+        images, labels = arrays["train_images"], arrays["train_labels"][:, 0]
+    order = np.random.default_rng(0).permutation(len(images))
+    test, train = np.split(order, [len(order) // 4])
+    parts = {"x": images[train], "y": labels[train], "x_test": images[test], "y_test": labels[test]}
+    np.savez(folder / _APART, **parts)
+
+
 def trained(
-    cell: tuple[str, int, str], own: Mapping[str, Any], seed: int, data: Path | None
+    cell: tuple[str, int, str],
+    own: Mapping[str, Any],
+    seed: int,
+    data: Path | None,
+    apart: Path,
 ) -> Record:
     """Train once; returns the loss at the end, and the accuracy where there is one."""
     task, workers, split = cell
     fields = dict(TASKS[task])
     if data is not None and "data_path" in fields:
-        fields["data_path"] = str(data / fields["data_path"])
+        folder = apart if fields["data_path"] == _APART else data
+        fields["data_path"] = str(folder / fields["data_path"])
     spec = Spec.make({**fields, "meet": 2, "split": split, "seed": seed, **own})
     last = train(spec, Cost(step_seconds=(_STEP_SECONDS,) * workers), data, seed=seed).looks[-1]
     return {"loss": last.loss, "accuracy": last.metrics.get("accuracy")}
@@ -123,7 +147,7 @@ def rows(records: Sequence[Record]) -> list[Row]:
     """Return a row a cell: plain, auto and the best of the search; means over the seeds."""
     groups: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
     for record in records:
-        cell = record["task"], record["workers"], record["split"]
+        cell = tuple(record[key] for key in _CELL)
         groups.setdefault(cell, {}).setdefault(record["setting"], []).append(record)
     return [_row(cell, by_setting) for cell, by_setting in groups.items()]
 
@@ -151,6 +175,19 @@ def _row(cell: tuple[Any, ...], by_setting: Mapping[str, Sequence[Record]]) -> R
     }
 
 
+def missing(options: argparse.Namespace, known: Sequence[Record]) -> Iterator[Wanted]:
+    """Yield the runs that are asked for and not known."""
+    made = {tuple(one[key] for key in (*_CELL, "setting", "seed")) for one in known}
+    settings = {"plain": (_PLAIN, options.seeds), "auto": (_AUTO, options.seeds)}
+    settings |= {name: (own, options.search) for name, own in _SEARCHED.items()}
+    settings |= {name: ({**_AUTO, **own}, options.further) for name, own in _FURTHER.items()}
+    for cell in cells(options.tasks, options.workers):
+        for name, (own, seeds) in settings.items():
+            for seed in range(seeds):
+                if (*cell, name, seed) not in made:
+                    yield cell, name, own, seed
+
+
 def main() -> None:
     """Make the runs that are missing, and show the table."""
     parser = command_line(__doc__)
@@ -167,30 +204,21 @@ def main() -> None:
     sys.path.append(str(Path(__file__).parents[1] / "examples" / "tasks"))
     text = options.out.read_text() if options.out and options.out.exists() else ""
     records = [json.loads(line) for line in text.splitlines()]
-    known = {
-        tuple(one[key] for key in ("task", "workers", "split", "setting", "seed"))
-        for one in records
-    }
-    settings = {"plain": (_PLAIN, options.seeds), "auto": (_AUTO, options.seeds)}
-    settings |= {name: (own, options.search) for name, own in _SEARCHED.items()}
-    settings |= {name: ({**_AUTO, **own}, options.further) for name, own in _FURTHER.items()}
-    for cell in cells(options.tasks, options.workers):
-        for name, (own, seeds) in settings.items():
-            for seed in range(seeds):
-                if (*cell, name, seed) in known:
-                    continue
-                facts = dict(zip(("task", "workers", "split"), cell, strict=True))
-                record = {**facts, "setting": name, "seed": seed}
-                try:
-                    record |= trained(cell, own, seed, data)
-                except SpecError as error:
-                    if error.field != "meet":
-                        raise
-                    continue  # its shards have fewer batches than meetings
-                if options.out is not None:
-                    with options.out.open("a") as out:
-                        out.write(json.dumps(record) + "\n")
-                records.append(record)
+    with TemporaryDirectory() as apart:
+        if data is not None:
+            set_apart(data, Path(apart))
+        for cell, name, own, seed in missing(options, [*records]):
+            try:
+                came_to = trained(cell, own, seed, data, Path(apart))
+            except SpecError as error:
+                if error.field != "meet":
+                    raise
+                continue  # its shards have fewer batches than meetings
+            facts = dict(zip(_CELL, cell, strict=True))
+            records.append({**facts, "setting": name, "seed": seed, **came_to})
+            if options.out is not None:
+                with options.out.open("a") as out:
+                    out.write(json.dumps(records[-1]) + "\n")
     show(rows(records), as_json=options.json)
 
 

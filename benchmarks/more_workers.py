@@ -66,6 +66,10 @@ _LENET: Mapping[str, Any] = {
 }
 
 
+_NOT_OPEN: Mapping[str, Any] = {"optimizer_state": "reset", "outer": "none"}
+"""A run has what its own line says, and nothing by a rule."""
+
+
 def _nesterov(momentum: float, **own: Any) -> Mapping[str, Any]:
     return {"outer": {"optimizer": "nesterov", "momentum": momentum}, **own}
 
@@ -191,7 +195,8 @@ def _run(
 ) -> Run:
     """Return a run with a worker for each shard, of which the last may be slower."""
     steps = [step] * (shards - 1) + [step * slower]
-    return Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=looks)
+    fields = {**_NOT_OPEN, **base, "shards": shards, **own}
+    return Run(fields=fields, step_seconds=steps, looks=looks)
 
 
 def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:

@@ -8,23 +8,27 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.resolve import oddities, resolve
-from downpour.core.spec import Option, ResolvedSpec, Spec
+from downpour.core.spec import Option, Outer, ResolvedSpec, Spec
+
+NOT_OPEN = Spec(optimizer_state="reset", outer=Outer(optimizer="none"))
+"""A spec that leaves nothing to `auto`."""
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "shards"),
+    ("fields", "workers", "shards"),
     [
-        (Spec(), 4, 4),
-        (Spec(standbys=1), 4, 3),
-        (Spec(shards=9), 4, 9),
-        (Spec(shards=9), None, 9),
-        (Spec(shards=9, standbys=3), None, 9),
+        ({}, 4, 4),
+        ({"standbys": 1}, 4, 3),
+        ({"shards": 9}, 4, 9),
+        ({"shards": 9}, None, 9),
+        ({"shards": 9, "standbys": 3}, None, 9),
     ],
 )
 def test_every_worker_but_the_standbys_has_a_shard(
-    asked: Spec, workers: int | None, shards: int
+    fields: dict[str, int], workers: int | None, shards: int
 ) -> None:
     """Unless the spec names a number; nothing else of it changes."""
+    asked = NOT_OPEN.replace(**fields)
     resolved = resolve(asked, workers)
     assert resolved == ResolvedSpec.make({**asked.model_dump(), "shards": shards})
 
@@ -83,11 +87,13 @@ def test_an_unresolved_spec_cannot_take_the_place_of_a_resolved_one() -> None:
         ResolvedSpec.make(Spec().model_dump())
     with pytest.raises(SpecError, match="shards"):
         ResolvedSpec(shards=2).replace(shards=None)
+    with pytest.raises(SpecError, match="outer = 'auto': is decided once the shards are counted"):
+        ResolvedSpec(shards=2).replace(outer="auto")
 
 
 def test_both_are_written_alike() -> None:
     """The same fields in the same order, so that files and journals do not tell them apart."""
-    asked = Spec(shards=3, split="class", data_path=None)
+    asked = NOT_OPEN.replace(shards=3, split="class")
     assert resolve(asked, 2).to_toml() == asked.to_toml()
     assert [*ResolvedSpec.model_fields] == [*Spec.model_fields]
 

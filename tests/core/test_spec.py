@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES
-from downpour.core.spec import Spec, parse_split
+from downpour.core.spec import Inside, Outer, ResolvedSpec, Spec, parse_split
 
 texts = st.text(max_size=20)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -72,6 +72,21 @@ def test_overrides_win_over_the_file() -> None:
 def test_a_whole_number_serves_as_a_float() -> None:
     """`learning_rate = 1` means 1.0."""
     assert Spec.from_toml("learning_rate = 1").learning_rate == 1.0
+
+
+def test_a_word_in_a_tables_place_is_its_first_field() -> None:
+    """`outer = "none"` is shorter than a table of one line."""
+    assert Spec.from_toml('outer = "none"') == Spec(outer=Outer(optimizer="none"))
+    assert Spec.from_toml('inside = "auto"') == Spec(inside=Inside(how="auto"))
+    with pytest.raises(SpecError, match="optimizer = 'nestrov': must be auto, none, sgd"):
+        Spec.from_toml('outer = "nestrov"')
+
+
+def test_what_a_resolved_spec_leaves_out_is_no_auto() -> None:
+    """Written without defaults, it means the same where it is read as a spec that may be open."""
+    resolved = ResolvedSpec(shards=3, optimizer_state="reset")
+    text = resolved.to_toml(without_defaults=True)
+    assert Spec.from_toml(text).model_dump() == resolved.model_dump()
 
 
 def test_replace_validates_again() -> None:

@@ -2,14 +2,17 @@
 
 - `optimizer_state` is kept, shard by shard. Momentum that begins at rest in each round trains too
   little: with ten shards and two meetings an epoch, digits come to 96 % instead of 86. It is reset
-  in modes where keeping it was worse, and where a policy cuts shards anew.
+  in modes where keeping it was worse, where a policy cuts shards anew, and where updates are
+  compressed: a state travels whole, and would take back the bytes that were saved.
 - `outer` is a Nesterov momentum where shards are in step, for the mean of many shards goes no
   further than one of them. A local momentum m lengthens a step 1 / (1 - m) times, and the outer
   momentum μ 1 / (1 - μ) times. Together they overshoot, so (1 - m)(1 - μ) is at least 0.15. Two
   shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8.
 
-Neither holds where each shard has classes of its own: momentum then carries a shard further towards
-them, and both won on some tasks and lost on others. `docs/more-workers.md` has the measurements.
+Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
+better than a kept one, and others worse. Neither holds where each shard has classes of its own: momentum
+then carries a shard further towards them, and both won on some tasks and lost on others.
+`docs/more-workers.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -59,29 +62,26 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
-    why = f"{shards}, split {resolved.split}, mode {resolved.mode}"
-    return f"auto: {', '.join(words)} ({why}, local momentum {_momentum(resolved):g})"
+    momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
+    why = f"{shards}, split {resolved.split}, mode {resolved.mode}, {resolved.optimizer}{momentum}"
+    return f"auto: {', '.join(words)} ({why})"
 
 
 def _optimizer_state(spec: Spec, policy: Policy) -> str:
-    keeps = _are_alike(spec) and MODES[spec.mode].keeps_momentum and not policy.cuts_rounds
-    return "keep" if keeps else "reset"
+    trains_better = _gains_by_momentum(spec) and MODES[spec.mode].keeps_momentum
+    stays_whole = spec.compression == "none" and not policy.cuts_rounds
+    return "keep" if trains_better and stays_whole else "reset"
 
 
 def _outer(spec: Spec, shards: int) -> dict[str, Any]:
     momentum = min(
-        _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - _momentum(spec)), 2)
+        _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - spec.momentum), 2)
     )
-    if not (_are_alike(spec) and spec.in_step) or momentum < _OUTER_MOMENTUM_MIN:
+    if not (_gains_by_momentum(spec) and spec.in_step) or momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
 
 
-def _are_alike(spec: Spec) -> bool:
-    """Whether all shards are drawn from the same examples."""
-    return spec.split in {"random", "equal"}
-
-
-def _momentum(spec: Spec) -> float:
-    """Return the momentum of the local steps; that of adam is its first average."""
-    return spec.momentum if spec.optimizer == "sgd" else spec.betas[0]
+def _gains_by_momentum(spec: Spec) -> bool:
+    """Whether sgd trains, and all shards are drawn from the same examples."""
+    return spec.optimizer == "sgd" and spec.split in {"random", "equal"}

@@ -138,7 +138,7 @@ def test_processes_inside_a_worker_may_be_searched() -> None:
         ),
         (
             PLAIN + "[search]\ninside = [2]",
-            "inside = 2: must be a table (processes, how, cut), or auto",
+            "inside = 2: must be a table (processes, how, cut), or how alone",
         ),
         (PLAIN + "[search]\ninside = [{}, { processes = 1 }]", "names a value twice"),
         (PLAIN + "[search]\nworkers = [1, 2]", "search.workers = [1, 2]: cannot be searched"),

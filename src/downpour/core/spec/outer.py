@@ -29,7 +29,7 @@ class Outer(Fields):
     optimizer: Literal[
         "auto", "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
     ] = Field(
-        default="none",
+        default="auto",
         description="The optimizer of the rounds; auto: nesterov where that was measured to train "
         "better, else none",
     )

@@ -20,8 +20,9 @@ ACCEPTED = {
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
-    "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon), or auto",
-    "inside": "a table (processes, how, cut), or auto",
+    "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon), or the "
+    "optimizer alone",
+    "inside": "a table (processes, how, cut), or how alone",
     "device": devices.ACCEPTED,
     "cut": "a list of modules' names",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",

@@ -31,9 +31,9 @@ from downpour.core.spec.refusals import ACCEPTED, InvalidField, refusal
 from downpour.core.spec.spec_fields import SpecFields
 
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
-_AUTOMATIC = {"inside": "how", "outer": "optimizer"}
-"""The field of a table that is `auto` where the table is."""
 """The fields that are tables with fields of their own, and what each is read into."""
+_FIRST = {"inside": "how", "outer": "optimizer"}
+"""The field of a table that a word in the table's place gives: outer = "none"."""
 
 
 class Spec(SpecFields):
@@ -72,7 +72,7 @@ class Spec(SpecFields):
     @classmethod
     def _from_table(cls, value: object, field: ValidationInfo) -> object:
         name = str(field.field_name)
-        value = {_AUTOMATIC[name]: "auto"} if value == "auto" else value
+        value = {_FIRST[name]: value} if isinstance(value, str) else value
         if not isinstance(value, TABLES[name] | Mapping):
             raise refusal(name, value, f"must be {ACCEPTED[name]}")
         return TABLES[name].make(value) if isinstance(value, Mapping) else value
@@ -181,8 +181,12 @@ class Spec(SpecFields):
         return type(self).make({**self.model_dump(), **changes})
 
     def to_toml(self, *, without_defaults: bool = False) -> str:
-        """Write the spec as TOML that `from_toml` reads back to an equal value."""
-        dumped = self.model_dump(exclude_defaults=without_defaults)
+        """Write the spec as TOML that `from_toml` reads back to an equal value.
+
+        Without defaults, those of `Spec`: what a resolved spec leaves out is no `auto` elsewhere.
+        """
+        whole = Spec.make(self.model_dump())
+        dumped = whole.model_dump(exclude_defaults=without_defaults)
         fields = {key: value for key, value in dumped.items() if value is not None}
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
@@ -200,6 +204,15 @@ class ResolvedSpec(Spec):
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset", description="What happens to the optimizer's state between rounds"
     )
+    outer: Outer = Field(
+        default_factory=lambda: Outer(optimizer="none"),
+        description="The step from a model to the next along the aggregate",
+    )
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        if self.outer.optimizer == "auto":
+            raise refusal("outer", "auto", "is decided once the shards are counted")
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:

@@ -266,7 +266,7 @@ class SpecFields(Fields):
         "as it is measured to be fastest",
     )
     optimizer_state: Literal["auto", "reset", "keep"] = Field(
-        default="reset",
+        default="auto",
         description="What happens to the optimizer's state between rounds; kept per shard; auto: "
         "kept, except where that was measured to train worse",
     )
