@@ -29,7 +29,7 @@ Workers = Annotated[
     int | None,
     workers_option(
         "Worker processes; also the number of shards if the spec gives none.",
-        show_default="as many as shards, fewer on few cores",
+        show_default="one a shard, but no more than this machine's cores",
     ),
 ]
 
@@ -75,7 +75,7 @@ def run(
         result = train(
             spec,
             workers,
-            Surroundings.of(shared, data_dir, patience, launching.launcher),
+            Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on),
             Watching(
                 on_resolved=shown.resolved,
                 on_status=display.show if as_json or as_csv else shown.status,
@@ -90,9 +90,9 @@ def run(
 def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launching) -> None:
     """Print what would be submitted or run."""
     from downpour.core.resolve import resolve
-    from downpour.experiments.running.training import workers_for
+    from downpour.experiments.running.worker_count import workers_for
 
-    number = workers_for(spec, workers)
+    number = workers_for(spec, workers, is_here=False)  # nothing else is planned
     resolve(spec, number)  # refuses what cannot be trained
     options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
     plan = LaunchPlan(options, number, threads=spec.threads, device=spec.device)

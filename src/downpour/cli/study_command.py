@@ -139,7 +139,10 @@ class StudyCommand(Generic[StudyT]):
 
         on_kept = options.event_writer(folder.records())
         with options.client() as client, StudyDisplay(err(), note) as display:
-            where = Surroundings.of(options.shared, options.data_dir, on=options.launching.launcher)
+            launching = options.launching
+            where = Surroundings.of(
+                options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
+            )
             backend = Embedded(where) if client is None else Remote(client, folder.request)
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,7 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
+from downpour.host.cores import usable_cores
 from downpour.host.credentials import Credentials
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -181,7 +181,7 @@ def _wanted(launching: Launching, workers: int | None) -> int:
             hosts = read_hosts(SshOptions(**launching.options).hosts)
             return sum(host.slots for host in hosts)
         case "local":
-            return os.cpu_count() or 1
+            return usable_cores()
     raise SpecError("workers", workers, f"must be given with --on {launching.on}")
 
 

@@ -10,8 +10,8 @@
   shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8.
 
 Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
-better than a kept one, and others worse. Neither holds where each shard has classes of its own: momentum
-then carries a shard further towards them, and both won on some tasks and lost on others.
+better than a kept one, and others worse. Neither holds where each shard has classes of its own:
+momentum then carries a shard further towards them, and both won on some tasks and lost on others.
 `docs/more-workers.md` has the measurements.
 """
 

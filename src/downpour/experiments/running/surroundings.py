@@ -22,12 +22,14 @@ class Surroundings:
 
     `shared` is the shared directory, `data_dir` a folder of datasets in torchvision's layout, and
     `patience` multiplies every timeout. `on` starts the workers: a launcher, or the name of one.
+    `on_name` is the name of a launcher with options, if it is known.
     """
 
     shared: Path
     data_dir: Path | None = None
     patience: float = 1.0
     on: Launcher | str = "local"
+    on_name: str | None = None
 
     @classmethod
     def of(
@@ -36,6 +38,7 @@ class Surroundings:
         data_dir: Location | None = None,
         patience: float = 1.0,
         on: Launcher | str | None = None,
+        on_name: str | None = None,
     ) -> Self:
         """Return surroundings as users give them; what is absent comes from the environment.
 
@@ -48,12 +51,13 @@ class Surroundings:
             data_dir=path_of("data_dir", source) if source else None,
             patience=checked_patience(patience),
             on="local" if on is None else on,
+            on_name=on_name,
         )
 
     @property
     def is_here(self) -> bool:
-        """Whether the workers run on this machine, by a launcher's name."""
-        return self.on in {"local", "inline"}
+        """Whether the workers run on this machine, by their launcher's name."""
+        return (self.on_name or self.on) in {"local", "inline"}
 
 
 def shared_path(shared: Location | None) -> Path:

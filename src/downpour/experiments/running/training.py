@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from downpour.experiments.reading import Result
 from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.watching import Watching, following
+from downpour.experiments.running.worker_count import explained, workers_for
 from downpour.files.store import SharedDirectory
 from downpour.files.store.named_model import experiments_at
 from downpour.learning.intra_worker.choice import settled
@@ -35,26 +35,34 @@ def train(
         NotBegun: the same, where it was refused before it began, and nothing of it is kept.
         LaunchError: a process could not be started.
     """
-    workers = workers_for(asked, workers)
-    resolved = resolve(_inside_measured(asked, workers, surroundings, watching), workers)
+    number = workers_for(asked, workers, is_here=surroundings.is_here)
+    resolved = resolve(_inside_measured(asked, number, surroundings, watching), number)
     check_named(resolved, surroundings.data_dir)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
+    why = explained(asked, is_here=surroundings.is_here) if workers is None else ""
     watching.on_resolved(resolved)
     with _nothing_left(surroundings.shared):
-        return _trained(resolved, workers, surroundings, watching)
+        return _trained(resolved, number, surroundings, watching, why)
 
 
 def _trained(
-    resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
+    resolved: ResolvedSpec,
+    workers: int,
+    surroundings: Surroundings,
+    watching: Watching,
+    why: str,
 ) -> Result:
+    """Train; `why` says where the number of workers is from, if nobody named it."""
     with (
         following(watching.tensorboard) as follower,
         watching.bars() as draw,
         embed(resolved, workers, surroundings) as (cluster, client),
     ):
         experiment = client.submit(resolved)
+        if why:
+            watching.note(why)
 
         def look(status: Status) -> None:
             cluster.provide(status.wanted_workers, status.idle_workers)
@@ -93,23 +101,3 @@ def _inside_measured(
         return spec
     root = SharedDirectory.open(surroundings.shared, create=True)
     return settled(spec, workers, root.datasets, surroundings.data_dir, watching.note)
-
-
-def workers_for(spec: Spec, workers: int | None = None) -> int:
-    """Return how many workers are started: `workers`, or a default that fits the spec.
-
-    Raises:
-        SpecError: `workers` is not a whole number of at least 1.
-    """
-    if workers is None:
-        return _sensible_workers(spec)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise SpecError("workers", workers, "must be a whole number, at least 1")
-    return workers
-
-
-def _sensible_workers(spec: Spec) -> int:
-    """Return the number of shards, but at most one a core or four, and the standbys."""
-    most = max(4, os.cpu_count() or 1)
-    busy = min(spec.shards, most) if spec.shards is not None else most
-    return busy + spec.standbys

@@ -19,7 +19,7 @@ from downpour.core.spec import Spec
 from downpour.experiments.client import Client, OnStatus
 from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import workers_for
+from downpour.experiments.running.worker_count import workers_for
 from downpour.experiments.studies.plan import OnEpoch
 from downpour.experiments.studies.study import Run, Study
 from downpour.experiments.studies.submission import submitted
@@ -65,7 +65,7 @@ class Embedded:
         for spec in _once_each_dataset(run.spec for run in runs):
             check_named(spec, self.surroundings.data_dir)
         for run in runs:
-            _workers(run)
+            self._workers(run)
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:
@@ -77,14 +77,17 @@ class Embedded:
             # Threads and device are the first run's; a search must not vary the device, and the
             # number of threads is set again for each task.
             runs = list(study.samples())
-            with self._cluster(runs[0].spec, max(map(_workers, runs))) as train:
+            with self._cluster(runs[0].spec, max(map(self._workers, runs))) as train:
                 yield train
         else:
             yield self._train_alone
 
     def _train_alone(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
-        with self._cluster(run.spec, _workers(run)) as train:
+        with self._cluster(run.spec, self._workers(run)) as train:
             return train(run, on_status, on_epoch)
+
+    def _workers(self, run: Run) -> int:
+        return workers_for(run.spec, run.workers, is_here=self.surroundings.is_here)
 
     @contextmanager
     def _cluster(self, spec: Spec, workers: int) -> Iterator[Train]:
@@ -160,10 +163,6 @@ def measured_in(lines: Iterable[str], spec: Spec) -> Iterator[tuple[int, Measure
     for _, fact in parse_lines(lines):
         if isinstance(fact, EvaluatedLine):
             yield spec.meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
-
-
-def _workers(run: Run) -> int:
-    return workers_for(run.spec, run.workers)
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:

@@ -10,7 +10,6 @@ pass, `examine` says what is wrong with which shard, so that exactly those are t
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from downpour.files.aggregators.base import Contribution
 from downpour.files.aggregators.examine import examine
 from downpour.files.aggregators.summing import RunningSum, SummedFile
 from downpour.files.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode
+from downpour.host.cores import usable_cores
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
 _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
@@ -176,10 +176,4 @@ def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], di
 
 def _worthwhile_threads(contributions: Sequence[Contribution]) -> int:
     total_bytes = sum(contribution.file.size_bytes for contribution in contributions)
-    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, _processors())
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.host.cores import usable_cores
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def settled(
     """
     if spec.inside.how != "auto":
         return spec
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     choices = candidates(spec, cores // workers)
     if len(choices) == 1:
         tell(f"inside: {choices[0]}, as {workers} workers share {cores} cores")

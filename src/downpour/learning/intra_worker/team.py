@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from downpour.base.errors import SpecError
+from downpour.host.cores import usable_cores
 from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
 from downpour.learning.intra_worker.helper_process import HelperProcess
 from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
@@ -154,6 +155,6 @@ def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrange
 
 @cache  # once, and not again where helpers are started anew
 def _warn_of_few_cores(wanted: int) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if wanted > cores:
         log.warning("%d threads of all processes share %d cores", wanted, cores)

@@ -1,0 +1,41 @@
+"""How many cores this process may use, which a container or a batch system may limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those of its affinity, within its CPU quota."""
+    return max(1, min([_affine_cores(), *_quotas(_CGROUPS, _OWN_CGROUP)]))
+
+
+def _affine_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
+    """Yield the CPU quotas of this process's cgroup and of those above, in whole cores.
+
+    `docker run --cpus 1.5` sets one, which is rounded up to 2. Only cgroups of version 2 are read.
+    """
+    try:
+        lines = own_cgroup.read_text().splitlines()
+    except OSError:
+        return
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    own = cgroups / name
+    for group in (own, *own.parents):
+        if group.is_relative_to(cgroups):
+            with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
+                quota_us, period_us = (group / "cpu.max").read_text().split()
+                yield ceil(int(quota_us) / int(period_us))

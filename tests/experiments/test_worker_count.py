@@ -1,0 +1,54 @@
+"""Where nobody says how many workers there are, spec and machine do, and a line tells why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.experiments.running import worker_count
+from downpour.experiments.running.worker_count import explained, workers_for
+
+
+@pytest.fixture(autouse=True)
+def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_count, "usable_cores", lambda: 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "why"),
+    [
+        ({}, "4 workers", "for 4 cores"),
+        ({"shards": 3}, "3 workers", "one a shard"),
+        ({"shards": 4}, "4 workers", "one a shard"),
+        ({"shards": 10}, "4 workers", "for 4 cores"),
+        ({"shards": 1}, "1 worker", "one a shard"),
+        ({"threads": 2}, "2 workers", "for 4 cores"),
+        ({"threads": 9}, "1 worker", "for 4 cores"),
+        ({"inside": {"processes": 4}}, "1 worker", "for 4 cores"),
+        ({"shards": 2, "standbys": 1}, "3 workers", "one a shard, 1 of them standing by"),
+    ],
+)
+def test_this_machines_cores_bound_the_workers(
+    fields: dict[str, Any], workers: str, why: str
+) -> None:
+    """One a shard, while each has the cores that it trains with."""
+    spec = Spec.make(fields)
+    assert workers_for(spec) == int(workers.split(maxsplit=1)[0])
+    assert explained(spec, is_here=True) == f"{workers}, {why}; --workers takes another number"
+
+
+@pytest.mark.parametrize(("shards", "workers"), [(None, 4), (10, 10)])
+def test_other_machines_are_not_counted(shards: int | None, workers: int) -> None:
+    """This machine's cores say nothing about them."""
+    assert workers_for(Spec(shards=shards), is_here=False) == workers
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])
+def test_what_is_no_number_of_workers_is_refused(workers: Any) -> None:
+    """The line names the field and what it accepts."""
+    with pytest.raises(SpecError, match=r"workers = .*: must be a whole number, at least 1"):
+        workers_for(Spec(), workers)
+    assert workers_for(Spec(), 9) == 9
