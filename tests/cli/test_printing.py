@@ -59,19 +59,22 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     assert seen == early + late
 
 
-def test_what_auto_has_become_is_explained_below_the_spec(
+def test_what_auto_has_become_is_explained_above_the_spec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In one line, once, and not before the experiment trains."""
+    """As a comment, once, and not before the experiment trains: what is shown is a spec."""
     asked = Spec.make({"optimizer_state": "auto"})
-    shown = SpecOnce(lambda _: None, asked)
-    shown.resolved(resolve(asked, 2))
+    shown = SpecOnce(lambda _: None, asked, ["2 workers"])
+    shown.resolved(resolved := resolve(asked, 2))
     shown.status(during(ExperimentState.PREPARING))
     assert capsys.readouterr().err == ""
     for _ in range(2):
         shown.status(during(ExperimentState.RUNNING))
-    [why] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("auto:")]
-    assert "optimizer_state = keep" in why
+    said = capsys.readouterr().err
+    assert Spec.from_toml(said).model_dump() == resolved.model_dump()
+    name, remark, why = said.splitlines()[:3]
+    assert (name, remark) == ("# any", "# 2 workers")
+    assert why.startswith("# auto: optimizer_state = keep")
 
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:

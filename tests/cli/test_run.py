@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,20 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
     assert (result["name"], result["state"], len(result["rounds"])) == ("brief", "finished", 1)
     again = downpour("results", result["experiment"], "--json", *shared)
     assert json.loads(again.out) == result
+
+
+@pytest.mark.slow
+def test_a_run_says_how_many_workers_it_takes_and_what_auto_became(
+    downpour: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Above the spec, which can be saved as a file; the arrangement inside is measured before."""
+    options = "--epochs", "1", "--inside", "how=auto", "--shared", tmp_path
+    said = downpour("run", *options).err
+    before, text = said.split("# experiment-")
+    assert "inside: one process" in before
+    comments = [line for line in text.splitlines() if line.startswith("# ")]
+    assert re.match(r"# \d+ workers?, for .* cores?; --workers takes another number", comments[0])
+    assert comments[1].startswith("# auto: optimizer_state = keep, outer.optimizer = none (")
 
 
 def _hear_signals() -> None:

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
@@ -52,12 +52,13 @@ def note(text: str) -> None:
     print(one_line(text), file=sys.stderr, flush=True)  # noqa: T201 - as above
 
 
-def print_spec(spec: Spec, experiment: str = "") -> None:
-    """Print the fields of a spec that are not the defaults, as TOML, below the experiment's ID.
+def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
+    """Print the fields of a spec that are not the defaults, as TOML, below some comments.
 
     The whole spec is in the experiment's folder, as `spec.toml`.
     """
-    text = f"# {experiment}\n" * bool(experiment) + spec.to_toml(without_defaults=True)
+    lines = "".join(f"# {comment}\n" for comment in comments)
+    text = lines + spec.to_toml(without_defaults=True)
     if text:
         err().print(text.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 
@@ -66,28 +67,30 @@ class SpecOnce:
     """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
     Not sooner, because an experiment that fails before that should print its reason and no more.
-    What was `auto` in the spec that was asked for is explained once it is resolved.
+    Above it are the experiment's ID, `remarks`, and what has become of `auto`, as comments: what is
+    printed can be saved as a file.
     """
 
-    def __init__(self, show: Callable[[Status], None], asked: Spec) -> None:
+    def __init__(
+        self, show: Callable[[Status], None], asked: Spec, remarks: Iterable[str] = ()
+    ) -> None:
         self._show = show
         self._asked = asked
         self._spec: Spec | None = asked
-        self._why: str | None = None
+        self._remarks = [*remarks]
 
     def resolved(self, spec: ResolvedSpec) -> None:
         """Take the spec that will be trained, where it is known before its experiment begins."""
         from downpour.core.automatic import explained
 
-        self._spec, self._why = spec, explained(self._asked, spec)
+        self._spec, why = spec, explained(self._asked, spec)
+        self._remarks += [why] if why is not None else []
 
     def status(self, status: Status) -> None:
         """Show a status, after the spec if it is time for that."""
         now = status.experiment
         if now is not None and now.state in {"running", "finished"} and self._spec is not None:
-            print_spec(self._spec, now.experiment)
-            if self._why is not None:
-                note(self._why)
+            print_spec(self._spec, [now.experiment, *self._remarks])
             self._spec = None
         self._show(status)
 

@@ -68,14 +68,17 @@ def run(
     from downpour.experiments.running.surroundings import Surroundings
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
+    from downpour.experiments.running.worker_count import explained
     from downpour.experiments.tables.progress import ProgressDisplay
 
+    place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
+    remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
     with ProgressDisplay(err()) as display:
-        shown = SpecOnce(display.show, spec)
+        shown = SpecOnce(display.show, spec, remarks)
         result = train(
             spec,
             workers,
-            Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on),
+            place,
             Watching(
                 on_resolved=shown.resolved,
                 on_status=display.show if as_json or as_csv else shown.status,

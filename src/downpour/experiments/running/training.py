@@ -15,7 +15,7 @@ from downpour.experiments.reading import Result
 from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.watching import Watching, following
-from downpour.experiments.running.worker_count import explained, workers_for
+from downpour.experiments.running.worker_count import workers_for
 from downpour.files.store import SharedDirectory
 from downpour.files.store.named_model import experiments_at
 from downpour.learning.intra_worker.choice import settled
@@ -41,28 +41,20 @@ def train(
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
-    why = explained(asked, is_here=surroundings.is_here) if workers is None else ""
     watching.on_resolved(resolved)
     with _nothing_left(surroundings.shared):
-        return _trained(resolved, number, surroundings, watching, why)
+        return _trained(resolved, number, surroundings, watching)
 
 
 def _trained(
-    resolved: ResolvedSpec,
-    workers: int,
-    surroundings: Surroundings,
-    watching: Watching,
-    why: str,
+    resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
 ) -> Result:
-    """Train; `why` says where the number of workers is from, if nobody named it."""
     with (
         following(watching.tensorboard) as follower,
         watching.bars() as draw,
         embed(resolved, workers, surroundings) as (cluster, client),
     ):
         experiment = client.submit(resolved)
-        if why:
-            watching.note(why)
 
         def look(status: Status) -> None:
             cluster.provide(status.wanted_workers, status.idle_workers)
