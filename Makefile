@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The slow tests that only calculate share the cores. The others start clusters and mostly wait: for
 # imports, leases and engines, so four processes run them, on two cores as well.
-CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/simulator tests/core/node
+CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
 
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
 ONLY := $(addprefix tests/,$(WING))

@@ -13,7 +13,7 @@ from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.network.rpc.messages import ExperimentSummary, Status
-from tests.experiments.reports.test_terminal_tables import LINES
+from tests.experiments.tables.test_terminal_tables import LINES
 
 
 def test_two_formats_at_once_are_refused() -> None:

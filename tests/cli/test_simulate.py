@@ -12,7 +12,7 @@ import pytest
 from downpour.virtual.simulated.manager import SimulatedManager
 from downpour.virtual.trials import seed_search as search
 from downpour.virtual.trials import simulation as run
-from tests.virtual.simulator.defects import ActsBeforeItKeeps
+from tests.virtual.trials.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
 

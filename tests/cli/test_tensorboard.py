@@ -18,7 +18,7 @@ from tests.experiments.studies.conftest import GRID, SEARCH, FakeBackend, Silenc
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 ASKED = {"grid": GRID, "tune": SEARCH}
-GESTURES = str(Path(__file__).parents[1] / "experiments" / "reports" / "recorded" / "gestures")
+GESTURES = str(Path(__file__).parents[1] / "experiments" / "recorded" / "gestures")
 
 
 def accuracies(folder: Path) -> list[float]:

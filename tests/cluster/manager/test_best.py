@@ -20,7 +20,7 @@ from downpour.files.store import SharedDirectory, decode, layout
 from downpour.network.rpc.messages import TaskMessage
 from tests.cluster.manager.conftest import Cluster, diligent
 from tests.cluster.manager.test_takeover import PATIENCE_SECONDS, gone, manager_of
-from tests.experiments.reports.test_terminal_tables import rendered
+from tests.experiments.tables.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker

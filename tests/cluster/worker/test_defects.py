@@ -1,6 +1,6 @@
 """The worker as users start it shows each defect that its node may have.
 
-The same defects are planted in simulated workers (`tests/virtual/simulator/test_search.py`).
+The same defects are planted in simulated workers (`tests/virtual/trials/test_search.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A worker that trains real tasks shows each defect that its step loop may have.
 
-One of them is planted in simulated workers too (`tests/virtual/simulator/test_search.py`).
+One of them is planted in simulated workers too (`tests/virtual/trials/test_search.py`).
 """
 
 from __future__ import annotations

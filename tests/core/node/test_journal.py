@@ -24,7 +24,7 @@ from downpour.virtual.trials.seed_search import outcomes
 from downpour.virtual.trials.simulation import simulate
 from tests.core.node.journal_defects import DEFECTS, WritesOnAfterAFailure
 from tests.files.records.test_journal import CHECKPOINT, ONE_OF_EACH
-from tests.virtual.simulator.seeds import seeds_with
+from tests.virtual.trials.seeds import seeds_with
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = CHECKPOINT

@@ -19,7 +19,7 @@ from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import AggregatedLine, SubmittedLine
 from downpour.files.store.layout import RECORD_NAME
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
 GESTURES = read_record(RECORDED / "gestures" / RECORD_NAME)
 

@@ -23,8 +23,8 @@ from downpour.virtual.trials.seed_search import outcomes, shrunken
 from downpour.virtual.trials.simulation import simulate
 from tests.core.node import defects as worker_defects
 from tests.core.node import loop_defects
-from tests.virtual.simulator import async_defects, defects
-from tests.virtual.simulator.seeds import seeds_with
+from tests.virtual.trials import async_defects, defects
+from tests.virtual.trials.seeds import seeds_with
 
 SEEDS_FOR_A_DEFECT = 600
 

@@ -14,7 +14,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, MissingPackage, SpecE
 from downpour.base.states import ExperimentState
 from downpour.experiments.tables.notebook import Result
 
-FOLDER = Path(__file__).parent / "recorded" / "gestures"
+FOLDER = Path(__file__).parents[1] / "recorded" / "gestures"
 LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()
 
 

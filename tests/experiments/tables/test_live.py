@@ -20,7 +20,7 @@ from downpour.network.rpc.messages import (
     WorkerStatus,
 )
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 WHY = "it would take 48.7 s longer than all of the others"
 BUSY = SystemState(cpu_others=0.25, load_average=1.0, memory_used=0.5, io_wait=0.0)
 RUNNING = ExperimentSummary(

@@ -25,7 +25,7 @@ from downpour.experiments.figures.timeline_figure import (
     timelines_figure,
 )
 from downpour.experiments.reading.measures import Measure
-from tests.experiments.reports.conftest import Make
+from tests.experiments.conftest import Make
 
 ACCURACY = Measure("accuracy")
 

@@ -20,8 +20,8 @@ from downpour.experiments.tables.report_tables import tables_of
 from downpour.experiments.tables.study_tables import study_table
 from downpour.experiments.tables.terminal_tables import result_table
 from downpour.network.rpc.messages import ExperimentSummary, Metric, Status
-from tests.experiments.reports.conftest import Make
-from tests.experiments.reports.test_terminal_tables import LINES, rendered
+from tests.experiments.conftest import Make
+from tests.experiments.tables.test_terminal_tables import LINES, rendered
 
 
 def with_metrics(**metrics: float) -> Result:

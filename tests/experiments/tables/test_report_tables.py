@@ -13,9 +13,9 @@ from downpour.experiments.reading.statistics import Estimate
 from downpour.experiments.reading.study_result import label, read_one
 from downpour.experiments.tables.report_tables import classes, outcomes, resources, tables_of
 from downpour.experiments.tables.table import Column, Table, written
-from tests.experiments.reports.conftest import Make
+from tests.experiments.conftest import Make
 
-RECORDED = Path(__file__).parent / "recorded" / "splits"
+RECORDED = Path(__file__).parents[1] / "recorded" / "splits"
 
 
 @pytest.mark.parametrize("suffix", ["md", "csv", "json"])

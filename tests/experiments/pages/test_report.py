@@ -16,7 +16,7 @@ from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.pages.report import write_report
 from downpour.experiments.reading.study_result import StudyResult
 from downpour.experiments.tables.report_tables import tables_of
-from tests.experiments.reports.conftest import Make
+from tests.experiments.conftest import Make
 
 HARM = "<script>alert('x')</script>"
 

@@ -15,7 +15,7 @@ from downpour.files.records.attempt_lines import (
 )
 from downpour.files.records.record_lines import RecordLine
 
-RECORDED = Path(__file__).parent / "recorded" / "gestures"
+RECORDED = Path(__file__).parents[1] / "recorded" / "gestures"
 
 
 def assigned(shard: int, attempt: int = 0, worker: str = "a") -> AssignedLine:

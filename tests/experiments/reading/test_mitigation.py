@@ -23,7 +23,7 @@ from downpour.files.records.record_lines import (
     ResizedLine,
 )
 
-HANDOFF = Path(__file__).parent / "recorded" / "handoff"
+HANDOFF = Path(__file__).parents[1] / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")
 
 

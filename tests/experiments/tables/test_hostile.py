@@ -20,7 +20,7 @@ from downpour.experiments.tables.live import experiments_table, status_view
 from downpour.experiments.tables.terminal_tables import result_table, workers_table
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 
-RECORDED = Path(__file__).parent / "recorded" / "gestures" / "record.jsonl"
+RECORDED = Path(__file__).parents[1] / "recorded" / "gestures" / "record.jsonl"
 HOSTILE = "\x1b[2J\n\x07[red]\u202e"
 """Clears the screen, breaks the line, rings, is markup and turns the text around."""
 SHOWN = r"\x1b[2J \x07[red]\u202e"

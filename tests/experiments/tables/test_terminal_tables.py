@@ -14,9 +14,9 @@ from downpour.experiments.reading import Result
 from downpour.experiments.tables.cells import seconds
 from downpour.experiments.tables.study_tables import study_table
 from downpour.experiments.tables.terminal_tables import classes_table, result_table, workers_table
-from tests.experiments.reports.conftest import Make
+from tests.experiments.conftest import Make
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()
 
 
