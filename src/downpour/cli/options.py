@@ -135,8 +135,8 @@ Resume = Annotated[
         "--resume",
         metavar="ID",
         help="Go on after the last round of an experiment that has ended, as a new experiment; "
-        "--epochs counts its rounds too, and so does a schedule. The model is the same as without "
-        "the stop, unless an option changes it; only with optimizer_state = keep, state is lost. "
+        "--epochs counts its rounds too, and so does a schedule. Unless an option changes it, the "
+        "model is the same as without the stop; but optimizer states that are kept begin anew. "
         "Other examples than it had are refused.",
         show_default=False,
     ),

@@ -17,7 +17,9 @@ from downpour.experiments.trained_model.locating import TrainedModel, find
 from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in
 from downpour.learning.datasets import open_prepared
 
-SPEC = downpour.Spec(name="early", shards=2, epochs=2, train_limit=400, test_limit=100)
+SPEC = downpour.Spec(
+    optimizer_state="reset", name="early", shards=2, epochs=2, train_limit=400, test_limit=100
+)
 
 
 @pytest.fixture(scope="session")
