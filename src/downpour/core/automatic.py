@@ -10,9 +10,8 @@
   shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8.
 
 Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
-better than a kept one, and others worse. Neither holds where each shard has classes of its own:
-momentum then carries a shard further towards them, and both won on some tasks and lost on others.
-`docs/more-workers.md` has the measurements.
+better than a kept one, and others worse. Where each shard has classes of its own, an outer momentum
+won on some tasks and lost on others, so there is none. `docs/more-workers.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
 
 
 def _optimizer_state(spec: Spec, policy: Policy) -> str:
-    trains_better = _gains_by_momentum(spec) and MODES[spec.mode].keeps_momentum
+    trains_better = spec.optimizer == "sgd" and MODES[spec.mode].keeps_momentum
     stays_whole = spec.compression == "none" and not policy.cuts_rounds
     return "keep" if trains_better and stays_whole else "reset"
 
@@ -77,11 +76,8 @@ def _outer(spec: Spec, shards: int) -> dict[str, Any]:
     momentum = min(
         _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - spec.momentum), 2)
     )
-    if not (_gains_by_momentum(spec) and spec.in_step) or momentum < _OUTER_MOMENTUM_MIN:
+    shards_are_alike = spec.split in {"random", "equal"}
+    gains = spec.optimizer == "sgd" and shards_are_alike and spec.in_step
+    if not gains or momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
-
-
-def _gains_by_momentum(spec: Spec) -> bool:
-    """Whether sgd trains, and all shards are drawn from the same examples."""
-    return spec.optimizer == "sgd" and spec.split in {"random", "equal"}
