@@ -28,7 +28,7 @@ import numpy as np
 from common import Row, command_line, show
 from virtual_training import Cost, train
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import NonFinite, SpecError
 from downpour.core.spec import Spec
 
 Record = dict[str, Any]
@@ -105,6 +105,8 @@ _FURTHER: Mapping[str, Mapping[str, Any]] = {
 """What `auto` could decide on as well."""
 _WITHOUT_CLASSES = {"diabetes", "shapes", "vae", "character gpt", "word lstm"}
 _STEP_SECONDS = 0.024
+_DIVERGED = 1e9
+"""The loss of a training that had none at its end."""
 
 
 def cells(tasks: Sequence[str], workers: Sequence[int]) -> Iterator[tuple[str, int, str]]:
@@ -139,7 +141,11 @@ def trained(
         folder = apart if fields["data_path"] == _APART else data
         fields["data_path"] = str(folder / fields["data_path"])
     spec = Spec.make({**fields, "meet": 2, "split": split, "seed": seed, **own})
-    last = train(spec, Cost(step_seconds=(_STEP_SECONDS,) * workers), data, seed=seed).looks[-1]
+    cost = Cost(step_seconds=(_STEP_SECONDS,) * workers)
+    try:
+        last = train(spec, cost, data, seed=seed).looks[-1]
+    except NonFinite:
+        return {"loss": _DIVERGED, "accuracy": None if task in _WITHOUT_CLASSES else 0.0}
     return {"loss": last.loss, "accuracy": last.metrics.get("accuracy")}
 
 
