@@ -36,7 +36,8 @@ def test_an_experiment_is_submitted_listed_and_cancelled(downpour: Downpour, ser
     experiment = submitted.out.strip()
     assert submitted.status == 0
     made = Spec.from_toml(submitted.err)
-    assert (made.name, made.shards) == ("wee", 2)
+    assert (made.name, made.shards, made.optimizer_state) == ("wee", 2, "keep")
+    assert submitted.err.startswith("# auto: optimizer_state = keep, ")
     assert experiment.startswith("wee-")
     assert experiment in downpour("list", *at).out
     assert downpour("cancel", experiment, *at) == type(submitted)(0, "", "")

@@ -40,10 +40,18 @@ def test_this_machines_cores_bound_the_workers(
     assert explained(spec, is_here=True) == f"{workers}, {why}; --workers takes another number"
 
 
-@pytest.mark.parametrize(("shards", "workers"), [(None, 4), (10, 10)])
-def test_other_machines_are_not_counted(shards: int | None, workers: int) -> None:
-    """This machine's cores say nothing about them."""
-    assert workers_for(Spec(shards=shards), is_here=False) == workers
+@pytest.mark.parametrize(
+    ("shards", "workers", "why"),
+    [(None, 4, "the default"), (3, 3, "one a shard"), (10, 4, "the default")],
+)
+def test_elsewhere_there_are_a_few(
+    monkeypatch: pytest.MonkeyPatch, shards: int | None, workers: int, why: str
+) -> None:
+    """This machine's cores say nothing about others, and nobody wants ten jobs unasked."""
+    monkeypatch.setattr(worker_count, "usable_cores", lambda: 1)
+    spec = Spec(shards=shards)
+    assert workers_for(spec, is_here=False) == workers
+    assert explained(spec, is_here=False).startswith(f"{workers} workers, {why};")
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2"])

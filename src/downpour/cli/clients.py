@@ -36,7 +36,7 @@ from downpour.cli.printing import (
 )
 from downpour.cli.spec_options import with_spec
 from downpour.cli.trust_options import with_credentials
-from downpour.core.spec import Spec
+from downpour.core.spec import ResolvedSpec, Spec
 from downpour.host.credentials import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
@@ -77,8 +77,9 @@ def submit(
     """Submit an experiment to a manager; prints its ID.
 
     Without --shards, it gets one shard for each worker that the manager has now. The fields of the
-    spec that differ from the defaults are printed, too. --resume reads the experiment's folder in
-    the shared directory, which this machine must have; code that has changed since is refused.
+    spec that differ from the defaults are printed, too, and what became of `auto`. --resume reads
+    the experiment's folder in the shared directory, which this machine must have; code that has
+    changed since is refused.
     """
     if spec_file is None and resume is None and spec == Spec():
         accepted = "name the file of a spec, or give its fields as options"
@@ -86,6 +87,7 @@ def submit(
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
+    from downpour.core.automatic import explained
     from downpour.experiments.running.watching import following
 
     with (
@@ -94,11 +96,13 @@ def submit(
     ):
         experiment = client.submit(spec)
         say(experiment)
+        resolved = ResolvedSpec.make(client.results(experiment).spec)
         if not watch:
-            print_spec(spec)
+            why = explained(spec, resolved)
+            print_spec(resolved, [why] if why is not None else [])
             return
         try:
-            result = _stay(client, experiment, spec, follower)
+            result = _stay(client, experiment, spec, resolved, follower)
         except KeyboardInterrupt:
             note(f"{experiment} goes on; `downpour cancel {experiment}` stops it")
             raise
@@ -227,15 +231,22 @@ def results(
     print_result(Result.from_record(record, folder), as_json=as_json, as_csv=as_csv)
 
 
-def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None) -> Result:
+def _stay(
+    client: Client,
+    experiment: str,
+    asked: Spec,
+    resolved: ResolvedSpec,
+    follower: Follower | None,
+) -> Result:
     """Show an experiment until it ends, and write its event files."""
     from downpour.experiments.tables.progress import ProgressDisplay
 
     with ProgressDisplay(err()) as display:
-        show = SpecOnce(display.show, spec).status
+        shown = SpecOnce(display.show, asked)
+        shown.resolved(resolved)
 
         def look(status: Status) -> None:
-            show(status)
+            shown.status(status)
             if follower is not None:
                 follower.follow(experiment, client.record)
 

@@ -39,7 +39,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     Args:
         spec: What to train: a spec, its fields by name, or the path of a TOML file; without one, a
             small network on scikit-learn's digits.
-        workers: The number of worker processes; by default as many as shards, fewer on few cores.
+        workers: The number of worker processes; by default one a shard, but no more
+            than this machine has cores.
         shared: The shared directory, made if it is missing; the results stay there. By default
             DOWNPOUR_SHARED, or else ./shared_dir.
         data_dir: A folder of datasets in torchvision's layout; by default DOWNPOUR_DATA.

@@ -3,7 +3,7 @@
 On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
 wait for each other, and each takes the memory of a process with torch. Without a number of shards,
 each of them has one. `docs/more-workers.md` has the seconds to an accuracy that this was measured
-by.
+by. Elsewhere nobody knows the cores, and a hundred jobs should be asked for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.host.cores import usable_cores
 
-_ELSEWHERE = 4
-"""Where nothing is known of the machines, and a spec names no shards."""
+_ELSEWHERE_MAX = 4
 
 
 def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True) -> int:
@@ -23,7 +22,8 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
         SpecError: `workers` is not a whole number of at least 1.
     """
     if workers is None:
-        return (_busy_here(spec) if is_here else spec.shards or _ELSEWHERE) + spec.standbys
+        room = _room_here(spec) if is_here else _ELSEWHERE_MAX
+        return (room if spec.shards is None else min(spec.shards, room)) + spec.standbys
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise SpecError("workers", workers, "must be a whole number, at least 1")
     return workers
@@ -32,23 +32,20 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
 def explained(spec: Spec, *, is_here: bool) -> str:
     """Say how many workers are started where the user names no number, and why."""
     workers = workers_for(spec, is_here=is_here)
-    if is_here and workers - spec.standbys != spec.shards:
-        why = f"for {_cores()}"
-    elif spec.shards is not None:
+    if workers - spec.standbys == spec.shards:
         why = "one a shard"
     else:
-        why = "the default"
+        why = f"for {_cores()}" if is_here else "the default"
     also = f", {spec.standbys} of them standing by" if spec.standbys else ""
     return f"{workers} worker{'s' * (workers != 1)}, {why}{also}; --workers takes another number"
 
 
-def _busy_here(spec: Spec) -> int:
-    """Return a worker for each shard, or as many as this machine's cores have room for.
+def _room_here(spec: Spec) -> int:
+    """Return how many workers this machine's cores can run at once.
 
     `inside = "auto"` is measured later, for the cores that a worker has.
     """
-    room = max(1, usable_cores() // (spec.threads * spec.inside.processes))
-    return room if spec.shards is None else min(spec.shards, room)
+    return max(1, usable_cores() // (spec.threads * spec.inside.processes))
 
 
 def _cores() -> str:
