@@ -254,6 +254,7 @@ PLACES: list[tuple[str, ...]] = [
         "`--allow lab` allows it",
     ),
     ("run --init-checksum ab", "init_checksum = 'ab'", "needs init_from"),
+    ("run --states-checksum ab", "states_checksum = 'ab'", "needs init_from"),
     ("run --resume x-1 --shared DIR", "resume = 'x-1'", "there is no such experiment in"),
     ("run --resume ../x --shared DIR", "resume = '../x'", "there is no such experiment in"),
     ("run --resume= --shared DIR", "resume = ''", "there is no such experiment in"),

@@ -32,6 +32,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "init_from": ("", "3", "''", "true", "['a']"),
     "init_checksum": ("", "3", "'a'", "[]"),
     "outer_checksum": ("", "3", "'a'", "[]"),
+    "states_checksum": ("", "3", "'a'", "[]"),
     "data_key": ("letters, digits and hyphens", "3", "''", "'../x'", "[]"),
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),

@@ -179,6 +179,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"outer_checksum": "a"},
         "outer_checksum = 'a': needs init_from, whose outer optimizer's state it is",
     ),
+    (
+        {"states_checksum": "a"},
+        "states_checksum = 'a': needs init_from, whose optimizer states they are",
+    ),
     ({"epochs": 0}, "epochs = 0: must be a whole number of at least 1 and at most 1000000"),
     ({"epochs": 2.0}, "epochs = 2.0: must be a whole number of at least 1 and at most 1000000"),
     ({"keep_models": True}, "keep_models = True: must be a whole number of at least 1"),

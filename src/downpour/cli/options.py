@@ -136,8 +136,7 @@ Resume = Annotated[
         metavar="ID",
         help="Go on after the last round of an experiment that has ended, as a new experiment; "
         "--epochs counts its rounds too, and so does a schedule. Unless an option changes it, the "
-        "model is the same as without the stop; but optimizer states that are kept begin anew. "
-        "Other examples than it had are refused.",
+        "model is the same as without the stop. Other examples than it had are refused.",
         show_default=False,
     ),
 ]

@@ -44,6 +44,7 @@ _METAVARS = {
     "keep_best": "loss|METRIC",
     "meet": "N|auto",
     "outer_checksum": "DIGITS",
+    "states_checksum": "DIGITS",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",

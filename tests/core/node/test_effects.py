@@ -119,7 +119,13 @@ def test_an_answer_says_what_was_asked() -> None:
     make, events = answers()
     measured = Evaluation(loss=0.5, metrics={}, class_accuracy=(), samples=1, seconds=1.0)
     make.prepared(
-        PREPARE, dataset="digits-1", shard_samples=(4, 5), model=FILE, outer=None, frozen=None
+        PREPARE,
+        dataset="digits-1",
+        shard_samples=(4, 5),
+        model=FILE,
+        outer=None,
+        frozen=None,
+        states={1: FILE},
     )
     make.aggregated(AGGREGATE, FILE, None)
     make.evaluated(EVALUATE, measured)
@@ -127,7 +133,12 @@ def test_an_answer_says_what_was_asked() -> None:
     at, name = 5.0, "any"
     assert events == [
         on.Prepared(
-            at_seconds=at, experiment=name, dataset="digits-1", shard_samples=(4, 5), model=FILE
+            at_seconds=at,
+            experiment=name,
+            dataset="digits-1",
+            shard_samples=(4, 5),
+            model=FILE,
+            states=((1, FILE),),
         ),
         on.Aggregated(at_seconds=at, experiment=name, round=3, model=FILE, parts=((3, 1),)),
         on.Evaluated(

@@ -35,6 +35,7 @@ class Judge:
         self.awaited: set[str] = set()
         self.reported: set[tuple[str, str]] = set()
         self.discarded: set[tuple[str, str]] = set()
+        self.kept: set[tuple[str, str]] = set()
 
     def see(self, scheduler: Scheduler, event: on.Event, output: Output) -> None:
         """Take in what came out of an event; raises AssertionError where that was wrong."""
@@ -100,7 +101,9 @@ class Judge:
                 self._publish(command)
             case do.Discard():
                 self._discard(scheduler, command)
-            case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss() | do.Conclude():
+            case do.Conclude():
+                self.kept |= {(command.experiment, file.name) for file in command.states}
+            case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss():
                 pass
 
     def _belong_together(self, output: Output) -> None:
@@ -262,7 +265,8 @@ class Judge:
     def see_the_end(self, scheduler: Scheduler) -> None:
         """Say whether all is as it should be when nothing is left to do."""
         assert set(self.concluded) == set(self.specs), "every experiment ends"
-        assert self.reported <= self.discarded, "every update's file is removed in the end"
+        assert self.reported - self.kept <= self.discarded, "no other file of an update stays"
+        assert not self.kept & self.discarded, "states that are kept stay"
         for name, experiment in scheduler.state.experiments.items():
             ending, spec = self.concluded[name], experiment.spec
             assert experiment.life.state == ending.ending

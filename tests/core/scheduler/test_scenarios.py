@@ -228,7 +228,8 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
         case do.Discard():
             return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
         case do.Conclude():
-            return f"conclude {command.experiment}"
+            kept = f", keep {' '.join(f.name for f in command.states)}" if command.states else ""
+            return f"conclude {command.experiment}{kept}"
         case _:
             assert_never(command)
 

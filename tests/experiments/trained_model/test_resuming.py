@@ -147,6 +147,61 @@ def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
     assert bytes_of(anew) != bytes_of(whole)
 
 
+def trained(spec: downpour.Spec, shared: Path) -> downpour.Result:
+    """Run a spec in this process."""
+    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
+
+
+def states_of(result: downpour.Result, shared: Path) -> list[Path]:
+    """Return the files of the shards' optimizer states that an experiment has left."""
+    return sorted((shared / "experiments" / result.experiment).glob("optimizer-*"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"optimizer": "adam", "learning_rate": 0.003, "optimizer_state": "keep"},
+        {"compression": "topk", "optimizer_state": "reset", "outer": "none"},
+        {"mode": "k-sync", "mode_options": {"k": 2}, "optimizer_state": "keep"},
+    ],
+    ids=["defaults", "adam", "error feedback", "k-sync"],
+)
+def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, Any]) -> None:
+    """Momentum, Adam's moments, and what a codec has not sent: else the model were another."""
+    spec = downpour.Spec(shards=2, epochs=3, meet=2, train_limit=400, test_limit=100, **fields)
+    whole, first = trained(spec, shared), trained(spec.replace(epochs=1), shared)
+    assert len(states_of(first, shared)) == 2
+    second = trained(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
+    third = trained(downpour.resumed(second.experiment, epochs=3, shared=shared), shared)
+    assert bytes_of(third) == bytes_of(whole)
+    assert len(states_of(third, shared)) == 2
+
+
+def test_states_that_have_changed_since_they_were_submitted_are_refused(shared: Path) -> None:
+    """A spec that names them trains the same bytes again, or none."""
+    spec = downpour.Spec(shards=2, epochs=1, train_limit=400, test_limit=100)
+    first = trained(spec, shared)
+    rest = trained(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
+    again = downpour.Spec.make(rest.spec)
+    assert again.states_checksum is not None
+    assert bytes_of(trained(again, shared)) == bytes_of(rest)
+    states_of(first, shared)[1].unlink()
+    with pytest.raises((SpecError, ExperimentFailed), match=r"states_checksum = .* has another: "):
+        trained(again, shared)
+
+
+def test_where_states_do_not_fit_the_optimizers_begin_anew_and_the_run_says_so(
+    shared: Path,
+) -> None:
+    """Of another optimizer, or where earlier versions kept none."""
+    spec = downpour.Spec(shards=2, epochs=1, train_limit=400, test_limit=100)
+    first = trained(spec, shared)
+    rest = downpour.resumed(first.experiment, epochs=2, shared=shared, optimizer="adamw")
+    anew = trained(rest.replace(optimizer_state="keep", learning_rate=0.001), shared)
+    assert "the shards' optimizers begin anew" in " ".join(anew.dataset)
+
+
 @pytest.mark.usefixtures("allowed")
 def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
     own: downpour.Result, shared: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -10,7 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.states import FailureKind
+from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.values import PublishedFile
 from downpour.core.node.journal import since_checkpoint
 from downpour.core.scheduler import (
     Entry,
@@ -300,7 +301,9 @@ class RunsAhead(SimulatedManager):
 
 
 class _NeverSweeps(SimulatedCommandRunner):
-    def _sweep(self, experiment: str, *, finished: bool) -> None:
+    def _sweep(
+        self, experiment: str, ending: ExperimentState, kept: Iterable[PublishedFile]
+    ) -> None:
         pass
 
 

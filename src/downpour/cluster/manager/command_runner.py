@@ -224,6 +224,7 @@ class CommandRunner(Effects[[]]):
             model=made.model,
             outer=made.outer,
             frozen=made.frozen,
+            states=made.states,
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
@@ -285,7 +286,8 @@ class CommandRunner(Effects[[]]):
         space.versions.clear()
         if not space.is_gone:
             space.finish()
-            work.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
+            finished = command.ending is ExperimentState.FINISHED
+            work.sweep(space.store, finished=finished, kept=command.states)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

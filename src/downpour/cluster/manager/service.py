@@ -117,6 +117,7 @@ class ManagerHandler(WorkerCalls):
             "code": asked.code or known.code,
             "init_checksum": asked.init_checksum or known.init_checksum,
             "outer_checksum": asked.outer_checksum or known.outer_checksum,
+            "states_checksum": asked.states_checksum or known.states_checksum,
         }
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"was used for {experiment}, whose spec differs")

@@ -227,7 +227,9 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     folder = shared.experiment_path(ended.name)
     try:
         export_record(folder, RecordReader(folder).all_lines())
-        sweep(shared.store(ended.name), finished=ended.life.state is ExperimentState.FINISHED)
+        finished = ended.life.state is ExperimentState.FINISHED
+        kept = ended.optimizer_states.values()
+        sweep(shared.store(ended.name), finished=finished, kept=kept)
     except StoreError as error:
         log.warning("%s: files are left over: %s", ended.name, error)
 

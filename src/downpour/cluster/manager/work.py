@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +22,7 @@ import xxhash
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.values import AttemptId, PublishedFile
-from downpour.cluster.manager.start_file import first_outer_state, start_of
+from downpour.cluster.manager.start_file import first_outer_state, first_states, start_of
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
@@ -84,7 +84,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     warnings = oddities(spec, [len(shard) for shard in shards])
     remarks: tuple[str, ...] = ()
     drawn, step, model, frozen = None, None, command.model, command.frozen
-    outer = command.outer
+    outer, states = command.outer, {}
     if model is None:
         drawn = _global_model(spec, dataset)
         if spec.init_from is not None:
@@ -95,6 +95,9 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
             log.warning("%s: %s", space.experiment, remark)
         if step is not None:
             log.info("%s: %s", space.experiment, step)
+        states = first_states(spec, space.shared, space.store)
+        if spec.rounds_before and spec.hands_on and not states:
+            remarks += (f"the shards' optimizers begin anew: {spec.init_from} left no states",)
         model, frozen, outer = _first_model(space, drawn)
     return PreparedExperiment(
         dataset_key=key,
@@ -108,6 +111,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         step=step,
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
+        states=states,
         remarks=dataset.remarks + remarks,
         warnings=warnings,
     )
@@ -292,11 +296,11 @@ def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
     return decode(store.read(file), file.name).tensors
 
 
-def sweep(store: Store, *, finished: bool) -> None:
-    """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
-    for name in store.list():
-        if layout.is_left_over(name, finished=finished):
-            store.delete(name)
+def sweep(store: Store, *, finished: bool, kept: Iterable[PublishedFile] = ()) -> None:
+    """Remove what only a running experiment needs, such as updates, except for what is `kept`."""
+    unwanted = partial(layout.is_left_over, finished=finished)
+    for name in {*filter(unwanted, store.list())} - {file.name for file in kept}:
+        store.delete(name)
     store.remove_leftovers()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,9 +41,10 @@ _SPEC_BYTES_MAX = 2**20
 class PreparedExperiment:
     """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
 
-    `frozen` holds the parameters that are never trained, None if all are. `step` is what a training
-    step costs on this machine, None if it was not tried. `remarks` say what is unusual, and
-    `warnings` what its user should know before it is trained.
+    `frozen` holds the parameters that are never trained, None if all are. The shards' optimizers
+    begin with `states`, by shard, where they go on with those of an earlier experiment. `step` is
+    what a training step costs on this machine, None if it was not tried. `remarks` say what is
+    unusual, and `warnings` what its user should know before it is trained.
     """
 
     dataset_key: str
@@ -57,6 +58,7 @@ class PreparedExperiment:
     step: StepCost | None
     prepare_seconds: float
     split_seconds: float
+    states: Mapping[int, PublishedFile] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

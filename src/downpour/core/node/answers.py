@@ -33,6 +33,7 @@ class Answers:
         model: PublishedFile,
         outer: PublishedFile | None,
         frozen: PublishedFile | None,
+        states: Mapping[int, PublishedFile],
     ) -> None:
         """An experiment can begin, or go on."""
         self._post(
@@ -44,6 +45,7 @@ class Answers:
                 model=model,
                 frozen=frozen,
                 outer=outer,
+                states=tuple(sorted(states.items())),
             )
         )
 

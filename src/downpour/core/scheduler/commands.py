@@ -167,10 +167,14 @@ class Discard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """Remove the files that an experiment needed only to go on; it has ended."""
+    """Remove the files that an experiment needed only to go on; it has ended.
+
+    `states` stay: those of the shards' optimizers, for an experiment that goes on with this one.
+    """
 
     experiment: str
     ending: Ending
+    states: tuple[PublishedFile, ...] = ()
 
 
 Command = (

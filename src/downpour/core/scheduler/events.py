@@ -49,7 +49,8 @@ class Prepared:
 
     `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
     parameters that are never trained, where there are some; models and updates have the others.
-    `outer` is the first state of the outer optimizer, where the spec has one.
+    `outer` is the first state of the outer optimizer, where the spec has one. The shards'
+    optimizers begin with `states`, by shard, where they go on with those of an earlier experiment.
     """
 
     at_seconds: float
@@ -59,6 +60,7 @@ class Prepared:
     model: PublishedFile
     frozen: PublishedFile | None = None
     outer: PublishedFile | None = None
+    states: tuple[tuple[int, PublishedFile], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -307,22 +307,26 @@ class Experiment:
         return self._spent_models()
 
     def close(self) -> tuple[PublishedFile, ...]:
-        """End the current round and the evaluations; returns the files that only they needed."""
+        """End the current round and the evaluations; returns the files that only they needed.
+
+        The states of the shards' optimizers stay, for an experiment that goes on with this one.
+        """
         files = self._files_in_flight()
         self.rounds, self.arrived, self.applying = [], {}, ()
         self.testing = False
-        self.optimizer_states, self.own = {}, {}
+        self.own = {}
         self.evaluating = {}
         return (*files, *self._spent_models())
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to go on."""
         outer = (self.outer,) if self.outer is not None else ()
-        return (*self._files_in_flight(), *self.models, *outer)
+        states = self.optimizer_states.values()
+        return (*self._files_in_flight(), *states, *self.models, *outer)
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
         files = (file for task in self.open_tasks() for file in task.files())
-        return (*files, *self.optimizer_states.values(), *self.own.values())
+        return (*files, *self.own.values())
 
     def tasks_at_hand(self) -> list[ShardTask]:
         """Return each shard's newest task, in shard order; in step, the round's tasks."""

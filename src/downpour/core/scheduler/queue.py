@@ -132,5 +132,6 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
-    state.do(do.Conclude(experiment=experiment.name, ending=ending))
+    states = tuple(experiment.optimizer_states.values())
+    state.do(do.Conclude(experiment=experiment.name, ending=ending, states=states))
     activate_next(state)

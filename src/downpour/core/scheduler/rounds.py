@@ -41,6 +41,7 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
     experiment.shard_samples = event.shard_samples
     experiment.models.append(event.model)
     experiment.outer = event.outer
+    experiment.optimizer_states = dict(event.states)
     experiment.start_rounds()
 
 

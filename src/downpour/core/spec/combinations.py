@@ -77,6 +77,7 @@ def _start_fits(spec: SpecFields) -> None:
         ("rounds_before", "which had them"),
         ("init_checksum", "whose file it is"),
         ("outer_checksum", "whose outer optimizer's state it is"),
+        ("states_checksum", "whose optimizer states they are"),
     ):
         value = getattr(spec, field)
         if value and spec.init_from is None:

@@ -103,6 +103,10 @@ class SpecFields(Fields):
         default=None,
         description="Checksum of the outer optimizer's state beside that file, fixed at submission",
     )
+    states_checksum: str | None = Field(
+        default=None,
+        description="Checksum of the shards' optimizer states beside it, fixed at submission",
+    )
     code: dict[str, str] = Field(
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; other code is refused",

@@ -98,7 +98,7 @@ class Workbench:
         )
         made = work.prepare(self._space, data_dir, command)
         self._space.prepared, self._space.global_model = made, made.drawn
-        self._models[0], self._outer = made.model, made.outer
+        self._models[0], self._outer, self._states = made.model, made.outer, {**made.states}
         return made.model
 
     def train(self, task: TrainedTask, on_share: OnShare) -> Update:

@@ -2,8 +2,8 @@
 
 Orders, generators and schedule follow from the number of the round, and the new experiment's first
 round counts as the one after the last of the old, in the middle of an epoch, too. The outer
-optimizer goes on with its state. So the model becomes the same, byte for byte, as if there had been
-no stop. Only the local optimizer's state is lost, where a spec keeps it between rounds.
+optimizer goes on with its state, and each shard's optimizer with its own where the spec keeps it.
+So the model becomes the same, byte for byte, as if there had been no stop.
 Other examples than the old one's are refused, unless the fields that name them are changed, too.
 """
 
@@ -90,6 +90,7 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
         "init_from": f"{experiment}/{versions[last]}",
         "init_checksum": None,
         "outer_checksum": None,
+        "states_checksum": None,
         "epochs": wanted - epochs_done if isinstance(wanted, int) else wanted,
         "data_key": None if changes.keys() & _DATA_FIELDS else data_key_in(folder) or spec.data_key,
     }

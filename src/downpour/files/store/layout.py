@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Literal, get_args
 
 from downpour.base.values import AttemptId
@@ -162,6 +163,18 @@ def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | Non
             token=match[5],
         )
     return None
+
+
+def last_states(names: Iterable[str], version: int) -> dict[int, str]:
+    """Return each shard's optimizer state in the folder of an experiment that has ended.
+
+    Those that belong to its last model version stay. Files of that version's own round, or of a
+    second attempt, lie there only if they could not be removed.
+    """
+    parsed = (each for name in names if isinstance(each := parse_name(name), AttemptName))
+    # The states with which an experiment begins have the names of its first round.
+    counted = (s for s in parsed if s.kind == "optimizer" and s.round < max(version, 1))
+    return {one.shard: str(one) for one in sorted(counted, key=attrgetter("round"))}
 
 
 def published_updates(

@@ -6,7 +6,7 @@ The result of a command comes back to the manager as an event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,7 +51,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
-                self._sweep(name, finished=state is ExperimentState.FINISHED)
+                self._sweep(name, state, experiment.optimizer_states.values())
                 continue
             store = self._environment.disk.store(name)
             for file_name in set(store.list()) - {file.name for file in experiment.files()}:
@@ -171,6 +171,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
                     model=model,
                     outer=rest[0] if rest else None,
                     frozen=None,
+                    states={},
                 )
             done()
 
@@ -311,12 +312,18 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
-        self._sweep(command.experiment, finished=command.ending is ExperimentState.FINISHED)
+        self._sweep(command.experiment, command.ending, command.states)
         done()
 
-    def _sweep(self, experiment: str, *, finished: bool) -> None:
-        unwanted = partial(layout.is_left_over, finished=finished)
-        self._environment.disk.sweep(self._manager.host, experiment, unwanted)
+    def _sweep(
+        self, experiment: str, ending: ExperimentState, kept: Iterable[PublishedFile]
+    ) -> None:
+        finished, stay = ending is ExperimentState.FINISHED, {file.name for file in kept}
+        self._environment.disk.sweep(
+            self._manager.host,
+            experiment,
+            lambda name: layout.is_left_over(name, finished=finished) and name not in stay,
+        )
 
 
 def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int, bytes]]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -148,9 +148,10 @@ class _Run:
         may_fail = self._plan.may_fail | self.cluster.disk.harmed
         check_the_end(self.cluster.disk, core, self._counting, self._pushes, may_fail)
         self.tell("all experiments have ended")
-        self._tidy_up(limit)
+        experiments = core.state.experiments.values()
+        self._tidy_up(limit, {file.name for each in experiments for file in each.files()})
 
-    def _tidy_up(self, limit_seconds: float) -> None:
+    def _tidy_up(self, limit_seconds: float, kept: Collection[str]) -> None:
         """Let the last commands end; raises AssertionError if files are left over."""
         clock, disk = self.cluster.clock, self.cluster.disk
         stores = [disk.store(name) for name, _ in self._plan.specs if name not in disk.harmed]
@@ -159,7 +160,7 @@ class _Run:
             name
             for one in stores
             for name in one.list()
-            if layout.is_in_flight(name) and not disk.may_stay(name)
+            if layout.is_in_flight(name) and name not in kept and not disk.may_stay(name)
         ]:
             clock.step()
             if clock.now_seconds > limit_seconds:
