@@ -242,7 +242,7 @@ class _Numbers(Observer):
         match event:
             case on.Prepared():
                 made = work.ready(self._space)
-                self._put(event, NewVersion(made.model, made.outer, ()))
+                self._put(event, NewVersion(made.begun.model, made.begun.outer, ()))
                 self._began_at = event.at_seconds
             case on.Aggregated():
                 version, count = self._made.pop(event.round)
@@ -281,7 +281,7 @@ class _Numbers(Observer):
         match command:
             case do.Prepare():
                 made = work.prepare(self._space, self._data_dir, command)
-                self._space.prepared, self._space.global_model = made, made.drawn
+                self._space.prepared, self._space.global_model = made, made.begun.drawn
             case do.Assign(assigned):
                 self._assigned[assigned.attempt] = assigned
             case do.Aggregate():

@@ -74,6 +74,8 @@ struct TaskMessage {
   9: optional PublishedFile frozen
   /** How much of the task's steps to train, above 0 and at most 1: the first of them. */
   10: double share = 1.0
+  /** Where rounds overlap, the shard's last update: the task begins from the model moved by it. */
+  11: optional PublishedFile step
 }
 
 /** What a task published. Seconds are the worker's own clock. */

@@ -83,9 +83,9 @@ class Cluster:
         return Process("manager", "--shared", str(self.shared), "--port", port)
 
 
-def spec_for(workers: int, epochs: int) -> Spec:
+def spec_for(workers: int, epochs: int, overlap: int = 0) -> Spec:
     """Make a spec of more shards than workers, which costs nothing but messages and files."""
-    return Spec(shards=workers + 1, epochs=epochs, seed=3)
+    return Spec(shards=workers + 1, epochs=epochs, seed=3, overlap=overlap)
 
 
 def undisturbed(spec: Spec, shared: Path) -> bytes:
@@ -170,10 +170,10 @@ def _costs(
     return tuple(costs)
 
 
-def measured(workers: int, kills: int, epochs: int, seed: int) -> list[Outcome]:
+def measured(workers: int, kills: int, epochs: int, seed: int, overlap: int = 0) -> list[Outcome]:
     """Play experiments until there were so many kills."""
     random, outcomes = Random(seed), list[Outcome]()
-    spec = spec_for(workers, epochs)
+    spec = spec_for(workers, epochs, overlap)
     with tempfile.TemporaryDirectory() as folder:
         expected = undisturbed(spec, Path(folder))
     while (done := sum(one.kills for one in outcomes)) < kills:
@@ -211,10 +211,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=25, help="for each number of workers")
     parser.add_argument("--epochs", type=int, default=40, help="of each experiment")
     parser.add_argument("--seed", type=int, default=0, help="decides when the manager is killed")
+    parser.add_argument("--overlap", type=int, default=0, help="as the spec's field")
     options = parser.parse_args()
     wrong = 0
     for workers in options.workers:
-        outcomes = measured(workers, options.kills, options.epochs, options.seed)
+        outcomes = measured(workers, options.kills, options.epochs, options.seed, options.overlap)
         say(told(workers, outcomes))
         wrong += sum(not one.same_bytes or bool(one.burned) for one in outcomes)
     return int(bool(wrong))

@@ -7,7 +7,8 @@
 - `outer` is a Nesterov momentum where shards are in step, for the mean of many shards goes no
   further than one of them. A local momentum m lengthens a step 1 / (1 - m) times, and the outer
   momentum μ 1 / (1 - μ) times. Together they overshoot, so (1 - m)(1 - μ) is at least 0.15. Two
-  shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8.
+  shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8. Where rounds overlap,
+  the step comes a round late; what a momentum does then was not measured on enough tasks.
 
 Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
 better than a kept one, and others worse. Where each shard has classes of its own, an outer momentum
@@ -77,7 +78,7 @@ def _outer(spec: Spec, shards: int) -> dict[str, Any]:
         _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - spec.momentum), 2)
     )
     shards_are_alike = spec.split in {"random", "equal"}
-    gains = spec.optimizer == "sgd" and shards_are_alike and spec.in_step
+    gains = spec.optimizer == "sgd" and shards_are_alike and spec.in_step and not spec.overlap
     if not gains or momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}

@@ -306,11 +306,11 @@ def test_what_goes_on_is_opened_again_without_its_network(manager: RunningManage
         experiment=manager.space.experiment,
         spec=manager.space.spec,
         dataset=first.dataset_key,
-        model=first.model,
+        model=first.begun.model,
     )
     again = prepare(manager.space, None, command)
-    assert first.drawn is not None
-    assert (again.model, again.drawn) == (first.model, None)
+    assert first.begun.drawn is not None
+    assert (again.begun.model, again.begun.drawn) == (first.begun.model, None)
 
 
 def _prepared(manager: RunningManager) -> PreparedExperiment:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import downpour
@@ -35,6 +36,34 @@ def test_every_task_counts_once_and_every_epoch_is_measured(mode: str, tmp_path:
     parts = Counter(tuple(part) for line in lines for part in line.get("parts", ()))
     in_step = downpour.Spec.make({"mode": mode}).in_step
     assert parts == (Counter() if in_step else Counter((r - 1, s) for r, s in wanted))
+
+
+@pytest.mark.timeout(300)
+def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> None:
+    """However many workers there are, and whichever of them was first; one epoch has all steps."""
+    spec = downpour.Spec(shards=SHARDS, epochs=EPOCHS, meet=MEET, overlap=1, train_limit=400)
+    few = downpour.run(spec, workers=1, shared=tmp_path, on="inline")
+    many = downpour.run(spec, workers=SHARDS, shared=tmp_path, on="inline")
+    waiting = downpour.run(spec.replace(overlap=0), workers=1, shared=tmp_path, on="inline")
+    models = [Path(str(result.model_file)).read_bytes() for result in (few, many, waiting)]
+    assert models[0] == models[1] != models[2]
+    steps = [sum(task.steps for task in result.tasks) for result in (few, waiting)]
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.timeout(300)
+def test_a_shard_alone_trains_as_if_it_waited(tmp_path: Path) -> None:
+    """It knows all that there is when it goes on: only rounding is different."""
+    spec = downpour.Spec(shards=1, epochs=2, meet=MEET, overlap=1, train_limit=400)
+    results = [
+        downpour.run(spec.replace(overlap=each), workers=1, shared=tmp_path, on="inline")
+        for each in (0, 1)
+    ]
+    waited, overlapped = (
+        decode(Path(str(one.model_file)).read_bytes(), "model").tensors for one in results
+    )
+    for name, tensor in waited.items():
+        np.testing.assert_allclose(overlapped[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

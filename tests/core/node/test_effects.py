@@ -125,7 +125,7 @@ def test_an_answer_says_what_was_asked() -> None:
         model=FILE,
         outer=None,
         frozen=None,
-        states={1: FILE},
+        handed_on=on.HandedOn(states=((1, FILE),)),
     )
     make.aggregated(AGGREGATE, FILE, None)
     make.evaluated(EVALUATE, measured)
@@ -138,7 +138,7 @@ def test_an_answer_says_what_was_asked() -> None:
             dataset="digits-1",
             shard_samples=(4, 5),
             model=FILE,
-            states=((1, FILE),),
+            handed_on=on.HandedOn(states=((1, FILE),)),
         ),
         on.Aggregated(at_seconds=at, experiment=name, round=3, model=FILE, parts=((3, 1),)),
         on.Evaluated(

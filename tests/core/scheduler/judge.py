@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
@@ -23,6 +23,7 @@ class Judge:
         self.aggregated: Counter[tuple[str, int]] = Counter()
         self.applied: Counter[tuple[str, int, int]] = Counter()
         self.newest: dict[str, PublishedFile] = {}
+        self.versions: dict[tuple[str, int], PublishedFile] = {}
         self.values: dict[str, dict[int, float]] = {}
         self.best: dict[str, facts.Improved] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
@@ -102,7 +103,7 @@ class Judge:
             case do.Discard():
                 self._discard(scheduler, command)
             case do.Conclude():
-                self.kept |= {(command.experiment, file.name) for file in command.states}
+                self.kept |= {(command.experiment, file.name) for file in command.kept}
             case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss():
                 pass
 
@@ -130,6 +131,7 @@ class Judge:
         if isinstance(event, on.Aggregated):
             self.aggregated[event.experiment, event.round] += 1
             self.newest[event.experiment] = event.model
+            self.versions.setdefault((event.experiment, event.round + 1), event.model)
             self.applied.update((event.experiment, *part) for part in event.parts)
         if isinstance(event, on.Evaluated):
             self.measuring.remove((event.experiment, event.round, event.part))
@@ -146,7 +148,20 @@ class Judge:
         assert _task(fact.attempt) not in self.contributions, "what counts is not done again"
         newest = self.saved.get(_task(fact.attempt))
         assert fact.snapshot == newest, "an attempt goes on from the newest snapshot"
+        if self.specs[fact.experiment].spec.overlap:
+            self._assign_ahead(fact)
         self.assigned[fact.attempt] = fact
+
+    def _assign_ahead(self, fact: facts.Assigned) -> None:
+        """Look from what a task begins whose round may overlap with the one before."""
+        name, number, shard = _task(fact.attempt)
+        version = name, max(0, number - 1)
+        first = self.versions.setdefault((name, 0), fact.model)
+        assert fact.model == (self.versions[version] if version[1] else first), "by its number"
+        former = self.contributions[name, number - 1, shard] if number else None
+        assert fact.step == (former.file if former is not None else None)
+        assert fact.optimizer_state == (former.optimizer_state if former is not None else None)
+        assert fact.step is None or (name, fact.step.name) not in self.discarded
 
     def _ask(self, again: facts.Assigned) -> None:
         """Look whether a worker is asked for what is its to do, for the first time or again."""
@@ -176,7 +191,7 @@ class Judge:
         self.saved[_task(fact.attempt)] = fact.snapshot
 
     def _give_up(self, event: on.Event, fact: facts.GivenUp) -> None:
-        if isinstance(event, on.AggregationFailed):
+        if isinstance(event, on.AggregationFailed) and fact.failure is FailureKind.STORE:
             del self.contributions[_task(fact.attempt)]
         else:
             assert _task(fact.attempt) not in self.contributions
@@ -247,6 +262,7 @@ class Judge:
         updates = [task.update for task in tasks if task.update is not None]
         needed = {file.name for file in experiment.models}
         needed |= {file.name for file in experiment.optimizer_states.values()}
+        needed |= {file.name for file in experiment.steps.values()}
         needed |= {update.file.name for update in updates}
         needed |= {u.optimizer_state.name for u in updates if u.optimizer_state is not None}
         needed |= {task.snapshot.file.name for task in tasks if task.snapshot}
@@ -282,7 +298,7 @@ class Judge:
                 assert last in {None, *tested}, "the last counts"
                 assert ending.model == experiment.result
                 assert self.asked_for[name] == experiment.models[-1]
-                assert len(experiment.models) <= spec.keep_models
+                assert len(experiment.models) <= max(spec.keep_models, 1 + spec.overlap)
                 if spec.keep_best is not None:
                     lowest = min(self.values[name].values())
                     assert self.best[name].value == lowest

@@ -89,6 +89,7 @@ class Surroundings(RuleBasedStateMachine):
         stop_after=st.sampled_from([None, 1, 2]),
         validation=st.sampled_from([0.0, 0.5]),
         mode=st.sampled_from(["sync", *MODES]),
+        overlap=st.sampled_from([0, 1]),
     )
     def submit(self, name: str, keep: bool, **fields: Any) -> None:  # noqa: FBT001 - a strategy's
         """A client submits an experiment, perhaps for the second time."""
@@ -96,6 +97,8 @@ class Surroundings(RuleBasedStateMachine):
         if not fields["evaluate_every"]:
             fields |= {"keep_best": None, "stop_after": None, "validation": 0.0}
         if fields.get("mode", "sync") != "sync":
+            fields |= {"stop_after": None, "overlap": 0}
+        if fields.get("overlap"):
             fields |= {"stop_after": None}
         spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)

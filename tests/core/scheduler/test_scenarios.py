@@ -161,6 +161,7 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
         case facts.Assigned():
             state = fact.optimizer_state
             start = fact.model.name + (f" and {state.name}" if state else "")
+            start += f" moved by {fact.step.name}" if fact.step else ""
             start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
             return f"assigned {fact.worker} {_attempt_of(fact)} from {start} ({fact.reason})"
         case facts.ForecastRecorded():
@@ -228,7 +229,7 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
         case do.Discard():
             return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
         case do.Conclude():
-            kept = f", keep {' '.join(f.name for f in command.states)}" if command.states else ""
+            kept = f", keep {' '.join(f.name for f in command.kept)}" if command.kept else ""
             return f"conclude {command.experiment}{kept}"
         case _:
             assert_never(command)

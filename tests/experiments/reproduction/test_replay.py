@@ -63,6 +63,7 @@ def of_kind(lines: Lines, kind: str) -> Lines:
         *({"mode": mode} for mode in sorted(MODES)),
         {"mode": "ssp", "optimizer": "adam", "learning_rate": 0.01, "optimizer_state": "keep"},
         {"mode": "fedbuff", "compression": "topk"},
+        {"mode": "sync", "overlap": 1, "meet": 2, "optimizer_state": "keep"},
         {"mode": "downpour", "outer": {"optimizer": "delayed-nesterov"}},
         {"mode": "ssp", "outer": {"optimizer": "heloco"}},
         {"mode": "downpour", "policy": "dylu"},

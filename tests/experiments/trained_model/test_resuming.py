@@ -164,11 +164,13 @@ def states_of(result: downpour.Result, shared: Path) -> list[Path]:
         {"optimizer": "adam", "learning_rate": 0.003, "optimizer_state": "keep"},
         {"compression": "topk", "optimizer_state": "reset", "outer": "none"},
         {"mode": "k-sync", "mode_options": {"k": 2}, "optimizer_state": "keep"},
+        {"overlap": 1},
+        {"overlap": 1, "compression": "topk", "keep_models": 1, "outer": "nesterov"},
     ],
-    ids=["defaults", "adam", "error feedback", "k-sync"],
+    ids=["defaults", "adam", "error feedback", "k-sync", "overlap", "overlap and error feedback"],
 )
 def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, Any]) -> None:
-    """Momentum, Adam's moments, and what a codec has not sent: else the model were another."""
+    """Momentum, Adam's moments, what a codec has not sent, and a shard's own way."""
     spec = downpour.Spec(shards=2, epochs=3, meet=2, train_limit=400, test_limit=100, **fields)
     whole, first = trained(spec, shared), trained(spec.replace(epochs=1), shared)
     assert len(states_of(first, shared)) == 2

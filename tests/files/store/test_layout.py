@@ -32,7 +32,7 @@ from downpour.files.store.layout import (
     is_in_flight,
     is_left_over,
     is_spent,
-    last_states,
+    last_of_shards,
     own_name,
 )
 from downpour.files.store.os_errors import explain
@@ -105,13 +105,13 @@ def test_each_shard_s_last_state_is_found_among_the_files_of_an_ended_experiment
     dropped = "optimizer-000001-000001-002-cd.safetensors"
     before, next_one = here.replace("-000002-", "-000001-"), here.replace("-000002-", "-000003-")
     names = [next_one, here, dropped, before, here.replace("optimizer", "update"), SPEC_NAME]
-    assert last_states(names, 3) == {0: here, 1: dropped}
+    assert last_of_shards("optimizer", names, 3) == {0: here, 1: dropped}
 
 
 def test_an_experiment_without_a_round_has_the_states_with_which_it_began() -> None:
     """They are named as if its first round had left them."""
     begun = "optimizer-000000-000000-000-ab.safetensors"
-    assert last_states([begun], 0) == {0: begun}
+    assert last_of_shards("optimizer", [begun], 0) == {0: begun}
 
 
 @pytest.mark.parametrize("name", [SPEC_NAME, RECORD_NAME, FINAL_NAME, "model-x-1.safetensors"])

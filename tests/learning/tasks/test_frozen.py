@@ -74,9 +74,9 @@ def task_of(space: Workspace, shard: int) -> TaskMessage:
         id=AttemptId(experiment="plane", round=0, shard=shard, attempt=0),
         spec=space.spec_file,
         dataset=made.dataset_key,
-        model=made.model,
+        model=made.begun.model,
         indices=work.indices_of(space, shard, None),
-        frozen=made.frozen,
+        frozen=made.begun.frozen,
     )
 
 
@@ -96,13 +96,13 @@ def folded(space: Workspace) -> PublishedFile:
     """Train both shards, and make the next model of them."""
     made = work.ready(space)
     pushes = tuple(
-        do.Push(round=0, shard=shard, update=trained(space, shard), base=made.model)
+        do.Push(round=0, shard=shard, update=trained(space, shard), base=made.begun.model)
         for shard in (0, 1)
     )
     command = do.Aggregate(
         experiment="plane",
         round=0,
-        model=made.model,
+        model=made.begun.model,
         pushes=pushes,
         train_seconds=1.0,
     )
@@ -114,9 +114,9 @@ def folded(space: Workspace) -> PublishedFile:
 def test_only_what_is_trained_travels(space: Workspace) -> None:
     """Model 0, updates and the next model are without it; a file of its own holds it, once."""
     made = work.ready(space)
-    assert made.frozen is not None
-    assert held(space, made.frozen) == {FROZEN: BEGINNING.tobytes()}
-    first, update = held(space, made.model), trained(space, 0)
+    assert made.begun.frozen is not None
+    assert held(space, made.begun.frozen) == {FROZEN: BEGINNING.tobytes()}
+    first, update = held(space, made.begun.model), trained(space, 0)
     assert first.keys() == held(space, update.file).keys() == held(space, folded(space)).keys()
     assert FROZEN not in first
 
@@ -137,11 +137,11 @@ def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) 
     """The file apart from the versions says which names they leave out; nothing is an adapter."""
     with opened(tmp_path, "Tied") as space:
         made = work.ready(space)
-        assert made.frozen is not None
-        apart = decode(space.store.read(made.frozen), made.frozen.name)
+        assert made.begun.frozen is not None
+        apart = decode(space.store.read(made.begun.frozen), made.begun.frozen.name)
         assert (apart.tensors, apart.metadata) == ({}, {"2.weight": "0.weight"})
         model = folded(space)
-        assert held(space, made.model).keys() == held(space, model).keys() == {"0.weight"}
+        assert held(space, made.begun.model).keys() == held(space, model).keys() == {"0.weight"}
         asked = do.Publish(experiment=space.experiment, model=model)
         final = held(space, work.publish(space, asked))
         weights = held(space, model)["0.weight"]
@@ -160,12 +160,13 @@ def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> Non
     """It draws its own network, of which only the frozen parameters are not as they were."""
     model = folded(space)
     assert space.prepared is not None
-    space.global_model = space.prepared.drawn
+    space.global_model = space.prepared.begun.drawn
     expected = work.measure(space, evaluation_of(model))
     space.global_model = None
     found = work.measure(space, evaluation_of(model))
     assert (found.loss, found.metrics) == (expected.loss, expected.metrics)
-    space.global_model, space.prepared = None, replace(space.prepared, frozen=None)
+    alone = replace(space.prepared.begun, frozen=None)
+    space.global_model, space.prepared = None, replace(space.prepared, begun=alone)
     assert work.measure(space, evaluation_of(model)).loss != expected.loss
 
 

@@ -198,6 +198,7 @@ class CommandRunner(Effects[[]]):
             portion=assigned.portion,
             share=assigned.share,
             optimizer_state=assigned.optimizer_state,
+            step=assigned.step,
         )
         return replace(task, snapshot=assigned.snapshot, term=self._term)
 
@@ -216,15 +217,15 @@ class CommandRunner(Effects[[]]):
         # again would keep a dataset and a network in memory until the manager ends.
         if space.concluded:
             return
-        space.prepared, space.global_model = made, made.drawn
+        space.prepared, space.global_model = made, made.begun.drawn
         self._answers.prepared(
             command,
             dataset=made.dataset_key,
             shard_samples=tuple(len(shard) for shard in made.shards),
-            model=made.model,
-            outer=made.outer,
-            frozen=made.frozen,
-            states=made.states,
+            model=made.begun.model,
+            outer=made.begun.outer,
+            frozen=made.begun.frozen,
+            handed_on=made.begun.handed_on,
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
@@ -287,7 +288,7 @@ class CommandRunner(Effects[[]]):
         if not space.is_gone:
             space.finish()
             finished = command.ending is ExperimentState.FINISHED
-            work.sweep(space.store, finished=finished, kept=command.states)
+            work.sweep(space.store, finished=finished, kept=command.kept)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

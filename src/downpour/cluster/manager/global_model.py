@@ -106,7 +106,7 @@ class GlobalModel:
 
     def metadata(self) -> dict[str, str]:
         """Return what a model version's file says of itself: its buffers, where that counts."""
-        whole_rounds = self._spec.in_step and self._spec.compression == WHOLE
+        whole_rounds = self._spec.in_step and self._spec.update_codec == WHOLE
         return {} if whole_rounds else model_metadata(buffers_of(self._network))
 
     def trained(self) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ class Observations:
 
     def _prepared(self, event: on.Prepared) -> Iterator[Observed]:
         made = self._spaces[event.experiment].prepared
-        if made is None or made.drawn is None:
+        if made is None or made.begun.drawn is None:
             return  # continued: the journal has this of the first manager
         known = made.dataset.facts
         line = PreparedLine(
@@ -99,16 +99,16 @@ class Observations:
             shard_samples=event.shard_samples,
             prepare_seconds=made.prepare_seconds,
             split_seconds=made.split_seconds,
-            bytes=made.model.size_bytes,
-            parameters=made.drawn.trained_numbers,
+            bytes=made.begun.model.size_bytes,
+            parameters=made.begun.drawn.trained_numbers,
             dataset=made.dataset_key,
             understood=made.dataset.understood,
             remarks=made.remarks,
             warnings=made.warnings,
-            numeric_class=str(made.drawn.numeric_class),
-            step_seconds=made.step.seconds if made.step else None,
-            step_bytes=made.step.memory_bytes if made.step else None,
-            frozen_bytes=made.frozen.size_bytes if made.frozen else 0,
-            checksum=made.model.checksum,
+            numeric_class=str(made.begun.drawn.numeric_class),
+            step_seconds=made.begun.step.seconds if made.begun.step else None,
+            step_bytes=made.begun.step.memory_bytes if made.begun.step else None,
+            frozen_bytes=made.begun.frozen.size_bytes if made.begun.frozen else 0,
+            checksum=made.begun.model.checksum,
         )
         yield observed(event.experiment, line)

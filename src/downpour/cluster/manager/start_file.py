@@ -1,38 +1,21 @@
 """The files that an experiment begins from, which the manager alone reads.
 
-Beside the parameters these are the states of the outer optimizer and of the shards' optimizers, if
-the experiment goes on with another one that had the same.
+Beside the parameters these are the state of the outer optimizer, if the experiment goes on with
+another one that had the same, and what that has left of its shards (`left_behind.py`).
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import xxhash
-
 from downpour.base.errors import SpecError
-from downpour.base.values import AttemptId, PublishedFile
+from downpour.cluster.manager.left_behind import LeftBehind, left_behind
+from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import first_state, is_state_of
-from downpour.files.spec_file import read_spec
 from downpour.files.store import Array, SharedDirectory, Store, layout
-from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.named_model import NamedModel, find_model, read_model
-
-_STATES_DEPEND_ON = (
-    "task",
-    "task_options",
-    "model",
-    "model_options",
-    "code",
-    "shards",
-    "optimizer",
-    "optimizer_state",
-    "compression",
-)
-"""The fields that decide what a shard's state holds, and of which shard."""
 
 
 def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
@@ -67,7 +50,7 @@ def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) 
     if spec.init_from is None:
         return spec
     model = spec.init_checksum if known else start_of(spec, shared).checksum
-    outer, states = _outer_beside(spec, shared), _checksum(_states_beside(spec, shared))
+    outer, states = _outer_beside(spec, shared), _left_beside(spec, shared).checksum()
     _check_same(spec, "outer_checksum", outer.checksum if outer else None)
     _check_same(spec, "states_checksum", states)
     return spec.replace(
@@ -107,34 +90,18 @@ def first_outer_state(
     return found.tensors
 
 
-def first_states(spec: Spec, shared: SharedDirectory, store: Store) -> dict[int, PublishedFile]:
-    """Publish the states with which the shards' optimizers go on; returns their files by shard.
+def handed_on(spec: Spec, shared: SharedDirectory, store: Store) -> HandedOn:
+    """Publish with what the shards of an experiment go on, see `left_behind`.
 
     Raises:
-        SpecError: they have changed since the experiment was submitted.
-        StoreError: they cannot be read or published.
+        SpecError: it has changed since the experiment was submitted.
+        StoreError: it cannot be read or published.
     """
     if spec.states_checksum is None:
-        return {}
-    paths = _states_beside(spec, shared)
-    _check_same(spec, "states_checksum", _checksum(paths))
-    return {shard: _adopted(store, shard, path) for shard, path in paths.items()}
-
-
-def _adopted(store: Store, shard: int, path: Path) -> PublishedFile:
-    """Publish a shard's state anew, named as if its first round had left it."""
-    begun = AttemptId(experiment="", round=0, shard=shard, attempt=0)
-    name = layout.attempt_name("optimizer", begun, secrets.token_hex(3))
-    return store.put_new(name, [read_regular(path)])
-
-
-def _checksum(states: Mapping[int, Path]) -> str | None:
-    """Return the checksum of shards' states, of their numbers and files in order; None of none."""
-    digest = xxhash.xxh3_128()
-    for shard, path in sorted(states.items()):
-        digest.update(f"{shard} ".encode())
-        digest.update(read_regular(path))
-    return digest.hexdigest() if states else None
+        return NOTHING_HANDED_ON
+    left = _left_beside(spec, shared)
+    _check_same(spec, "states_checksum", left.checksum())
+    return left.publish(store)
 
 
 def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.ModelName] | None:
@@ -146,20 +113,10 @@ def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.Model
     return (model, parsed) if isinstance(parsed, layout.ModelName) else None
 
 
-def _states_beside(spec: Spec, shared: SharedDirectory) -> dict[int, Path]:
-    """Return the optimizer states beside the model version that a spec goes on from, by shard.
-
-    Where something differs that they depend on, such as the number of shards, all begin anew.
-    """
-    found = _version_of(spec, shared) if spec.hands_on else None
-    if found is None:
-        return {}
-    model, version = found
-    former = read_spec(model.with_name(layout.SPEC_NAME))
-    if any(getattr(former, name) != getattr(spec, name) for name in _STATES_DEPEND_ON):
-        return {}
-    names = layout.last_states(names_in(model.parent), version.version)
-    return {shard: model.with_name(name) for shard, name in names.items()}
+def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
+    """Return what is left beside the model version that a spec goes on from."""
+    found = _version_of(spec, shared) if spec.hands_on or spec.overlap else None
+    return left_behind(spec, found[0], found[1].version) if found is not None else LeftBehind()
 
 
 def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:

@@ -22,8 +22,8 @@ import xxhash
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.values import AttemptId, PublishedFile
-from downpour.cluster.manager.start_file import first_outer_state, first_states, start_of
-from downpour.cluster.manager.workspace import PreparedExperiment, Workspace
+from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
+from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
@@ -82,37 +82,51 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     warnings = oddities(spec, [len(shard) for shard in shards])
-    remarks: tuple[str, ...] = ()
-    drawn, step, model, frozen = None, None, command.model, command.frozen
-    outer, states = command.outer, {}
-    if model is None:
-        drawn = _global_model(spec, dataset)
-        if spec.init_from is not None:
-            remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
-        step = drawn.check_trains(shards)
-        warnings += drawn.without_effect()
-        for remark in (*remarks, *warnings):
-            log.warning("%s: %s", space.experiment, remark)
-        if step is not None:
-            log.info("%s: %s", space.experiment, step)
-        states = first_states(spec, space.shared, space.store)
-        if spec.rounds_before and spec.hands_on and not states:
-            remarks += (f"the shards' optimizers begin anew: {spec.init_from} left no states",)
-        model, frozen, outer = _first_model(space, drawn)
+    for warning in warnings if command.model is None else ():
+        log.warning("%s: %s", space.experiment, warning)
+    begun = _begun_before(command) or _begin(space, dataset, shards)
     return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         held_out=held_out,
-        model=model,
-        outer=outer,
-        frozen=frozen,
-        drawn=drawn,
-        step=step,
+        begun=begun,
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
-        states=states,
-        remarks=dataset.remarks + remarks,
+        remarks=dataset.remarks + begun.remarks,
+        warnings=warnings + begun.warnings,
+    )
+
+
+def _begun_before(command: Prepare) -> Beginning | None:
+    """Return what an earlier manager has begun with; None if none has."""
+    if command.model is None:
+        return None
+    return Beginning(model=command.model, frozen=command.frozen, outer=command.outer)
+
+
+def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beginning:
+    """Draw or read the network, try it, and publish what the first round begins from."""
+    spec, drawn, remarks = space.spec, _global_model(space.spec, dataset), tuple[str, ...]()
+    if spec.init_from is not None:
+        remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
+    step, warnings = drawn.check_trains(shards), drawn.without_effect()
+    handed = handed_on(spec, space.shared, space.store)
+    if spec.rounds_before and (spec.hands_on or spec.overlap) and spec.states_checksum is None:
+        remarks += (f"the shards' optimizers begin anew: {spec.init_from} left no states",)
+    for remark in (*remarks, *warnings):
+        log.warning("%s: %s", space.experiment, remark)
+    if step is not None:
+        log.info("%s: %s", space.experiment, step)
+    model, frozen, outer = _first_model(space, drawn)
+    return Beginning(
+        model=model,
+        frozen=frozen,
+        outer=outer,
+        handed_on=handed,
+        drawn=drawn,
+        step=step,
+        remarks=remarks,
         warnings=warnings,
     )
 
@@ -144,6 +158,7 @@ def task_of(
     portion: tuple[int, int] | None = None,
     share: float = 1.0,
     optimizer_state: PublishedFile | None = None,
+    step: PublishedFile | None = None,
 ) -> TaskMessage:
     """Return the message for a task that no attempt has begun, from a model version."""
     made = ready(space)
@@ -154,8 +169,9 @@ def task_of(
         model=model,
         indices=indices_of(space, attempt.shard, portion),
         optimizer_state=optimizer_state,
-        frozen=made.frozen,
+        frozen=made.begun.frozen,
         share=share,
+        step=step,
     )
 
 
@@ -210,10 +226,13 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         for shard, update in zip(command.shards, command.updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    store, model, compression = space.store, command.model, space.spec.compression
+    store, model, compression = space.store, command.model, space.spec.update_codec
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
-        arrays = fold(store, model, contributions, weights, compression=compression)
+        began = command.pushes[0].base  # as all tasks of the round
+        arrays = fold(
+            store, model, contributions, weights, compression=compression, trained_from=began
+        )
         about = decode(store.view(model), model.name).metadata  # which is true of every version
     else:
         arrays = moved(space.versions, model, moves, compression=compression)
@@ -251,7 +270,7 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
     """Evaluate a model version on the test examples, or on those set apart for validation."""
     if space.global_model is None:
         space.global_model = _global_model(space.spec, ready(space).dataset)
-        if (frozen := ready(space).frozen) is not None:
+        if (frozen := ready(space).begun.frozen) is not None:
             space.global_model.load_frozen(_tensors(space.store, frozen))
     held_out = ready(space).held_out if command.part == "validation" else None
     return space.global_model.evaluate(_tensors(space.store, command.model), held_out)
@@ -265,7 +284,7 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
     """
     if command.best is not None:
         _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
-    frozen = ready(space).frozen
+    frozen = ready(space).begun.frozen
     if frozen is not None and _tensors(space.store, frozen):
         _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(command.model)])
     return _put_result(space.store, layout.FINAL_NAME, _whole(space, command.model))
@@ -273,7 +292,7 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
 
 def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
     """Return the content of a file with a model version, what was frozen, and all tied names."""
-    frozen = ready(space).frozen
+    frozen = ready(space).begun.frozen
     if frozen is None:
         return [space.store.read(model)]
     apart = decode(space.store.read(frozen), frozen.name)

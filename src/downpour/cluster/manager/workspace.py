@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from filelock import BaseFileLock
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
+from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import Versions
@@ -38,27 +39,37 @@ _SPEC_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedExperiment:
-    """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
+class Beginning:
+    """What an experiment begins with, or goes on with after a restart.
 
-    `frozen` holds the parameters that are never trained, None if all are. The shards' optimizers
-    begin with `states`, by shard, where they go on with those of an earlier experiment. `step` is
-    what a training step costs on this machine, None if it was not tried. `remarks` say what is
-    unusual, and `warnings` what its user should know before it is trained.
+    `model` is a version, the first one or the newest. `outer` is the state of its outer optimizer,
+    if it has one, and `frozen` the file of the parameters that are never trained, if there are
+    some. The shards go on with what an earlier experiment has `handed_on`. `drawn` is the network
+    and `step` what a training step costs on this machine, if they were tried here. `remarks` say
+    what is unusual, and `warnings` what its user should know before it is trained.
     """
+
+    model: PublishedFile
+    frozen: PublishedFile | None = None
+    outer: PublishedFile | None = None
+    handed_on: HandedOn = NOTHING_HANDED_ON
+    drawn: GlobalModel | None = None
+    step: StepCost | None = None
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedExperiment:
+    """What `prepare` makes; remarks and warnings are those of the data, the shards and `begun`."""
 
     dataset_key: str
     dataset: Data
     shards: tuple[IndexArray, ...]
     held_out: IndexArray
-    model: PublishedFile
-    outer: PublishedFile | None
-    frozen: PublishedFile | None
-    drawn: GlobalModel | None
-    step: StepCost | None
+    begun: Beginning
     prepare_seconds: float
     split_seconds: float
-    states: Mapping[int, PublishedFile] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -220,7 +231,7 @@ def reopen_workspace(
 
 def _check_files(experiment: Experiment, names: set[str]) -> None:
     """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
-    states = experiment.optimizer_states.values()
+    states = experiment.handed_on_at_the_end()
     singles = (experiment.frozen, experiment.outer, experiment.kept_best)
     kept = [file for file in singles if file is not None]
     needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *kept)

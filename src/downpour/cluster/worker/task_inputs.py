@@ -16,11 +16,14 @@ from downpour.base.values import PublishedFile
 from downpour.core.spec import Spec
 from downpour.files.store import (
     WHOLE,
+    Array,
+    ParameterFile,
     SharedDirectory,
     Start,
     Store,
     Work,
     decode,
+    moved_by,
     optimizer_part,
     unsent_part,
 )
@@ -92,7 +95,7 @@ def begin(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
 
 def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
     loaded.task.look_again(task.id.round)
-    load_parameters(loaded.model, tensors_of(loaded.store, task.model))
+    load_parameters(loaded.model, _begun_from(loaded.store, task)[1])
     return ShardTraining(
         loaded.task,
         loaded.model,
@@ -117,19 +120,28 @@ def work_of(loaded: LoadedExperiment, task: TaskMessage, training: ShardTraining
         samples=training.samples,
         steps=training.steps_done,
         loss=training.mean_loss,
-        start=start_of(loaded, task) if spec.compression != WHOLE else None,
+        start=start_of(loaded, task) if spec.update_codec != WHOLE else None,
     )
 
 
 def start_of(loaded: LoadedExperiment, task: TaskMessage) -> Start:
     """Read once more what the task began with: so training need not hold it, nor snapshots."""
-    model = decode(loaded.store.read(task.model), task.model.name)
+    model, tensors = _begun_from(loaded.store, task)
     return Start(
         model=model,
         file=task.model,
-        compression=loaded.spec.compression,
+        tensors=tensors,
+        compression=loaded.spec.update_codec,
         unsent=unsent_part(_handed_on(loaded, task), model.tensors),
     )
+
+
+def _begun_from(store: Store, task: TaskMessage) -> tuple[ParameterFile, Mapping[str, Array]]:
+    """Return a task's model, and the parameters and buffers that it begins from."""
+    model = decode(store.read(task.model), task.model.name)
+    if task.step is None:
+        return model, model.tensors
+    return model, moved_by(model, decode(store.read(task.step), task.step.name))
 
 
 def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:

@@ -32,7 +32,8 @@ class Mode:
     the slowest one by this many rounds; None: by any number. `weight` is what an update is
     multiplied by. Usually that is its step, from the version that it began from; a mode that
     `mixes` moves the newest version towards the update's parameters instead. Where it is `elastic`
-    too, the shard goes on from its own parameters, moved as far towards that version.
+    too, the shard goes on from its own parameters, moved as far towards that version. One that
+    `overlaps` has a shard go on from its own update before that is part of a version.
     """
 
     together: int | None
@@ -42,6 +43,7 @@ class Mode:
     weight: Weight = unweighted
     mixes: bool = False
     elastic: bool = False
+    overlaps: bool = False
 
 
 Options = Mapping[str, Option]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from downpour.base.errors import SpecError
 from downpour.core import families
@@ -14,6 +15,9 @@ MODES: Mapping[str, ModeKind] = families.MODES
 APART = ("handoff", "wait", "dylu")
 """The policies of modes whose shards are apart: they neither close rounds nor cut them."""
 
+OVERLAPPING = ("handoff", "wait")
+"""The policies of rounds that overlap: every shard trains all of its steps in each."""
+
 
 def mode_of(spec: ResolvedSpec) -> Mode:
     """Return the mode that a spec names, with the spec's options.
@@ -22,7 +26,8 @@ def mode_of(spec: ResolvedSpec) -> Mode:
         SpecError: an option is out of its range.
     """
     kind = MODES[spec.mode]
-    return kind.make({**kind.options, **spec.mode_options}, spec.shards)
+    mode = kind.make({**kind.options, **spec.mode_options}, spec.shards)
+    return replace(mode, ahead=spec.overlap, overlaps=True) if spec.overlap else mode
 
 
 def check_mode(spec: Spec) -> None:
@@ -37,6 +42,8 @@ def check_mode(spec: Spec) -> None:
             known = ", ".join(kind.options) or "none"
             accepted = f"mode '{spec.mode}' has no such option; it has: {known}"
             raise SpecError(f"mode_options.{name}", value, accepted)
+    if spec.overlap:
+        _check_overlap(spec)
     if spec.in_step:
         return
     usual = kind.make(kind.options, 2)
@@ -51,3 +58,16 @@ def check_mode(spec: Spec) -> None:
         raise SpecError("policy", spec.policy, f"{in_step} mend: handoff, wait or dylu")
     if spec.stop_after is not None:
         raise SpecError("stop_after", spec.stop_after, f"{in_step} end with; mode 'sync' has")
+
+
+def _check_overlap(spec: Spec) -> None:
+    """Refuse what would end a round early, or train less of it: the next one has begun by then."""
+    if spec.mode != "sync":
+        accepted = f"mode '{spec.mode}' has its own way not to wait: 0, or mode 'sync'"
+        raise SpecError("overlap", spec.overlap, accepted)
+    if spec.policy not in OVERLAPPING:
+        accepted = f"policy '{spec.policy}' mends one round at a time: 0, or handoff or wait"
+        raise SpecError("overlap", spec.overlap, accepted)
+    if spec.stop_after is not None:
+        accepted = "the next round has begun when stop_after is decided: 0, or no stop_after"
+        raise SpecError("overlap", spec.overlap, accepted)

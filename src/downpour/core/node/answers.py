@@ -33,7 +33,7 @@ class Answers:
         model: PublishedFile,
         outer: PublishedFile | None,
         frozen: PublishedFile | None,
-        states: Mapping[int, PublishedFile],
+        handed_on: on.HandedOn = on.NOTHING_HANDED_ON,
     ) -> None:
         """An experiment can begin, or go on."""
         self._post(
@@ -45,7 +45,7 @@ class Answers:
                 model=model,
                 frozen=frozen,
                 outer=outer,
-                states=tuple(sorted(states.items())),
+                handed_on=handed_on,
             )
         )
 

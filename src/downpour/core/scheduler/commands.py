@@ -169,12 +169,12 @@ class Discard:
 class Conclude:
     """Remove the files that an experiment needed only to go on; it has ended.
 
-    `states` stay: those of the shards' optimizers, for an experiment that goes on with this one.
+    What is `kept` stays: with that, the shards of an experiment begin that goes on with this one.
     """
 
     experiment: str
     ending: Ending
-    states: tuple[PublishedFile, ...] = ()
+    kept: tuple[PublishedFile, ...] = ()
 
 
 Command = (

@@ -137,12 +137,14 @@ def _asked(
     reason: str,
 ) -> facts.Assigned:
     """Return all that a worker needs for an attempt."""
+    optimizer_state, step = experiment.handed_on(current, attempt.shard)
     return facts.Assigned(
         cause=state.cause,
         worker=worker,
         attempt=attempt,
         model=current.tasks[attempt.shard].base or experiment.model,
-        optimizer_state=experiment.optimizer_states.get(attempt.shard),
+        optimizer_state=optimizer_state,
+        step=step,
         reason=reason,
         snapshot=current.tasks[attempt.shard].snapshot,
         portion=_portion(current, attempt.shard),

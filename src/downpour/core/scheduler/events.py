@@ -44,13 +44,29 @@ class ExperimentCancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOn:
+    """With what the shards of an experiment go on that follows on another one; files of its own.
+
+    `states` are those of the shards' optimizers, by shard. Where rounds overlap, `steps` are the
+    shards' last updates, and `former` is the version before the one that it begins from.
+    """
+
+    states: tuple[tuple[int, PublishedFile], ...] = ()
+    steps: tuple[tuple[int, PublishedFile], ...] = ()
+    former: PublishedFile | None = None
+
+
+NOTHING_HANDED_ON = HandedOn()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """The dataset is prepared and cut into shards, and the first model version is published.
 
     `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
     parameters that are never trained, where there are some; models and updates have the others.
-    `outer` is the first state of the outer optimizer, where the spec has one. The shards'
-    optimizers begin with `states`, by shard, where they go on with those of an earlier experiment.
+    `outer` is the first state of the outer optimizer, where the spec has one. The shards go on with
+    what an earlier experiment has `handed_on`, if this one goes on with that.
     """
 
     at_seconds: float
@@ -60,7 +76,7 @@ class Prepared:
     model: PublishedFile
     frozen: PublishedFile | None = None
     outer: PublishedFile | None = None
-    states: tuple[tuple[int, PublishedFile], ...] = ()
+    handed_on: HandedOn = NOTHING_HANDED_ON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,22 +29,22 @@ versions would pile up wherever an evaluation takes longer than a round."""
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `rounds` are those that have begun and are not over, oldest first: in step there is one at most.
-    `rounds_begun` counts them and those before.
-    Tasks that have `arrived` have an update that is part of no model version yet; each is kept with
-    the time of that, in its order. Those of
-    `applying` are being made into the next one, which comes after `version`, made at
-    `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are never
-    trained. `models` are the versions not yet discarded, oldest first; `outer` is the state of the
-    outer optimizer that belongs to the newest, if there is one. `optimizer_states` are the states
-    with which shards continue, by shard, and `own` their parameters, if the mode has them keep
-    their own; `evaluating` are the versions being evaluated, by round. `best` is
-    the best version evaluated so far, if the spec compares them. Where training examples are set
-    apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
-    result is outstanding. It is not `ready` while a restarted manager prepares what it needs to go
-    on. `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
-    attempt took beside training in the last round. A worker that takes no longer than
-    `startup_limit_seconds` to start is none that stalls.
+    `rounds` are those that have begun and are not over, oldest first: in step there is one at most,
+    or two that overlap. `rounds_begun` counts them and those before. Tasks that have `arrived` have
+    an update that is part of no model version yet; each is kept with the time of that, in its
+    order. Those of `applying` are being made into the next one, which comes after `version`, made
+    at `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are
+    never trained. `models` are the versions not yet discarded, oldest first; `outer` is the state
+    of the outer optimizer that belongs to the newest, if there is one. `evaluating` are the
+    versions being evaluated, by round. `best` is the best version evaluated so far, if the spec
+    compares them. Where training examples are set apart for validation, the model is `tested` once,
+    at the end. While it is `publishing`, only the result is outstanding. It is not `ready` while a
+    restarted manager prepares what it needs to go on. `progress_timeout` says how long an attempt
+    may make no step. `overhead_seconds` is what an attempt took beside training in the last round.
+    A worker that takes no longer than `startup_limit_seconds` to start is none that stalls.
+
+    Shards go on with their `optimizer_states`, by shard; where rounds overlap, with `steps`, their
+    last updates that were applied; and where they have parameters of their own, with `own`.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -66,6 +66,7 @@ class Experiment:
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
         self.optimizer_states: dict[int, PublishedFile] = {}
+        self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
         self.publishing = False
@@ -129,7 +130,12 @@ class Experiment:
         ahead = self.mode.ahead
         near = ahead is None or len(self.rounds) <= ahead
         left = self.rounds_done + len(self.rounds) < self.spec.rounds
-        return near and left and self.rounds[-1].applied > 0
+        newest = self.rounds[-1]
+        return near and left and (newest.published if self.mode.overlaps else newest.applied) > 0
+
+    def _lets_on(self, task: ShardTask) -> bool:
+        """Whether a task is so far that its shard may begin the next one."""
+        return task.is_over or (self.mode.overlaps and task.update is not None)
 
     @property
     def may_publish(self) -> bool:
@@ -179,7 +185,7 @@ class Experiment:
     def start_round(self) -> None:
         """Begin the next round, in which a shard waits for its task of the round before."""
         former = self.rounds[-1].tasks if self.rounds else []
-        held_back = [task.shard for task in former if not task.is_over]
+        held_back = [task.shard for task in former if not self._lets_on(task)]
         number = self.rounds_done + len(self.rounds)
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
         self.rounds_begun = number + 1
@@ -195,19 +201,56 @@ class Experiment:
         if task.base is None:
             if share < 1:
                 task.shorten(share)
-            task.base, task.base_version = self.own.get(shard, self.model), self.version
+            version = self._begins_from(current)
+            model = self.models[version - self.version - 1]
+            task.base, task.base_version = self.own.get(shard, model), version
         return current.assign(shard, worker, at_seconds)
+
+    def _begins_from(self, current: Round) -> int:
+        """Return the version from which the tasks of a round begin that are assigned now."""
+        # By its number and not by what is there: the bytes must not depend on when it is assigned.
+        if not self.mode.overlaps:
+            return self.version
+        # Only where an experiment goes on with another one, its first round follows on another.
+        return current.number - 1 if current.number or self.steps else 0
+
+    def handed_on(self, current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
+        """Return with what a shard's task goes on: the optimizer's state, and the last update.
+
+        The latter is None unless the mode overlaps.
+        """
+        former = self.round_of(current.number - 1) if self.mode.overlaps else None
+        update = former.tasks[shard].update if former is not None else None
+        if update is not None:
+            return update.optimizer_state, update.file
+        return self.optimizer_states.get(shard), self.steps.get(shard)
 
     def arrive(self, attempt: AttemptId, at_seconds: float) -> None:
         """Note that the update of a task waits to become part of a model version."""
         self.arrived[TaskKey(attempt.round, attempt.shard)] = at_seconds
+        if not self.mode.overlaps:
+            return
+        following = self.round_of(attempt.round + 1)
+        if following is not None and attempt.shard in following.held_back:
+            following.release(attempt.shard)
+        self.start_rounds()
 
     def leave(self, key: TaskKey) -> None:
         """Note that an update does not wait any more, because it cannot be used."""
         del self.arrived[key]
+        following = self.round_of(key.round + 1) if self.mode.overlaps else None
+        if following is not None:
+            following.hold_back(key.shard)
+
+    def of_oldest_round(self) -> tuple[TaskKey, ...]:
+        """Return the tasks of the oldest round whose updates have arrived, in order."""
+        return tuple(sorted(key for key in self.arrived if key.round == self.rounds_done))
 
     def due(self, now_seconds: float) -> tuple[TaskKey, ...]:
         """Return the tasks whose updates are to become the next version now, in order."""
+        if self.mode.overlaps:
+            is_complete = self.round is not None and self.round.complete
+            return self.of_oldest_round() if is_complete else ()
         if any(current.outstanding for current in self.rounds) and not self._suffices(now_seconds):
             return ()
         together = self.mode.together if self.mode.grace_seconds is None else None
@@ -253,15 +296,16 @@ class Experiment:
         while self.rounds and self.rounds[0].is_over:
             over.append(self._close_round(model))
         snapshots = (t.snapshot.file for each in over for t in each.tasks if t.snapshot is not None)
-        former = (*filter(None, replaced), *filter(None, left), *filter(None, (self.outer,)))
+        former = filter(None, (*spent, *replaced, *left, self.outer))
         self.outer = outer
-        return over, (*spent, *snapshots, *former, *self._spent_models())
+        return over, (*former, *snapshots, *self._spent_models())
 
-    def _apply(self, key: TaskKey) -> tuple[PublishedFile, PublishedFile | None]:
+    def _apply(self, key: TaskKey) -> tuple[PublishedFile | None, PublishedFile | None]:
         """Make an update part of the version, and offer its shard again.
 
         Returns:
-            The update's file, and that of the optimizer's state which it replaces.
+            Two files that are spent: the update, or where rounds overlap, the shard's one before
+            it; and the optimizer's state which it replaces.
         """
         current, following = self.round_of(key.round), self.round_of(key.round + 1)
         update = current.apply(key.shard) if current is not None else None
@@ -271,6 +315,10 @@ class Experiment:
         replaced = self.optimizer_states.pop(key.shard, None)
         if update.optimizer_state is not None:
             self.optimizer_states[key.shard] = update.optimizer_state
+        if self.mode.overlaps:
+            former = self.steps.get(key.shard)
+            self.steps[key.shard] = update.file
+            return former, replaced
         if following is not None:
             following.release(key.shard)
         return update.file, replaced
@@ -309,7 +357,7 @@ class Experiment:
     def close(self) -> tuple[PublishedFile, ...]:
         """End the current round and the evaluations; returns the files that only they needed.
 
-        The states of the shards' optimizers stay, for an experiment that goes on with this one.
+        What the shards would go on with stays, for an experiment that goes on with this one.
         """
         files = self._files_in_flight()
         self.rounds, self.arrived, self.applying = [], {}, ()
@@ -321,8 +369,11 @@ class Experiment:
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to go on."""
         outer = (self.outer,) if self.outer is not None else ()
-        states = self.optimizer_states.values()
-        return (*self._files_in_flight(), *states, *self.models, *outer)
+        return (*self._files_in_flight(), *self.handed_on_at_the_end(), *self.models, *outer)
+
+    def handed_on_at_the_end(self) -> tuple[PublishedFile, ...]:
+        """Return what stays of an experiment that has ended, beside its models."""
+        return (*self.optimizer_states.values(), *self.steps.values())
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
         files = (file for task in self.open_tasks() for file in task.files())
@@ -353,7 +404,7 @@ class Experiment:
         state = self.optimizer_states.get(shard)
         tasks = (current.tasks[shard] for current in self.rounds)
         updates = (task.update for task in tasks if task.update and not task.is_over)
-        needed = (state, *chain.from_iterable(map(files_of, updates)))
+        needed = (state, self.steps.get(shard), *chain.from_iterable(map(files_of, updates)))
         return any(each is not None and each.name == file.name for each in needed)
 
     def _wants_evaluation(self, round_number: int) -> bool:
@@ -380,8 +431,9 @@ class Experiment:
         # Once there is a result, the best version is published beside it under its own name.
         if self.kept_best is not None and self.result is None:
             needed.add(self.kept_best.name)
-        kept = self.spec.keep_models
-        # `keep_models` is at least 1, so this is never the whole list.
+        # At least 1, so this is never the whole list. Where rounds overlap, the next ones begin
+        # from the version before the newest, and so does an experiment that goes on with this one.
+        kept = max(self.spec.keep_models, 1 + self.mode.overlaps)
         older, newest = self.models[:-kept], self.models[-kept:]
         self.models = [file for file in older if file.name in needed] + newest
         return tuple(file for file in older if file.name not in needed)

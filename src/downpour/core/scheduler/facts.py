@@ -33,8 +33,9 @@ class Assigned(AttemptFact):
     """A worker is to train a shard, from its snapshot on if there is one.
 
     `portion` is the range of its samples (first, last + 1), if the round was cut anew; `share` how
-    much of the task's steps it trains. `forecast` is of the seconds until its update; None if
-    nothing is known.
+    much of the task's steps it trains. Where rounds overlap, it begins from the model moved by
+    `step`, the shard's last update. `forecast` is of the seconds until its update; None if nothing
+    is known.
     """
 
     model: PublishedFile
@@ -43,6 +44,7 @@ class Assigned(AttemptFact):
     snapshot: Snapshot | None = None
     portion: tuple[int, int] | None = None
     share: float = 1.0
+    step: PublishedFile | None = None
     forecast: Forecast | None = None
 
 

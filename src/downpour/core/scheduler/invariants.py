@@ -84,7 +84,8 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     begun, ahead = len(experiment.evaluating) + len(experiment.rounds), experiment.mode.ahead
     if ahead is not None and begun > EVALUATIONS_AHEAD + 1 + ahead:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
-    kept = experiment.spec.keep_models + len(experiment.evaluating)
+    kept = max(experiment.spec.keep_models, 1 + experiment.mode.overlaps)
+    kept += len(experiment.evaluating)
     kept += experiment.kept_best is not None and experiment.result is None
     kept += len({file.name for file in experiment.bases()})
     if len(experiment.models) > kept:
@@ -133,6 +134,9 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} does not know whether a task is pending"
     former = experiment.round_of(current.number - 1)
     waits = {task.shard for task in former.tasks if not task.is_over} if former else set()
+    if experiment.mode.overlaps and former is not None:
+        # A task whose update was refused may have let its shard on before that.
+        waits = {shard for shard in waits & set(pending) if former.tasks[shard].update is None}
     if current.held_back != waits:
         yield f"{who} holds the shards {current.held_back} back, and not {waits}"
 

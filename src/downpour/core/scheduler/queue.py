@@ -132,6 +132,6 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
-    states = tuple(experiment.optimizer_states.values())
-    state.do(do.Conclude(experiment=experiment.name, ending=ending, states=states))
+    kept = experiment.handed_on_at_the_end()
+    state.do(do.Conclude(experiment=experiment.name, ending=ending, kept=kept))
     activate_next(state)

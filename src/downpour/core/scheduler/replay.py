@@ -106,6 +106,8 @@ def checkpoint(
     # moment without tasks; and `replay` needs all that the journal has.
     if experiment is None or experiment.round is None or not experiment.spec.in_step:
         return None
+    if experiment.mode.overlaps:
+        return None
     assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
         # The round had begun before, so a checkpoint would forget its assignments and updates. The
@@ -170,6 +172,7 @@ class DurableExperiment:
     models: tuple[PublishedFile, ...]
     outer: PublishedFile | None
     optimizer_states: tuple[tuple[int, PublishedFile], ...]
+    steps: tuple[tuple[int, PublishedFile], ...]
     own: tuple[tuple[int, PublishedFile], ...]
     evaluating: tuple[int, ...]
     last_evaluation: Evaluation | None
@@ -293,6 +296,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         models=tuple(experiment.models),
         outer=experiment.outer,
         optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
+        steps=tuple(sorted(experiment.steps.items())),
         own=tuple(sorted(experiment.own.items())),
         evaluating=tuple(sorted(experiment.evaluating)),
         last_evaluation=experiment.last_evaluation,

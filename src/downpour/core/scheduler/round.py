@@ -109,6 +109,12 @@ class Round:
         task = self.tasks[attempt.shard]
         return task if 0 <= attempt.attempt < task.attempts else None
 
+    def hold_back(self, shard: int) -> None:
+        """Do not offer a shard any more; one that has an update is left as it is."""
+        if self.tasks[shard].life.state is TaskState.PENDING:
+            self._no_longer_pending(shard)
+            self.held_back.add(shard)
+
     def release(self, shard: int) -> None:
         """Offer a shard that was held back."""
         self.held_back.remove(shard)
@@ -269,5 +275,7 @@ class Round:
         self._failed_on[worker] += 1
 
     def _no_longer_pending(self, shard: int) -> None:
-        if self._waiting.pop(shard, None) is None:
+        if shard in self.held_back:
+            self.held_back.remove(shard)
+        elif self._waiting.pop(shard, None) is None:
             del self._pending[bisect_left(self._pending, -shard, key=neg)]

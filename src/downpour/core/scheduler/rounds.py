@@ -39,9 +39,11 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
     experiment.dataset = event.dataset
     experiment.frozen = event.frozen
     experiment.shard_samples = event.shard_samples
-    experiment.models.append(event.model)
+    handed_on = event.handed_on
+    experiment.models += filter(None, (handed_on.former, event.model))
     experiment.outer = event.outer
-    experiment.optimizer_states = dict(event.states)
+    experiment.optimizer_states = dict(handed_on.states)
+    experiment.steps = dict(handed_on.steps)
     experiment.start_rounds()
 
 
@@ -75,7 +77,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     if state.replaying:
         # What was decided, and not what would be: updates that came meanwhile are in no version.
         named = tuple(TaskKey(*part) for part in event.parts)
-        experiment.applying = named or tuple(sorted(experiment.arrived))
+        experiment.applying = named or experiment.of_oldest_round()
     if not experiment.applying:
         return
     experiment.version_at_seconds = state.now_seconds
@@ -124,6 +126,7 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
     worker, attempt, update = task.worker, task.attempt, task.update
     if worker is None or attempt is None or update is None:
         return
+    _take_back_next(state, context)
     updates.refuse(state, context.experiment, context.round, task.shard, reason)
     state.note(
         facts.GivenUp(
@@ -136,6 +139,19 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
     )
     state.discard(context.experiment.name, files_of(update))
     updates.fail_if_hopeless(state, context, reason)
+
+
+def _take_back_next(state: SchedulerState, context: TaskContext) -> None:
+    """Withdraw a shard's next task where that began from an update which cannot be used."""
+    experiment, shard = context.experiment, context.task.shard
+    following = experiment.round_of(context.round.number + 1) if experiment.mode.overlaps else None
+    held = following.tasks[shard].held_by if following is not None else {}
+    for name, attempt in list(held.items()):
+        reason = "the update that it began from cannot be used"
+        worker = state.workers.get(name)
+        if worker is not None:
+            state.cancel(worker, reason)
+        updates.give_up(state, name, attempt, FailureKind.WITHDRAWN, reason)
 
 
 def evaluated(state: SchedulerState, event: on.Evaluated) -> None:

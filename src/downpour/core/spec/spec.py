@@ -112,6 +112,11 @@ class Spec(SpecFields):
         return self.optimizer_state == "keep" or self.keeps_error
 
     @property
+    def update_codec(self) -> str:
+        """The codec of updates; a shard that overlaps goes on from the difference that it made."""
+        return "float32" if self.overlap and self.compression == "none" else self.compression
+
+    @property
     def keeps_error(self) -> bool:
         """Whether a shard keeps what its codec has not sent, for its next task."""
         return self.compression != "none" and CODECS[self.compression].feedback is not None

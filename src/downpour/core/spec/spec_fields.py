@@ -143,6 +143,13 @@ class SpecFields(Fields):
         description="Meetings an epoch, each the end of a round in which every shard trains its "
         "next part of the epoch; auto: as many as there are shards",
     )
+    overlap: int = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="1: shards train their next part while a round is averaged; what the others "
+        "learned counts one round later",
+    )
     rounds_before: int = Field(
         default=0,
         ge=0,

@@ -2,7 +2,8 @@
 
 That is all that its bytes follow from, beside spec, examples and code. In an asynchronous mode a
 version's line names its tasks and how stale each was, and so the version that it began from. In
-step a version is made of the updates of its round, all of which began from the version before.
+step a version is made of the updates of its round, all of which began from the version before, or
+where rounds overlap, from the one before that.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _Fold:
     def _version(self, line: AggregatedLine) -> MadeVersion:
         in_step = tuple(key for key in sorted(self.updates) if key[0] == line.round)
         parts = line.parts or in_step
-        staleness = line.staleness or (0,) * len(parts)
+        staleness = line.staleness or (self._delay(line.version - 1),) * len(parts)
         if len(parts) != len(staleness):
             raise FileCorrupt("record", f"does not say from what version {line.version} was made")
         tasks = zip(parts, staleness, strict=True)
@@ -180,9 +181,16 @@ class _Fold:
             tasks=tuple(self._task(line.version - 1, key, stale) for key, stale in tasks),
         )
 
+    def _delay(self, version: int) -> int:
+        """Return how stale updates in step are, from which the next version is made."""
+        fields = self.submitted.spec if self.submitted is not None else {}
+        # The first round begins from the version before only if it follows on another experiment's.
+        follows = version > 0 or fields.get("states_checksum") is not None
+        return int(fields.get("overlap", 0)) if follows else 0
+
     def _task(self, version: int, key: tuple[int, int], staleness: int) -> TrainedTask:
         number, shard = key
-        if key not in self.updates or staleness > version:
+        if key not in self.updates or staleness > version + self._delay(version):
             raise FileCorrupt("record", f"does not say who trained round {number} shard {shard}")
         update, numeric_class = self.updates[key]
         cut = self.portions.get(number)

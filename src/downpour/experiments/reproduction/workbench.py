@@ -13,7 +13,7 @@ from pathlib import Path
 
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.workspace import Workspace
+from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.cluster.worker.control import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.modes import mode_of
@@ -79,6 +79,7 @@ class Workbench:
         self._models: dict[int, PublishedFile] = {}
         self._outer: PublishedFile | None = None
         self._states: dict[int, PublishedFile] = {}
+        self._steps: dict[int, PublishedFile] = {}
         self._own: dict[int, PublishedFile] = {}
 
     def close(self) -> None:
@@ -96,10 +97,16 @@ class Workbench:
         command = Prepare(
             experiment=self._space.experiment, spec=self._spec, dataset=dataset or None
         )
-        made = work.prepare(self._space, data_dir, command)
-        self._space.prepared, self._space.global_model = made, made.drawn
-        self._models[0], self._outer, self._states = made.model, made.outer, {**made.states}
-        return made.model
+        begun = self._prepare(work.prepare(self._space, data_dir, command))
+        self._models[0], self._outer = begun.model, begun.outer
+        self._states, self._steps = dict(begun.handed_on.states), dict(begun.handed_on.steps)
+        if begun.handed_on.former is not None:
+            self._models[-1] = begun.handed_on.former
+        return begun.model
+
+    def _prepare(self, made: PreparedExperiment) -> Beginning:
+        self._space.prepared, self._space.global_model = made, made.begun.drawn
+        return made.begun
 
     def train(self, task: TrainedTask, on_share: OnShare) -> Update:
         """Train a task from the version that it began from.
@@ -117,6 +124,7 @@ class Workbench:
             portion=task.portion,
             share=task.share,
             optimizer_state=self._states.get(task.shard),
+            step=self._steps.get(task.shard),
         )
         return self._worker.run(message, _Watched(attempt, on_share=on_share))
 
@@ -152,7 +160,8 @@ class Workbench:
         )
         made = work.aggregate(self._space, command)
         shards = [task.shard for task in version.tasks]
-        spent = [update.file for update in updates]
+        files = [update.file for update in updates]
+        spent = _replaced(self._steps, shards, files) if self._spec.overlap else files
         spent += _replaced(self._own, shards, made.own or [None] * len(shards))
         spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
         spent += [outer] if outer is not None else []

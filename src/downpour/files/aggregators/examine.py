@@ -34,6 +34,7 @@ def examine(
     *,
     known: Mapping[int, str],
     compression: str = WHOLE,
+    trained_from: PublishedFile | None = None,
 ) -> dict[int, str]:
     """Return the reason against each contribution that cannot be aggregated, by shard.
 
@@ -43,13 +44,14 @@ def examine(
         contributions: All of the round.
         known: Shards whose reason is known already; their files are not read.
         compression: That of the updates.
+        trained_from: The version that compressed ones say they began from; absent: the base.
 
     Raises:
         StoreError: the base cannot be read.
     """
     reasons = dict(known)
     model = decode(store.read(base), base.name)
-    form = UpdateFormat.of(model, base, compression)
+    form = UpdateFormat.of(model, trained_from or base, compression)
     for contribution in sorted(contributions, key=lambda contribution: contribution.shard):
         shard, name = contribution.shard, contribution.file.name
         if shard in known:

@@ -40,6 +40,7 @@ def fold(
     weights: Sequence[float],
     *,
     compression: str = WHOLE,
+    trained_from: PublishedFile | None = None,
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Return the weighted mean of the contributions' parameters.
@@ -54,7 +55,8 @@ def fold(
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
-        compression: That of all updates; a compressed one says how far it moved from the base.
+        compression: That of all updates; a compressed one says how far it moved.
+        trained_from: The version that compressed ones say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
 
     Raises:
@@ -64,13 +66,18 @@ def fold(
         StoreError: the base cannot be read.
     """
     parts, divisor = _in_shard_order(contributions, weights)
-    threads = threads or _worthwhile_threads(contributions)
+    threads, began = threads or _worthwhile_threads(contributions), trained_from or base
     for _ in range(2):  # a file that changed during the pass may be valid when it is read again
-        outcome = _sum_once(store, base, parts, divisor, threads, compression)
+        outcome = _sum_once(store, base, parts, divisor, threads, compression, began)
         if outcome.tensors is not None:
             return outcome.tensors
         reasons = examine(
-            store, base, contributions, known=outcome.refused, compression=compression
+            store,
+            base,
+            contributions,
+            known=outcome.refused,
+            compression=compression,
+            trained_from=began,
         )
         if reasons:
             raise UpdatesRefused(reasons)
@@ -131,10 +138,11 @@ def _sum_once(
     divisor: float,
     threads: int,
     compression: str,
+    trained_from: PublishedFile,
 ) -> _Outcome:
     """Open, sum and verify all files once, a group at a time; stop at the first that goes wrong."""
     model = decode(store.view(base), base.name)
-    form = UpdateFormat.of(model, base, compression)
+    form = UpdateFormat.of(model, trained_from, compression)
     total = RunningSum(form, _source(model), divisor=divisor, threads=threads)
     for start in range(0, len(parts), summing.FILES_AT_ONCE):
         group = parts[start : start + summing.FILES_AT_ONCE]

@@ -27,6 +27,7 @@ from downpour.files.store.update_format import (
     compress,
     decompressed,
     model_metadata,
+    moved_by,
 )
 from downpour.files.store.updates import (
     Start,
@@ -64,6 +65,7 @@ __all__ = [
     "UpdateFormat",
     "compress",
     "decompressed",
+    "moved_by",
     "model_metadata",
     "Start",
     "Work",

@@ -165,16 +165,22 @@ def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | Non
     return None
 
 
-def last_states(names: Iterable[str], version: int) -> dict[int, str]:
-    """Return each shard's optimizer state in the folder of an experiment that has ended.
+def last_of_shards(kind: AttemptKind, names: Iterable[str], version: int) -> dict[int, str]:
+    """Return each shard's last file of a kind in the folder of an experiment that has ended.
 
     Those that belong to its last model version stay. Files of that version's own round, or of a
     second attempt, lie there only if they could not be removed.
     """
     parsed = (each for name in names if isinstance(each := parse_name(name), AttemptName))
-    # The states with which an experiment begins have the names of its first round.
-    counted = (s for s in parsed if s.kind == "optimizer" and s.round < max(version, 1))
+    # The files with which an experiment begins have the names of its first round.
+    counted = (one for one in parsed if one.kind == kind and one.round < max(version, 1))
     return {one.shard: str(one) for one in sorted(counted, key=attrgetter("round"))}
+
+
+def version_among(names: Iterable[str], version: int) -> str | None:
+    """Return the name of a model version among names of files; None if it is not there."""
+    parsed = (each for name in names if isinstance(each := parse_name(name), ModelName))
+    return next((str(one) for one in parsed if one.version == version), None)
 
 
 def published_updates(

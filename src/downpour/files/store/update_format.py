@@ -205,6 +205,21 @@ def decompressed(file: ParameterFile) -> Iterator[tuple[str, Array]]:
             yield name, difference
 
 
+def moved_by(model: Parameters, update: ParameterFile) -> dict[str, Array]:
+    """Return the parameters and buffers that a model and a compressed update lead to.
+
+    Trained ones are x0 - d with the update's difference d, in the model's dtype; all else is the
+    update's.
+    """
+    differences = dict(decompressed(update))
+    return {
+        name: (model.tensors[name] - differences[name]).astype(model.tensors[name].dtype)
+        if name in differences
+        else held
+        for name, held in update.tensors.items()
+    }
+
+
 def _exact(entry: TensorEntry) -> np.dtype[Any]:
     return np.promote_types(entry.dtype, np.float32)
 

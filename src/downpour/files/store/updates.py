@@ -47,10 +47,14 @@ _MEMORY = CODECS["int8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a task began with: a model's file, and what the shard's task before left unsent."""
+    """What a task began with: `tensors`, and what the shard's task before left unsent.
+
+    The tensors are the model's, or where rounds overlap, the model's moved by the shard's update.
+    """
 
     model: ParameterFile
     file: PublishedFile
+    tensors: Mapping[str, Array]
     compression: str
     unsent: Mapping[str, Array]
 
@@ -123,7 +127,7 @@ def _compressed(
     if start is None:
         return None, work.parameters, {}
     form = UpdateFormat.of(start.model, start.file, start.compression)
-    tensors, unsent = compress(form, start.model.tensors, work.parameters, start.unsent)
+    tensors, unsent = compress(form, start.tensors, work.parameters, start.unsent)
     return form, tensors, {_UNSENT + name: _MEMORY.encode(left) for name, left in unsent.items()}
 
 

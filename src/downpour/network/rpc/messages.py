@@ -51,7 +51,8 @@ class TaskMessage:
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
     the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before;
     `frozen` holds the parameters that are never trained, if there are some. Of the task's steps the
-    first are trained, this `share` of them.
+    first are trained, this `share` of them. Where rounds overlap, the task begins from the model
+    moved by `step`, the shard's last update.
     """
 
     id: AttemptId
@@ -64,6 +65,7 @@ class TaskMessage:
     snapshot: Snapshot | None = None
     frozen: PublishedFile | None = None
     share: float = 1.0
+    step: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

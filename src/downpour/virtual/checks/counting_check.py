@@ -26,18 +26,30 @@ class _Tally:
     """What one core has counted of an experiment: the update of each shard in the current round.
 
     The round is trained from `version`, cut as `cut` says, and `begun` once a shard is assigned.
+    Where rounds overlap, `ahead` are the updates of the next one.
     """
 
     version: Version
     samples: int
     updates: dict[int, str] = field(default_factory=dict)
+    ahead: dict[int, str] = field(default_factory=dict)
     cut: Cut = WHOLE
     begun: bool = False
 
     def go_on(self, version: Version) -> None:
         """Begin a round."""
         self.version = version
-        self.updates, self.cut, self.begun = {}, WHOLE, False
+        self.updates, self.ahead, self.cut, self.begun = self.ahead, {}, WHOLE, False
+
+    def of(self, round_number: int) -> dict[int, str]:
+        """Return the updates of the current round, or of the next."""
+        return self.updates if round_number == self.version.number else self.ahead
+
+    def update(self, round_number: int, shard: int) -> bytes:
+        """Return what an update of the current round must hold, or of the next."""
+        if round_number == self.version.number:
+            return self.version.update(shard, self.cut)
+        return self.version.after().update(shard, WHOLE)
 
 
 class CountingCheck(Observer):
@@ -106,8 +118,8 @@ class CountingCheck(Observer):
                 self._accept(self._tally(core, entry.attempt.experiment), entry)
             case facts.GivenUp():
                 tally = self._tally(core, entry.attempt.experiment)
-                if entry.attempt.round == tally.version.number:
-                    tally.updates.pop(entry.attempt.shard, None)
+                if entry.attempt.round >= tally.version.number:
+                    tally.of(entry.attempt.round).pop(entry.attempt.shard, None)
             case facts.Dropped():
                 self._drop(self._tally(core, entry.experiment), entry)
             case facts.Resized():
@@ -146,11 +158,13 @@ class CountingCheck(Observer):
 
     def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
         attempt = entry.attempt
-        expect(attempt.shard not in tally.updates, f"{attempt} is one too many")
+        at, last = tally.version.number, tally.version.number
+        last += self._specs[entry.experiment].overlap
+        expect(at <= attempt.round <= last, f"{attempt} counts in round {at}")
+        counted = tally.of(attempt.round)
+        expect(attempt.shard not in counted, f"{attempt} is one too many")
         expect(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
-        at = tally.version.number
-        expect(attempt.round == at, f"{attempt} counts in round {at}")
-        tally.updates[attempt.shard] = entry.update.file.name
+        counted[attempt.shard] = entry.update.file.name
 
     def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
@@ -204,7 +218,7 @@ class CountingCheck(Observer):
         content = self._read(attempt.experiment, fact.update.file)
         if content is not None:
             tally = self._tally(core, attempt.experiment)
-            right = content == tally.version.update(attempt.shard, tally.cut)
+            right = content == tally.update(attempt.round, attempt.shard)
             expect(right, f"the update of {attempt} is not what it should be")
 
     def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from downpour.core import families
-from downpour.core.modes import APART
+from downpour.core.modes import APART, OVERLAPPING
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.virtual.faults.faults import Fault, FaultKind
@@ -142,6 +142,8 @@ def plan_of(seed: int) -> Plan:
     )
     specs = tuple((name, _with_meetings(spec, rounds)) for name, spec in specs)
     specs = tuple((name, _with_mode(spec, modes)) for name, spec in specs)
+    overlaps = Random(f"overlaps of {seed}")
+    specs = tuple((name, _with_overlap(spec, overlaps)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum(spec.shards * spec.rounds for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
@@ -237,6 +239,12 @@ def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
         "quorum": {"quorum": few, "grace_seconds": grace},
     }
     return spec.replace(mode=mode, mode_options=options.get(mode, {}), stop_after=None)
+
+
+def _with_overlap(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Let the rounds of some overlap, if mode, policy and goal can do with that."""
+    can = spec.mode == "sync" and spec.policy in OVERLAPPING and spec.stop_after is None
+    return spec.replace(overlap=random.choice((0, 1))) if can else spec
 
 
 def _fault(

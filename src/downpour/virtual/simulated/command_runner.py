@@ -51,7 +51,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
-                self._sweep(name, state, experiment.optimizer_states.values())
+                self._sweep(name, state, experiment.handed_on_at_the_end())
                 continue
             store = self._environment.disk.store(name)
             for file_name in set(store.list()) - {file.name for file in experiment.files()}:
@@ -119,7 +119,15 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         term, share = self._manager.term, assigned.share
         samples = max(1, int(share * (last - first)))
         task = TrainRequest(
-            assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion, share
+            assigned.attempt,
+            *files,
+            keeps,
+            term,
+            snapshot,
+            samples,
+            assigned.portion,
+            share,
+            assigned.step,
         )
         self._call(entry, "train", (task,), done, failed)
 
@@ -171,7 +179,6 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
                     model=model,
                     outer=rest[0] if rest else None,
                     frozen=None,
-                    states={},
                 )
             done()
 
@@ -312,7 +319,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
-        self._sweep(command.experiment, command.ending, command.states)
+        self._sweep(command.experiment, command.ending, command.kept)
         done()
 
     def _sweep(

@@ -45,6 +45,11 @@ def trained(
     return _digest("update", str(round_number), which, model.hex(), state.hex())
 
 
+def moved_by(model: bytes, step: bytes) -> bytes:
+    """Return where a shard begins whose rounds overlap: a model, and the shard's last update."""
+    return _digest("begun", model.hex(), step.hex())
+
+
 def state_after(update: bytes) -> bytes:
     """Return the optimizer's state after the training that led to an update."""
     return _digest("state", update.hex())
@@ -160,6 +165,7 @@ class Version:
         model: what its file holds.
         states: the optimizers' states by shard, where the spec keeps them.
         outer: the state of the outer optimizer, if there is one.
+        before: the version before it, from which shards begin whose rounds overlap.
     """
 
     def __init__(
@@ -169,19 +175,23 @@ class Version:
         model: bytes,
         states: Mapping[int, bytes],
         outer: bytes | None,
+        before: Version | None = None,
     ) -> None:
         self.number = number
         self.model = model
         self.outer = outer
         self._spec = spec
         self._states = states
+        self._before = before if spec.overlap else None
         self._next: dict[Cut, Version] = {}
 
     def update(self, shard: int, cut: Cut) -> bytes:
-        """Return what the update of a shard must hold that was trained from this version."""
-        state = self._states.get(shard, b"")
+        """Return what the update of a shard must hold in the round after this version."""
+        state, start = self._states.get(shard, b""), self.model
+        if self._before is not None:
+            start = moved_by(self._before.model, self._before.update(shard, WHOLE))
         part = cut.portion(shard), cut.share(shard)
-        return trained(self.number, shard, *part, self.model, state)
+        return trained(self.number, shard, *part, start, state)
 
     def after(self, cut: Cut = WHOLE) -> Version:
         """Return the version after the next round."""
@@ -197,7 +207,8 @@ class Version:
         model, outer = folded(self.model, updates.items()), self.outer
         if outer is not None:
             model, outer = stepped(self.model, model, outer)
-        return Version(self._spec, self.number + 1, model, {**self._states, **states}, outer)
+        states = {**self._states, **states}
+        return Version(self._spec, self.number + 1, model, states, outer, before=self)
 
 
 def first_version(spec: ResolvedSpec) -> Version:

@@ -11,7 +11,7 @@ class TrainRequest(NamedTuple):
     """Train a shard of this many `samples`; `term` is that of the calling manager.
 
     `portion` is the range of the samples, if the round was cut anew, and `share` how much of the
-    steps is trained.
+    steps is trained. Where rounds overlap, the shard begins from the model moved by `step`.
     """
 
     attempt: AttemptId
@@ -23,6 +23,7 @@ class TrainRequest(NamedTuple):
     samples: int = 0
     portion: tuple[int, int] | None = None
     share: float = 1.0
+    step: PublishedFile | None = None
 
 
 class RegistrationReply(NamedTuple):

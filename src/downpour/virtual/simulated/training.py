@@ -7,7 +7,7 @@ A task has a hundred steps; the time of each follows from the course of the mach
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from downpour.base.errors import StoreError
 from downpour.base.states import Failure, FailureKind
@@ -67,51 +67,56 @@ class Training:
 
     def begin(self, running: SimulatedAttempt) -> None:
         """Read what the attempt needs, then train."""
-        experiment, task = running.attempt.experiment, running.task
-        read = self._environment.disk.read
+        task = running.task
+        needed = task.model, task.step, task.optimizer_state
 
-        def with_model(model: bytes) -> None:
-            if task.optimizer_state is None:
-                with_state(model, b"")
-            else:
-                state_file = task.optimizer_state
-                read(
-                    self._worker,
-                    experiment,
-                    state_file,
-                    lambda state: with_state(model, state),
-                    failed,
-                    is_wanted=lambda: not running.cancelled,
-                )
-
-        def with_state(model: bytes, state: bytes) -> None:
-            attempt = running.attempt
-            place = attempt.round, attempt.shard, task.portion, task.share
-            afresh = fake_files.paused(*place, model, state, 0)
+        def afresh(model: bytes, *others: bytes) -> None:
+            step, state = others
+            start = fake_files.moved_by(model, step) if step else model
+            place = running.attempt.round, running.attempt.shard, task.portion, task.share
+            begun = fake_files.paused(*place, start, state, 0)
             if task.snapshot is None:
-                self._train(running, afresh)
+                self._train(running, begun)
             else:
-                read(
-                    self._worker,
-                    experiment,
-                    task.snapshot,
-                    lambda snapshot: self._train(running, snapshot),
-                    lambda _: self._train(running, afresh),
-                    PATIENCE_SECONDS,
-                    PATIENCE_SECONDS,
-                    is_wanted=lambda: not running.cancelled,
-                )
-
-        def failed(error: StoreError) -> None:
-            self._fail(running, error)
+                self._restore(running, task.snapshot, begun)
 
         self._enter(running, "reading")
-        read(
+        self._read(running, needed, afresh)
+
+    def _read(
+        self,
+        running: SimulatedAttempt,
+        needed: Sequence[PublishedFile | None],
+        then: Callable[..., None],
+        *read: bytes,
+    ) -> None:
+        """Read files one after the other, and call with what they hold; nothing for no file."""
+        if not needed:
+            then(*read)
+            return
+        first, *others = needed
+        if first is None:
+            self._read(running, others, then, *read, b"")
+            return
+        self._environment.disk.read(
             self._worker,
-            experiment,
-            task.model,
-            with_model,
-            failed,
+            running.attempt.experiment,
+            first,
+            lambda content: self._read(running, others, then, *read, content),
+            lambda error: self._fail(running, error),
+            is_wanted=lambda: not running.cancelled,
+        )
+
+    def _restore(self, running: SimulatedAttempt, snapshot: PublishedFile, afresh: bytes) -> None:
+        """Go on from a snapshot, or from the beginning if it cannot be read."""
+        self._environment.disk.read(
+            self._worker,
+            running.attempt.experiment,
+            snapshot,
+            lambda content: self._train(running, content),
+            lambda _: self._train(running, afresh),
+            PATIENCE_SECONDS,
+            PATIENCE_SECONDS,
             is_wanted=lambda: not running.cancelled,
         )
 

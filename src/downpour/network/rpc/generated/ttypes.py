@@ -532,6 +532,7 @@ class TaskMessage(object):
      - snapshot: Where to go on from, if the shard was begun before.
      - frozen: The parameters that are never trained; the same for all tasks of an experiment.
      - share: How much of the task's steps to train, above 0 and at most 1: the first of them.
+     - step: Where rounds overlap, the shard's last update: the task begins from the model moved by it.
 
     """
     thrift_spec: typing.Any = None
@@ -547,10 +548,11 @@ class TaskMessage(object):
         'snapshot',
         'frozen',
         'share',
+        'step',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000, step: typing.Optional[PublishedFile] = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -561,6 +563,7 @@ class TaskMessage(object):
         self.snapshot: typing.Optional[Snapshot] = snapshot
         self.frozen: typing.Optional[PublishedFile] = frozen
         self.share: typing.Optional[float] = share
+        self.step: typing.Optional[PublishedFile] = step
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -630,6 +633,12 @@ class TaskMessage(object):
                         self.share = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 11:
+                    if ftype == TType.STRUCT:
+                        self.step = PublishedFile()
+                        self.step.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -684,6 +693,10 @@ class TaskMessage(object):
             if self.share is not None:
                 oprot.writeFieldBegin('share', TType.DOUBLE, 10)
                 oprot.writeDouble(self.share)
+                oprot.writeFieldEnd()
+            if self.step is not None:
+                oprot.writeFieldBegin('step', TType.STRUCT, 11)
+                self.step.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3578,6 +3591,7 @@ TaskMessage.thrift_spec = (
     (8, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 8
     (9, TType.STRUCT, 'frozen', [PublishedFile, None], None, ),  # 9
     (10, TType.DOUBLE, 'share', None, 1.0000000000000000, ),  # 10
+    (11, TType.STRUCT, 'step', [PublishedFile, None], None, ),  # 11
 )
 all_structs.append(Update)
 Update.thrift_spec = (

@@ -1,0 +1,117 @@
+"""What an experiment that has ended has left for one that goes on with it: what its shards knew.
+
+That is the state of each shard's optimizer, and where rounds overlap, each shard's last update and
+the version that the next round's tasks begin from. The new experiment takes copies, because either
+of the two may be removed before the other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import xxhash
+
+from downpour.base.values import AttemptId, PublishedFile
+from downpour.core.scheduler.events import HandedOn
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_spec
+from downpour.files.store import Store, layout
+from downpour.files.store.directory import names_in, read_regular
+
+_DEPENDS_ON = (
+    "task",
+    "task_options",
+    "model",
+    "model_options",
+    "code",
+    "shards",
+    "mode",
+    "overlap",
+    "optimizer",
+    "optimizer_state",
+    "compression",
+)
+"""The fields that decide what is left of a shard, and of which shard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """The files in the folder of an experiment that has ended; none if nothing can be gone on with.
+
+    `states` and `steps` are those of the shards' optimizers and their last updates, by shard.
+    """
+
+    states: Mapping[int, Path] = field(default_factory=dict)
+    steps: Mapping[int, Path] = field(default_factory=dict)
+    former: Path | None = None
+
+    def checksum(self) -> str | None:
+        """Return a checksum of all files, and of what each of them is; None of none."""
+        digest, count = xxhash.xxh3_128(), 0
+        for what, path in self._files():
+            count += 1
+            digest.update(f"{what} ".encode())
+            digest.update(read_regular(path))
+        return digest.hexdigest() if count else None
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        yield from ((str(shard), path) for shard, path in sorted(self.states.items()))
+        yield from ((f"step {shard}", path) for shard, path in sorted(self.steps.items()))
+        if self.former is not None:
+            yield "former", self.former
+
+    def publish(self, store: Store) -> HandedOn:
+        """Publish copies, named as if the first round had left them."""
+        former = None
+        if self.former is not None:
+            # Not as a model version: an experiment has one of each number.
+            name = layout.own_name(0, 0, secrets.token_hex(3))
+            former = store.put_new(name, [read_regular(self.former)])
+        return HandedOn(
+            states=_copies(store, "optimizer", self.states),
+            steps=_copies(store, "update", self.steps),
+            former=former,
+        )
+
+
+def _copies(
+    store: Store, kind: layout.AttemptKind, files: Mapping[int, Path]
+) -> tuple[tuple[int, PublishedFile], ...]:
+    return tuple((n, _copied(store, kind, n, path)) for n, path in sorted(files.items()))
+
+
+def _copied(store: Store, kind: layout.AttemptKind, shard: int, path: Path) -> PublishedFile:
+    begun = AttemptId(experiment="", round=0, shard=shard, attempt=0)
+    name = layout.attempt_name(kind, begun, secrets.token_hex(3))
+    return store.put_new(name, [read_regular(path)])
+
+
+def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
+    """Return what lies beside a model version for a spec that goes on from it.
+
+    Where a field differs that this depends on, such as the number of shards, or where something is
+    missing, nothing does: then all shards begin anew.
+
+    Raises:
+        SpecError: the spec that lies there cannot be read.
+        StoreError: the folder cannot be listed.
+    """
+    former_spec = read_spec(model.with_name(layout.SPEC_NAME))
+    if any(getattr(former_spec, name) != getattr(spec, name) for name in _DEPENDS_ON):
+        return LeftBehind()
+    names = names_in(model.parent)
+
+    def beside(kind: layout.AttemptKind) -> dict[int, Path]:
+        last = layout.last_of_shards(kind, names, version)
+        return {shard: model.with_name(name) for shard, name in last.items()}
+
+    states = beside("optimizer") if spec.hands_on else {}
+    if not spec.overlap:
+        return LeftBehind(states=states)
+    steps, former = beside("update"), layout.version_among(names, version - 1)
+    if former is None or len(steps) != spec.shards:
+        return LeftBehind()
+    return LeftBehind(states=states, steps=steps, former=model.with_name(former))
