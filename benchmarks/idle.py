@@ -1,7 +1,12 @@
-"""A task that trains nothing, so that a round of it is what Downpour adds to the training."""
+"""A task that trains nothing, so that a round of it is what Downpour adds to the training.
+
+Its steps return at once, or pass the time of a step without using the processor. So more workers
+can be had than there are cores, and only what Downpour does beside the training takes cores.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import torch
@@ -12,11 +17,25 @@ from downpour.learning.models import NETWORKS
 
 
 class Idle(Task):
-    """A network of `NETWORKS` for MNIST's images, and steps that add one to one parameter."""
+    """A network of `NETWORKS` for MNIST's images, and steps that add one to one parameter.
 
-    def __init__(self, network: str = "mnist-cnn", shards: int = 1, **options: object) -> None:
+    A step takes `step_seconds` times a number between 1 - `spread` and 1 + `spread`, drawn from
+    torch's generator, which is seeded by the step's place.
+    """
+
+    def __init__(
+        self,
+        network: str = "mnist-cnn",
+        shards: int = 1,
+        steps: int = 1,
+        step_seconds: float = 0.0,
+        spread: float = 0.0,
+        **options: object,
+    ) -> None:
         self._network = network
-        self._shards = shards
+        self._examples = shards * steps
+        self._step_seconds = step_seconds
+        self._spread = spread
         self._options = options
 
     def model(self) -> nn.Module:
@@ -25,9 +44,9 @@ class Idle(Task):
         return build(sample_shape=(1, 28, 28), num_classes=10, **self._options)
 
     def examples(self, part: str) -> Tensor:
-        """Return as many examples as shards."""
+        """Return as many examples as steps of all shards."""
         del part
-        return torch.zeros(self._shards)
+        return torch.zeros(self._examples)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Return zero, at once."""
@@ -37,6 +56,8 @@ class Idle(Task):
     def step(self, model: nn.Module, optimizers: Mapping[str, object], batch: Tensor) -> Tensor:
         """Change one number, because a training that changes none is refused."""
         del optimizers, batch
+        if self._step_seconds:
+            time.sleep(self._step_seconds * (1 + self._spread * (2 * torch.rand(()).item() - 1)))
         with torch.no_grad():
             next(model.parameters()).view(-1)[0] += 1
         return torch.zeros(())

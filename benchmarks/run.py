@@ -24,6 +24,7 @@ USUAL = (
     "aggregation",
     "publishing",
     "coordination",
+    "overlap",
     "objects",
     "pushes",
     "trust",

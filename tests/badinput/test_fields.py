@@ -44,6 +44,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
+    "overlap": (f"{WHOLE} of at least 0", "-1", "2", "0.5", "'on'", "true"),
     "meet": (f"{WHOLE} of at least 1", "0", "-1", "2.5", "'often'", "true", "1000001"),
     "inside": ("a table", "2", "[]"),
     "outer": ("a table", "3", "[]", "['sgd']"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,24 +79,32 @@ def built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
         raise UnfitWorker(f"this worker cannot train it: {error}") from error
 
 
-def begin(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
+class Begun(NamedTuple):
+    """A task that has begun, and from which parameters; they are not held if a file has them."""
+
+    training: ShardTraining
+    start: Mapping[str, Array] | None
+
+
+def begin(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
     """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
-    training = _afresh(loaded, task)
+    begun = _afresh(loaded, task)
     if task.snapshot is None:
-        return training
+        return begun
     try:
-        training.restore(tensors_of(loaded.snapshots, task.snapshot.file))
+        begun.training.restore(tensors_of(loaded.snapshots, task.snapshot.file))
     except StoreError as error:
         log.warning("%s begins at its beginning: %s", task.id, error)
         # A new training: `restore` may have loaded a part of the snapshot before it failed.
         return _afresh(loaded, task)
-    return training
+    return begun
 
 
-def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
+def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
     loaded.task.look_again(task.id.round)
-    load_parameters(loaded.model, _begun_from(loaded.store, task)[1])
-    return ShardTraining(
+    start = _begun_from(loaded.store, task)[1]
+    load_parameters(loaded.model, start)
+    training = ShardTraining(
         loaded.task,
         loaded.model,
         LocalTask(
@@ -108,11 +116,13 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> ShardTraining:
         optimizer_state=optimizer_part(_handed_on(loaded, task)),
         helpers=loaded.team,
     )
+    # A start that was computed costs two files to read once more; one of a file costs little.
+    return Begun(training, start if task.step is not None else None)
 
 
-def work_of(loaded: LoadedExperiment, task: TaskMessage, training: ShardTraining) -> Work:
+def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: Begun) -> Work:
     """Return the work that is left of a task."""
-    spec = loaded.spec
+    spec, training = loaded.spec, begun.training
     # Not copied: the next task begins only after the file has been written.
     return Work(
         parameters=training.parameters(copy=False),
@@ -120,17 +130,19 @@ def work_of(loaded: LoadedExperiment, task: TaskMessage, training: ShardTraining
         samples=training.samples,
         steps=training.steps_done,
         loss=training.mean_loss,
-        start=start_of(loaded, task) if spec.update_codec != WHOLE else None,
+        start=_start_of(loaded, task, begun.start) if spec.update_codec != WHOLE else None,
     )
 
 
-def start_of(loaded: LoadedExperiment, task: TaskMessage) -> Start:
-    """Read once more what the task began with: so training need not hold it, nor snapshots."""
-    model, tensors = _begun_from(loaded.store, task)
+def _start_of(
+    loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
+) -> Start:
+    """Read the model once more, so that training need not hold it, nor snapshots."""
+    model = decode(loaded.store.read(task.model), task.model.name)
     return Start(
         model=model,
         file=task.model,
-        tensors=tensors,
+        tensors=model.tensors if held is None else held,
         compression=loaded.spec.update_codec,
         unsent=unsent_part(_handed_on(loaded, task), model.tensors),
     )

@@ -88,7 +88,8 @@ class TaskRunner:
         began = time.perf_counter()
         self._control = control
         loaded = self._load_experiment(task, control.patience)
-        training = begin(loaded, task)
+        begun = begin(loaded, task)
+        training = begun.training
         control.begin(training.steps_done, training.steps_total)
         loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control)
@@ -98,7 +99,7 @@ class TaskRunner:
         finally:
             snapshots.withdraw_unknown()
         trained = time.perf_counter()
-        file, optimizer_state = publish_work(loaded.store, task.id, work_of(loaded, task, training))
+        file, optimizer_state = publish_work(loaded.store, task.id, work_of(loaded, task, begun))
         return Update(
             file=file,
             samples=training.samples,

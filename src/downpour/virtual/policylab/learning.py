@@ -49,13 +49,17 @@ class Learning:
         data_dir: where datasets are, in torchvision's layout.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together, or updates are compressed.
+        SpecError: dataset, split, batches and model do not fit together, or updates
+            are compressed, or rounds overlap.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:
         if spec.compression != WHOLE:
             accepted = "must be none: policies are compared with whole updates"
             raise SpecError("compression", spec.compression, accepted)
+        if spec.overlap:
+            accepted = "must be 0: policies are compared in rounds that begin together"
+            raise SpecError("overlap", spec.overlap, accepted)
         alone = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
         self._spec = resolve(alone, shards)
         shared = SharedDirectory.open(folder, create=True)

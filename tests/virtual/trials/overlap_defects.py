@@ -1,0 +1,67 @@
+"""Managers with one defect each that only rounds which overlap can have."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from downpour.base.values import PublishedFile
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.shard_task import TaskKey
+from downpour.virtual.simulated.manager import SimulatedManager
+
+
+def _newest(one: Experiment, _current: Round) -> int:
+    return one.version
+
+
+def _last_applied(one: Experiment, _current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
+    return one.optimizer_states.get(shard), one.steps.get(shard)
+
+
+def _leave(one: Experiment, key: TaskKey) -> None:
+    del one.arrived[key]
+
+
+class _BeginsFromTheNewest(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        with patch.object(Experiment, "_begins_from", _newest):
+            return super().handle(event)
+
+
+class BeginsFromTheNewest(SimulatedManager):
+    """Has a task begin from the newest version, whichever that is when it is assigned."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _BeginsFromTheNewest()
+
+
+class _GoesOnFromWhatCounts(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        with patch.object(Experiment, "handed_on", _last_applied):
+            return super().handle(event)
+
+
+class GoesOnFromWhatCounts(SimulatedManager):
+    """Has a shard go on from its last update that is part of a version."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _GoesOnFromWhatCounts()
+
+
+class _GoesOnFromWhatWasRefused(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        with patch.object(Experiment, "leave", _leave):
+            return super().handle(event)
+
+
+class GoesOnFromWhatWasRefused(SimulatedManager):
+    """Offers a shard's next task although the update is gone that it begins from."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _GoesOnFromWhatWasRefused()
