@@ -59,6 +59,21 @@ def test_kinds_of_jobs_have_tables_of_their_own(downpour: Downpour, tmp_path: Pa
     assert "wild" in shown
 
 
+def test_a_table_says_how_honest_the_quantiles_are(downpour: Downpour, tmp_path: Path) -> None:
+    """For all tasks and the first ones; with a stress, from where workers join or slow down."""
+    path = write(tmp_path / "t.npz", columns())
+    words = ("predictor", "score", path, "--only", "lstm", "--coverage")
+    shown = downpour(*words).out.splitlines()
+    rows = [line.split() for line in shown if "assignment" in line]
+    assert [row[2] for row in rows] == ["all", "1st", "2nd–5th", "6th–20th"]
+    assert [row[3] for row in rows] == ["216", "18", "72", "126"]
+    assert max(map(len, shown)) <= 80
+    for stress in ("joins", "paces"):
+        told = json.loads(downpour(*words, "--stress", stress, "--json").out)
+        assert {one["tasks"] for one in told} >= {"all", "1st", "2nd–5th"}
+        assert len(told[0]["below"]) == 4
+
+
 def test_training_writes_a_file_that_predicts(downpour: Downpour, tmp_path: Path) -> None:
     """The table can be made with it, and says that it knows these traces already."""
     path, file = write(tmp_path / "t.npz", columns()), tmp_path / "mine.safetensors"
@@ -80,6 +95,7 @@ def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> 
     assert "must be one of" in refused("predictor", "score", path, "--only", "oracle")
     assert "must be 2 or above" in refused("predictor", "score", path, "--folds", 1)
     assert "must be a label of all jobs" in refused("predictor", "score", path, "--by", "mood")
+    assert "one of joins, paces" in refused("predictor", "score", path, "--stress", "joinz")
     none = tmp_path / "no" / "file"
     assert "folder that exists" in refused("predictor", "train", path, "--out", none)
     short = {name: column for name, column in columns().items() if name != "completion_s"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +22,14 @@ from downpour.host.extras import require
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from downpour.predictor.fitting.coverage import Coverage
+    from downpour.predictor.fitting.cross_validation import Replayed
     from downpour.predictor.fitting.lstm_training import TrainingSettings
     from downpour.predictor.fitting.scoring import Score
+
+    Judge = Callable[[str, Sequence[Replayed], str], Iterator[Score | Coverage]]
+
+_TEXTS = ("predictor", "known at", "tasks")
 
 app = typer.Typer(
     help="Score or train predictors of completion times.",
@@ -53,6 +60,15 @@ PredictorFile = Annotated[
         show_default="the one that is shipped",
     ),
 ]
+Only = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME", help="Score only these predictors.", show_default="all of them"
+    ),
+]
+Retrain = Annotated[
+    bool, typer.Option("--retrain", help="Train again in each fold, on the jobs of the others.")
+]
 Folds = Annotated[int, _number("The number of folds, if something is fitted.")]
 HoldOut = Annotated[
     str,
@@ -66,6 +82,19 @@ By = Annotated[
         "--by", metavar="LABEL", help="Score each group of jobs by itself; a label, as: scenario."
     ),
 ]
+ByCoverage = Annotated[
+    bool,
+    typer.Option(
+        "--coverage", help="Print how honest the quantiles are, by how long a worker is known."
+    ),
+]
+Stress = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Score on harder traces: joins (workers join late) or paces (workers slow down).",
+    ),
+]
 Nets = Annotated[int, _number("How many nets to train; their mean is the prediction.")]
 Epochs = Annotated[int, _number("How often each net is trained on all jobs.")]
 Seed = Annotated[int, _number("The seed of every random choice.")]
@@ -76,20 +105,14 @@ def score(
     context: typer.Context,
     traces: TracesFile,
     predictor: PredictorFile = None,
-    only: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,NAME", help="Score only these predictors.", show_default="all of them"
-        ),
-    ] = "",
+    only: Only = "",
     *,
-    retrain: Annotated[
-        bool,
-        typer.Option("--retrain", help="Train again in each fold, on the jobs of the others."),
-    ] = False,
+    retrain: Retrain = False,
     folds: Folds = 4,
     hold_out: HoldOut = "",
     by: By = "",
+    coverage: ByCoverage = False,
+    stress: Stress = "",
     nets: Nets = 2,
     epochs: Epochs = 60,
     seed: Seed = 0,
@@ -103,11 +126,18 @@ def score(
     more than 1.5 times the median of its round: precision and recall are those of predicting one,
     PR-AUC is over all thresholds. The last column is microseconds of processor time a task.
 
+    With --coverage: the shares of tasks below their 10, 50, 90 and 98 % quantiles; the mean width
+    between the outer 10 and 90 %, of log seconds; pinball as above; and of the workers, how many
+    are more than 5 points off at 90 %. Rows are a worker's tasks since the trace began or, with
+    --stress, since it joined or slowed down.
+
     Predictors from a file are scored as they are, trees always fitted on the jobs of other folds.
     """
     require("downpour predictor score", "predictor")
     from downpour.predictor import read_trained
-    from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
+    from downpour.predictor.fitting.coverage import coverages
+    from downpour.predictor.fitting.cross_validation import CrossValidation, judge_all
+    from downpour.predictor.fitting.scoring import scores
     from downpour.predictor.fitting.traces import read_traces
 
     if not retrain:
@@ -122,14 +152,12 @@ def score(
         settings=settings if retrain else None,
         by=by,
         held_out=hold_out,
+        stress=stress,
     )
     with _progress(validation.steps(trace)) as step:
-        scores = cross_validate(trace, validation, step)
-    if as_json:
-        print_json([asdict(score) for score in scores])
-    else:
-        for _, group in groupby(scores, key=lambda score: score.group):
-            out().print(_table(list(group)))
+        judge: Judge = coverages if coverage else scores
+        judged = judge_all(trace, validation, judge, step)
+    _print(judged, as_json=as_json)
     if not retrain and trained.traces == trace.checksum():
         _note_what_was_trained_on_these(names)
 
@@ -214,32 +242,63 @@ def _at_least(field: str, value: int, least: int) -> int:
     return value
 
 
-def _table(scores: list[Score]) -> Table:
+def _print(rows: Sequence[Score | Coverage], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    for _, group in groupby(rows, key=lambda row: row.group):
+        out().print(_table(list(group)))
+
+
+def _table(rows: Sequence[Score | Coverage]) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(
-        title=scores[0].group or None,
+        title=rows[0].group or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=0,
         header_style="bold",
     )
-    for name in ("predictor", "known at"):
-        table.add_column(name, overflow="fold")
-    for name in ("MAPE", "pinball", "≤ q90", "precise", "recall", "PR-AUC", "µs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in scores:
-        table.add_row(
-            one.predictor,
-            one.stage,
-            f"{one.mape:.1%}",
-            f"{one.pinball:.4f}",
-            f"{one.coverage:.1%}",
-            f"{one.precision:.3f}",
-            f"{one.recall:.3f}",
-            f"{one.pr_auc:.3f}",
-            f"{one.microseconds:.0f}",
+    cells = [_cells(row) for row in rows]
+    for name in cells[0]:
+        is_text = name in _TEXTS
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
+            overflow="fold" if is_text else "ellipsis",
         )
+    for row in cells:
+        table.add_row(*row.values())
     return table
+
+
+def _cells(row: Score | Coverage) -> dict[str, str]:
+    """Return a row of the table, by the names of its columns."""
+    from downpour.predictor.fitting.scoring import Score
+
+    told = {"predictor": row.predictor, "known at": row.stage}
+    if isinstance(row, Score):
+        return told | {
+            "MAPE": f"{row.mape:.1%}",
+            "pinball": f"{row.pinball:.4f}",
+            "≤ q90": f"{row.coverage:.1%}",
+            "precise": f"{row.precision:.3f}",
+            "recall": f"{row.recall:.3f}",
+            "PR-AUC": f"{row.pr_auc:.3f}",
+            "µs": f"{row.microseconds:.0f}",
+        }
+    shares = zip(("≤ q10", "≤ q50", "≤ q90", "≤ q98"), row.below, strict=True)
+    return (
+        told
+        | {"tasks": row.tasks, "n": f"{row.count}"}
+        | {name: f"{share:.1%}" for name, share in shares}
+        | {
+            "width": f"{row.width:.3f}",
+            "pinball": f"{row.pinball:.4f}",
+            "off": "" if isnan(row.off) else f"{row.off:.0%}",
+        }
+    )

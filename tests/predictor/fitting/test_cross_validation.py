@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
+from downpour.predictor.fitting.coverage import coverages
+from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate, judge_all
+from downpour.predictor.fitting.stress import STRESSES
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.model_file import Trained
 from tests.predictor.conftest import TINY
@@ -23,6 +25,21 @@ def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
         assert [score.predictor for score in scores] == [name for name in names for _ in range(2)]
         assert all(0 < score.mape < 1 and 0 <= score.pr_auc <= 1 for score in scores)
         assert len(steps) == validation.steps(traces)
+
+
+@pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize("stress", STRESSES)
+def test_harder_traces_are_scored_and_not_fitted_on(
+    stress: str, traces: Traces, trained: Trained
+) -> None:
+    """What is fitted is the same, each joined or changed worker's tasks are counted from there."""
+    names = ["trees", "lstm", "selector"]
+    harder = CrossValidation(names=names, trained=trained, folds=3, stress=stress)
+    found = judge_all(traces, harder, coverages)
+    assert [one.predictor for one in found if one.tasks == "1st"] == sorted(
+        2 * names, key=names.index
+    )
+    assert all(0 <= share <= 1 for one in found for share in one.below)
 
 
 def test_one_family_of_jobs_cannot_be_cut_in_two(traces: Traces, trained: Trained) -> None:

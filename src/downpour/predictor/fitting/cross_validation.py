@@ -8,15 +8,16 @@ of a kind, which shows how good a predictor is on kinds that it was not trained 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from downpour.base.errors import SpecError
 from downpour.predictor import MODELS, Predictor, make
 from downpour.predictor.fitting.recipe import train
 from downpour.predictor.fitting.scoring import Score, StageOutcomes, folds, replay_job, scores
+from downpour.predictor.fitting.stress import stressed
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.fitting.training_data import Step, TrainingSet, prepare
 from downpour.predictor.fitting.trees import Ensembles, Trees, fit_trees
@@ -30,7 +31,11 @@ TREES = "trees"
 NAMES = (*MODELS, TREES)
 """Every predictor that can be scored: those that a model file serves, and trees."""
 
+Replayed: TypeAlias = Mapping[str, StageOutcomes]
+"""The outcomes of one job, by stage."""
+
 _ENSEMBLES = 8
+_Judged = TypeVar("_Judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ class CrossValidation:
     """Which predictors to score, and in how many folds; with `settings` they are trained anew.
 
     `by` is a label of jobs: each of its groups gets scores of its own. `held_out` is a label whose
-    groups are the folds.
+    groups are the folds. With `stress`, they are scored on harder traces (`stress.STRESSES`), and
+    fitted on the traces as they are.
     """
 
     names: Sequence[str]
@@ -65,6 +71,7 @@ class CrossValidation:
     settings: TrainingSettings | None = None
     by: str = ""
     held_out: str = ""
+    stress: str = ""
 
     @property
     def fits(self) -> bool:
@@ -105,26 +112,41 @@ def cross_validate(
     """Return the scores, group by group, predictor by predictor and stage by stage.
 
     Raises:
+        SpecError: as `judge_all` does.
+    """
+    return judge_all(traces, validation, scores, step)
+
+
+def judge_all(
+    traces: Traces,
+    validation: CrossValidation,
+    judge: Callable[[str, Sequence[Replayed], str], Iterable[_Judged]],
+    step: Step = lambda _: None,
+) -> list[_Judged]:
+    """Replay all jobs in their folds, and return what `judge` says of each predictor and group.
+
+    Raises:
         SpecError: there are not enough jobs on different machines to fit on some and score on
-            others, or a predictor or a label is unknown.
+            others, or a predictor, a label or a stress is unknown.
     """
     by = validation.by
     groups = traces.groups(by) if by else {"": [job.number for job in traces.jobs]}
+    harder = stressed(traces, validation.stress)
     parts = validation.parts(traces)
     training_set = prepare(traces, step=step) if validation.fits else None
-    outcomes: dict[str, dict[int, dict[str, StageOutcomes]]] = {n: {} for n in validation.names}
+    outcomes: dict[str, dict[int, Replayed]] = {n: {} for n in validation.names}
     for part in parts:
         rest = [job.number for job in traces.jobs if job.number not in part]
         fitted = _fitted(validation, training_set, rest, step)
         for name, by_job in outcomes.items():
-            for job in (job for job in traces.jobs if job.number in part):
-                by_job[job.number] = replay_job(partial(fitted.predictor, name), traces, job)
+            for job in (job for job in harder.jobs if job.number in part):
+                by_job[job.number] = replay_job(partial(fitted.predictor, name), harder, job)
                 step(f"scoring {name}")
     return [
-        score
+        judged
         for group, numbers in groups.items()
         for name, by_job in outcomes.items()
-        for score in scores(name, [by_job[number] for number in numbers], group)
+        for judged in judge(name, [by_job[number] for number in numbers], group)
     ]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from downpour.predictor.base import LEVELS, MEDIAN, Array, Predictor
+from downpour.predictor.fitting.stress import SINCE
 from downpour.predictor.fitting.traces import Job, Traces
 
 STRAGGLER = 1.5
@@ -45,11 +46,17 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class StageOutcomes:
-    """Predictions and outcomes, a row a task, rounds numbered throughout."""
+    """Predictions and outcomes, a row a task, rounds numbered throughout.
+
+    `since` is how many tasks a row's worker had before; or had since it was varied, in stressed
+    traces, where it is NaN for the others.
+    """
 
     predicted: Array  # (rows, 4)
     seconds: Array
     rounds: Array
+    workers: Array
+    since: Array
     cost_seconds: float
 
 
@@ -71,10 +78,14 @@ def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[
         tasks = traces.features(rows, traces.percents)
         for worker, features, seconds in zip(workers, tasks, traces.seconds(rows), strict=True):
             predictor.observe(worker, features, float(seconds))
-    seconds = np.concatenate([traces.seconds(rows) for rows in job.rounds])
+    every = np.concatenate(job.rounds)
+    workers = traces.columns["worker"][every]
     rounds = np.repeat(np.arange(len(job.rounds)), [len(rows) for rows in job.rounds])
+    since = traces.columns[SINCE][every] if SINCE in traces.columns else _tasks_before(workers)
     return {
-        stage: StageOutcomes(np.concatenate(parts), seconds, rounds, costs[stage])
+        stage: StageOutcomes(
+            np.concatenate(parts), traces.seconds(every), rounds, workers, since, costs[stage]
+        )
         for stage, parts in predicted.items()
     }
 
@@ -89,7 +100,6 @@ def scores(
         seconds = np.concatenate([outcome.seconds for outcome in outcomes])
         ratios = np.concatenate([_ratios(o.predicted[:, MEDIAN], o.rounds) for o in outcomes])
         late = np.concatenate([_ratios(o.seconds, o.rounds) for o in outcomes]) > STRAGGLER
-        errors = np.log(seconds)[:, None] - np.log(predicted)
         alarm = ratios > STRAGGLER
         hits = float((alarm & late).sum())
         yield Score(
@@ -97,13 +107,19 @@ def scores(
             stage=stage,
             group=group,
             mape=float(np.mean(np.abs(predicted[:, MEDIAN] / seconds - 1))),
-            pinball=float(np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean()),
+            pinball=pinball(np.log(seconds), np.log(predicted)),
             coverage=float(np.mean(seconds <= predicted[:, 2])),
             precision=hits / max(1.0, float(alarm.sum())),
             recall=hits / max(1.0, float(late.sum())),
             pr_auc=_average_precision(late, ratios),
             microseconds=sum(o.cost_seconds for o in outcomes) / len(seconds) * 1e6,
         )
+
+
+def pinball(times: Array, predicted: Array) -> float:
+    """Return the mean pinball loss of quantiles (rows, 4), both in log seconds."""
+    errors = times[:, None] - predicted
+    return float(np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean())
 
 
 def folds(traces: Traces, count: int) -> list[list[int]]:
@@ -121,6 +137,15 @@ def _stages(traces: Traces) -> dict[str, tuple[int, ...]]:
     if known:
         stages[f"{known[-1]} %"] = known
     return stages
+
+
+def _tasks_before(workers: Array) -> Array:
+    """Return how many of the rows before each are of the same worker."""
+    before = np.zeros(len(workers))
+    for worker in np.unique(workers):
+        here = workers == worker
+        before[here] = np.arange(here.sum())
+    return before
 
 
 def _ratios(seconds: Array, rounds: Array) -> Array:
