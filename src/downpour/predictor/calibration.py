@@ -1,33 +1,47 @@
-"""Recalibration: predicted quantiles are moved until the promised share of outcomes is below them.
+"""Recalibration: moves predicted quantiles until the promised share of outcomes is below them.
 
-A tracker holds an offset for each level and moves it a little after every outcome: up by the level
-when the outcome was above, down by one minus the level when it was below. It comes to rest where
-exactly that share of outcomes stays below (adaptive conformal inference, Gibbs and Candès 2021).
-The method assumes nothing about the outcomes, neither that they repeat nor that they are
-independent. There are offsets of their own for predictions at assignment and for early and late
-reports of progress.
+Every outcome moves an offset for each level a little: up by the level if the outcome was above, and
+down by one minus the level if it was below. An offset comes to rest where exactly that share of
+outcomes stays below. This is adaptive conformal inference (Gibbs and Candès 2021), which moves a
+quantile's level, applied to the quantile itself (Angelopoulos, Candès and Tibshirani 2023, section
+2.1). It assumes nothing about the outcomes: they need neither repeat nor be independent.
+Predictions at assignment, and after early and late reports of progress, have offsets of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isnan
 
 import numpy as np
 
 from downpour.predictor import features as f
 from downpour.predictor.base import LEVELS, Array, Model
+from downpour.predictor.histories import WORKERS_MAX
 
 STAGES = 3
 _LATE = 0.375  # half-way between reports at 25 and 50 %, which the traces have
 # A worker that leaves in the middle of a task leaves forecasts behind that have no outcome.
 _PENDING_MAX = 20_000
 _LEVELS = np.array(LEVELS)
+# Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/predictor.md). The own
+# step is the largest whose pinball loss on those jobs is no higher than that of one shared offset.
+_FIRST_STEP, _SHRINK = 0.02, 0.6
+_OWN_STEP = 0.002
+# Fewer outcomes lie beyond the outer quantiles, so these take longer steps.
+_REACH = np.array([2.0, 1.0, 2.0, 5.0])
 
 
 def stages(tasks: Array) -> Array:
     """Return 0 for tasks at assignment, 1 and 2 for early and late reports of progress."""
     share = tasks[:, f.SHARE]  # NaN is above nothing
     return (share > 0).astype(int) + (share > _LATE)
+
+
+def _pushes(surprises: Array, offsets: Array) -> Array:
+    """Return plus the level for an outcome above, and minus one minus the level for one below."""
+    pushes: Array = (surprises > offsets) - (1 - _LEVELS)
+    return pushes
 
 
 class Tracker:
@@ -45,45 +59,103 @@ class Tracker:
     def learn(self, stage: Array, surprises: Array) -> None:
         """Take in outcomes: what came out less what the offsets are added to, (rows, 4)."""
         for place in np.unique(stage):
-            here = surprises[stage == place]
-            # Plus the level for an outcome above, minus one minus the level for one below.
-            above = (here > self._offsets[place]) - (1 - _LEVELS)
-            self._offsets[place] += self._rate * above.sum(axis=0)
+            pushes = _pushes(surprises[stage == place], self._offsets[place])
+            self._offsets[place] += self._rate * pushes.sum(axis=0)
 
 
 class PendingForecasts:
-    """What was predicted for tasks whose outcome is not known yet, by worker and stage."""
+    """Forecasts of tasks whose outcome is not known yet, by worker and stage."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], Array] = {}
+        self._rows: dict[tuple[str, int], tuple[float, Array]] = {}
 
-    def remember(self, workers: Sequence[str], stage: Array, rows: Sequence[Array]) -> None:
-        """Remember predictions; each replaces the worker's earlier one of the same stage."""
-        self._rows.update(zip(zip(workers, stage.tolist(), strict=True), rows, strict=True))
+    def remember(self, workers: Sequence[str], tasks: Array, rows: Sequence[Array]) -> None:
+        """Remember forecasts; each replaces the worker's earlier one of the same stage.
+
+        Beside the forecast of a task that has reported, one at assignment is of the worker's next
+        task. It is not kept, because the next outcome is that of the task that runs.
+        """
+        stage = stages(tasks).tolist()
+        busy = {worker for worker, place in zip(workers, stage, strict=True) if place}
+        sizes = np.log(tasks[:, f.SAMPLES]).tolist()
+        for worker, place, size, row in zip(workers, stage, sizes, rows, strict=True):
+            if place or worker not in busy:
+                self._rows[worker, place] = (size, row)
         while len(self._rows) > _PENDING_MAX:
             del self._rows[next(iter(self._rows))]
 
-    def take(self, workers: Sequence[str], outcomes: Array) -> Iterator[tuple[int, Array, float]]:
-        """Yield (stage, prediction, outcome) for these workers, and forget their predictions."""
-        for worker, outcome in zip(workers, outcomes.tolist(), strict=True):
+    def take(
+        self, workers: Sequence[str], tasks: Array, seconds: Array
+    ) -> Iterator[tuple[str, int, Array]]:
+        """Yield (worker, stage, surprise) for finished tasks, and forget their forecasts.
+
+        A surprise is the log of the seconds less the forecast. If that was for a task of another
+        size, it counts as if it had been for this one: by the time of a sample.
+        """
+        outcomes, sizes = np.log(seconds).tolist(), np.log(tasks[:, f.SAMPLES]).tolist()
+        for worker, outcome, size in zip(workers, outcomes, sizes, strict=True):
             for stage in range(STAGES):
-                row = self._rows.pop((worker, stage), None)
-                if row is not None:
-                    yield stage, row, outcome
+                forecast = self._rows.pop((worker, stage), None)
+                if forecast is not None:
+                    grown = size - forecast[0]
+                    yield worker, stage, outcome - forecast[1] - (0.0 if isnan(grown) else grown)
+
+
+class Corrections:
+    """Offsets for a cluster, and on top of them each worker's own.
+
+    A worker never seen starts from the cluster's offsets. These settle: their steps shrink with the
+    number of outcomes t, as t^-0.6 (Angelopoulos, Barber and Bates 2024, section 3). A worker's own
+    steps never shrink, so its offsets follow it when its pace changes.
+    """
+
+    def __init__(self, most: float) -> None:
+        """Begin at 0; neither part may move farther than `most`, in log seconds."""
+        self._most = most
+        self._shared = np.zeros((STAGES, len(LEVELS)))
+        self._counts = np.zeros(STAGES)
+        self._own: dict[str, Array] = {}  # (stages, 4) each, in the order of their last outcomes
+
+    def of(self, workers: Sequence[str], stage: Array) -> Array:
+        """Return the offsets (rows, 4) for predictions of these workers at these stages."""
+        return self._shared[stage] + self._own_of(workers, stage)
+
+    def learn(self, workers: Sequence[str], stage: Array, surprises: Array) -> None:
+        """Take in outcomes: what came out less the prediction without offsets, (rows, 4)."""
+        own = self._own_of(workers, stage)
+        moves = _OWN_STEP * _REACH * _pushes(surprises, self._shared[stage] + own)
+        for worker, place, moved in zip(workers, stage.tolist(), own + moves, strict=True):
+            offsets = self._own.pop(worker, None)
+            self._own[worker] = np.zeros_like(self._shared) if offsets is None else offsets
+            self._own[worker][place] = np.clip(moved, -self._most, self._most)
+        while len(self._own) > WORKERS_MAX:
+            del self._own[next(iter(self._own))]
+        for place in np.unique(stage):
+            pushes = _pushes(surprises[stage == place], self._shared[place])
+            self._counts[place] += len(pushes)
+            step = _FIRST_STEP * self._counts[place] ** -_SHRINK * _REACH
+            moved = self._shared[place] + step * pushes.sum(axis=0)
+            self._shared[place] = np.clip(moved, -self._most, self._most)
+
+    def _own_of(self, workers: Sequence[str], stage: Array) -> Array:
+        offsets = np.zeros((len(workers), len(LEVELS)))
+        for row, (worker, place) in enumerate(zip(workers, stage.tolist(), strict=True)):
+            if worker in self._own:
+                offsets[row] = self._own[worker][place]
+        return offsets
 
 
 class Recalibrated:
     """A model with recalibrated quantiles.
 
-    The default rate is small because the shipped model is calibrated already: on jobs that it was
-    not trained on, 90.0 % of the tasks stay below its 90 % quantile (docs/predictor.md).
+    docs/predictor.md compares this with other ways, on machines that the model was not trained on.
     """
 
-    def __init__(self, model: Model, rate: float = 0.002, most: float = 0.3) -> None:
-        """Wrap `model`; offsets move by at most `rate` an outcome and never beyond `most`."""
+    def __init__(self, model: Model, most: float = 0.3) -> None:
+        """Wrap `model`; its quantiles move by at most `most`, in log seconds."""
         self._model = model
         self._most = most
-        self._tracker = Tracker([[0.0] * len(LEVELS)] * STAGES, rate)
+        self._corrections = Corrections(most)
         self._pending = PendingForecasts()
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
@@ -91,17 +163,17 @@ class Recalibrated:
         quantiles = self._model.predict(workers, tasks)
         stage = stages(tasks)
         # The model's own quantiles are remembered: offsets are relative to these.
-        self._pending.remember(workers, stage, list(quantiles))
-        offsets = np.clip(self._tracker.offsets(stage), -self._most, self._most)
-        # Offsets of neighbouring levels move independently, so moved quantiles could cross.
+        self._pending.remember(workers, tasks, list(quantiles))
+        offsets = np.clip(self._corrections.of(workers, stage), -self._most, self._most)
+        # Offsets of neighboring levels move independently, so moved quantiles could cross.
         return _above_elapsed(np.maximum.accumulate(quantiles + offsets, axis=1), tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Move the offsets by these tasks' outcomes, and have the model learn from them."""
-        due = list(self._pending.take(workers, np.log(seconds)))
+        due = list(self._pending.take(workers, tasks, seconds))
         if due:
-            surprises = np.stack([outcome - predicted for _, predicted, outcome in due])
-            self._tracker.learn(np.array([stage for stage, _, _ in due]), surprises)
+            names, stage, surprises = zip(*due, strict=True)
+            self._corrections.learn(names, np.array(stage), np.stack(surprises))
         self._model.learn(workers, tasks, seconds)
 
 

@@ -63,16 +63,16 @@ class Selector:
             except Exception as error:  # noqa: BLE001 - the others go on
                 self._put_aside(place, error)
         stage = stages(tasks)
-        self._pending.remember(workers, stage, list(answers.swapaxes(0, 1)))
+        self._pending.remember(workers, tasks, list(answers.swapaxes(0, 1)))
         chosen: Array = answers[np.array(self._chosen)[stage], np.arange(len(workers))]
         return chosen
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Judge the predictions of these tasks, have all members learn, and choose anew."""
-        due = list(self._pending.take(workers, np.log(seconds)))
+        due = list(self._pending.take(workers, tasks, seconds))
         if due:
-            at = np.array([stage for stage, _, _ in due])
-            errors = np.stack([outcome - predicted for _, predicted, outcome in due])
+            at = np.array([stage for _, stage, _ in due])
+            errors = np.stack([surprise for _, _, surprise in due])
             loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)
             for stage in set(at.tolist()):
                 self._judge(stage, loss[at == stage])
