@@ -102,6 +102,12 @@ class Histories:
         new: Array = self._statistics[at, _COUNT] == 0
         return new
 
+    def times_across_workers(self) -> Array:
+        """Return each worker's last log seconds a sample, relative to the cluster's base."""
+        seen = self._statistics[1 : len(self)]
+        seen = seen[seen[:, _COUNT] > 0]
+        return seen[:, _LAST] - np.median(seen[:, _BASE]) if len(seen) else np.zeros(0)
+
     def describe(self, at: Array, tasks: Array) -> tuple[Array, Array, Array]:
         """Return (inputs, base, log samples) of tasks on the workers `at`, one row each."""
         known = self._statistics[at]

@@ -13,13 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from downpour.predictor import features as f
-from downpour.predictor.base import START_LOG_SECONDS, Array
+from downpour.predictor.base import LEVELS, START_LOG_SECONDS, Array
 from downpour.predictor.histories import Histories
 
 _LIMIT = 10.0  # a factor of 22,000; beyond it `exp` of a broken model's answer could overflow
 # Where neither a worker nor its cluster has a history, only the order of magnitude is known: a
 # tenth of the tasks below 0.22 times the usual time, a fiftieth above 12 times.
-_UNKNOWN = np.array([-1.5, 0.0, 1.5, 2.5])
+_UNKNOWN = (-1.5, 0.0, 1.5, 2.5)
+# The same as equally likely values; an odd number of them, so that the median is one.
+_UNKNOWN_VALUES = np.interp(
+    (np.arange(201) + 0.5) / 201, [0.0, *LEVELS, 1.0], [-2.5, *_UNKNOWN, 3.0]
+)
 
 
 class Learned(ABC):
@@ -47,8 +51,9 @@ class Learned(ABC):
         inputs, base, size = self._histories.describe(at, tasks)
         reported = tasks[:, f.SHARE] > 0
         offsets = np.clip(self.offsets(at, inputs, reported), -_LIMIT, _LIMIT)
-        if len(self._histories) == 1:  # no worker has finished a task
-            offsets = np.where(reported[:, None], offsets, _UNKNOWN)
+        strange = (at == 0) & ~reported
+        if strange.any():
+            offsets[strange] = for_a_stranger(self._histories.times_across_workers())
         return total_from_rest(offsets + (base + size)[:, None], tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
@@ -56,6 +61,23 @@ class Learned(ABC):
         at = self._histories.add(workers)
         fresh = self._histories.are_new(at)  # before they learn
         self.advance_states(at, self._histories.learn(at, tasks, seconds), fresh)
+
+
+def for_a_stranger(times: Array) -> Array:
+    """Return the quantiles (4,) of how a worker without a past compares with its cluster.
+
+    It is one more draw from those that the workers' `times` came from. So of n + 1 draws each
+    time is one, as in split conformal prediction (Vovk, Gammerman and Shafer 2005); the last one
+    stands for workers unlike all of these, and is only known to its order of magnitude. Models do
+    not answer here: in traces no worker joins late, so they have not learned what to say.
+    """
+    values = np.concatenate([times, _UNKNOWN_VALUES])
+    # Whole numbers, because sums of fractions would miss a level that is met exactly.
+    weights = np.repeat([len(_UNKNOWN_VALUES), 1], [len(times), len(_UNKNOWN_VALUES)])
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    quantiles: Array = values[order][np.searchsorted(share, LEVELS)]
+    return quantiles
 
 
 def total_from_rest(rest: Array, tasks: Array) -> Array:
