@@ -185,10 +185,10 @@ def test_forecasts_are_kept_for_the_outcome_and_not_longer() -> None:
     pending.remember(["a", "b"], task_rows([afresh, afresh]), rows[:2])
     pending.remember(["a"], task_rows([reported]), rows[2:])
     finished, seconds = task_rows([reported]), np.exp([9.0])
-    due = [(*told, float(gap[0])) for *told, gap in pending.take(["a"], finished, seconds)]
-    assert due == [("a", 0, 9.0), ("a", 1, 8.0)]
-    assert not list(pending.take(["a"], finished, seconds))
-    assert len(list(pending.take(["b"], finished, seconds))) == 1
+    names, stage, surprises = pending.take(["a"], finished, seconds)
+    assert (names, stage.tolist(), surprises[:, 0].tolist()) == (["a", "a"], [0, 1], [9.0, 8.0])
+    assert pending.take(["a"], finished, seconds)[0] == []
+    assert pending.take(["b"], finished, seconds)[0] == ["b"]
 
 
 def test_a_forecast_of_the_next_task_is_not_judged_by_this_one() -> None:
@@ -198,8 +198,8 @@ def test_a_forecast_of_the_next_task_is_not_judged_by_this_one() -> None:
     pending.remember(["a"], task_rows([afresh]), [np.zeros(4)])
     both = task_rows([afresh, reported])
     pending.remember(["a", "a"], both, [np.full(4, 6.0), np.ones(4)])
-    due = list(pending.take(["a"], task_rows([reported]), np.exp([9.0])))
-    assert [(stage, float(gap[0])) for _, stage, gap in due] == [(0, 9.0), (1, 8.0)]
+    _, stage, surprises = pending.take(["a"], task_rows([reported]), np.exp([9.0]))
+    assert (stage.tolist(), surprises[:, 0].tolist()) == ([0, 1], [9.0, 8.0])
 
 
 @pytest.mark.parametrize("samples", [400.0, 100.0, 25.0])
@@ -208,5 +208,5 @@ def test_a_forecast_for_another_size_is_judged_by_the_time_of_a_sample(samples: 
     pending = PendingForecasts()
     pending.remember(["a"], task_rows([{"n_samples": 100.0}]), [np.zeros(4)])
     finished = task_rows([{"n_samples": samples}])
-    due = list(pending.take(["a"], finished, np.array([samples / 100])))
-    assert due[0][2] == pytest.approx([0.0] * 4)
+    _, _, surprises = pending.take(["a"], finished, np.array([samples / 100]))
+    assert surprises[0] == pytest.approx([0.0] * 4)

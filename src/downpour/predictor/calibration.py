@@ -10,7 +10,7 @@ Predictions at assignment, and after early and late reports of progress, have of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isnan
 
 import numpy as np
@@ -86,19 +86,25 @@ class PendingForecasts:
 
     def take(
         self, workers: Sequence[str], tasks: Array, seconds: Array
-    ) -> Iterator[tuple[str, int, Array]]:
-        """Yield (worker, stage, surprise) for finished tasks, and forget their forecasts.
+    ) -> tuple[list[str], Array, Array]:
+        """Return workers, stages and surprises of finished tasks, and forget their forecasts.
 
         A surprise is the log of the seconds less the forecast. If that was for a task of another
         size, it counts as if it had been for this one: by the time of a sample.
         """
-        outcomes, sizes = np.log(seconds).tolist(), np.log(tasks[:, f.SAMPLES]).tolist()
-        for worker, outcome, size in zip(workers, outcomes, sizes, strict=True):
-            for stage in range(STAGES):
-                forecast = self._rows.pop((worker, stage), None)
-                if forecast is not None:
+        names, stage, outcomes, rows = [], [], [], []
+        ends, sizes = np.log(seconds).tolist(), np.log(tasks[:, f.SAMPLES]).tolist()
+        for worker, end, size in zip(workers, ends, sizes, strict=True):
+            for place in range(STAGES):
+                if (forecast := self._rows.pop((worker, place), None)) is not None:
+                    names.append(worker)
+                    stage.append(place)
                     grown = size - forecast[0]
-                    yield worker, stage, outcome - forecast[1] - (0.0 if isnan(grown) else grown)
+                    outcomes.append(end if isnan(grown) else end - grown)
+                    rows.append(forecast[1])
+        predicted = np.array(rows)
+        ahead = np.array(outcomes).reshape(-1, *[1] * (predicted.ndim - 1))
+        return names, np.array(stage, dtype=int), ahead - predicted
 
 
 class Corrections:
@@ -124,18 +130,19 @@ class Corrections:
         """Take in outcomes: what came out less the prediction without offsets, (rows, 4)."""
         own = self._own_of(workers, stage)
         moves = _OWN_STEP * _REACH * _pushes(surprises, self._shared[stage] + own)
-        for worker, place, moved in zip(workers, stage.tolist(), own + moves, strict=True):
+        moved = np.clip(own + moves, -self._most, self._most)
+        for worker, place, row in zip(workers, stage.tolist(), moved, strict=True):
             offsets = self._own.pop(worker, None)
             self._own[worker] = np.zeros_like(self._shared) if offsets is None else offsets
-            self._own[worker][place] = np.clip(moved, -self._most, self._most)
+            self._own[worker][place] = row
         while len(self._own) > WORKERS_MAX:
             del self._own[next(iter(self._own))]
         for place in np.unique(stage):
             pushes = _pushes(surprises[stage == place], self._shared[place])
             self._counts[place] += len(pushes)
             step = _FIRST_STEP * self._counts[place] ** -_SHRINK * _REACH
-            moved = self._shared[place] + step * pushes.sum(axis=0)
-            self._shared[place] = np.clip(moved, -self._most, self._most)
+            shared = self._shared[place] + step * pushes.sum(axis=0)
+            self._shared[place] = np.clip(shared, -self._most, self._most)
 
     def _own_of(self, workers: Sequence[str], stage: Array) -> Array:
         offsets = np.zeros((len(workers), len(LEVELS)))
@@ -170,10 +177,9 @@ class Recalibrated:
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Move the offsets by these tasks' outcomes, and have the model learn from them."""
-        due = list(self._pending.take(workers, tasks, seconds))
-        if due:
-            names, stage, surprises = zip(*due, strict=True)
-            self._corrections.learn(names, np.array(stage), np.stack(surprises))
+        names, stage, surprises = self._pending.take(workers, tasks, seconds)
+        if names:
+            self._corrections.learn(names, stage, surprises)
         self._model.learn(workers, tasks, seconds)
 
 

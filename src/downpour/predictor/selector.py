@@ -69,10 +69,8 @@ class Selector:
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Judge the predictions of these tasks, have all members learn, and choose anew."""
-        due = list(self._pending.take(workers, tasks, seconds))
-        if due:
-            at = np.array([stage for _, stage, _ in due])
-            errors = np.stack([surprise for _, _, surprise in due])
+        judged, at, errors = self._pending.take(workers, tasks, seconds)
+        if judged:
             loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)
             for stage in set(at.tolist()):
                 self._judge(stage, loss[at == stage])

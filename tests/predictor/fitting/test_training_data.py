@@ -8,6 +8,7 @@ import pytest
 from downpour.predictor.base import Array
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.fitting.training_data import TaskSequences, augment
+from tests.predictor.conftest import WORKERS
 
 
 def test_sequences_tell_what_came_of_each_description(
@@ -27,6 +28,12 @@ def test_sequences_tell_what_came_of_each_description(
     assert len(sequences.of([1]).seconds) == len(sequences.seconds) / len(traces.jobs)
 
 
+def paces(traces: Traces, name: str) -> Array:
+    """Return the seconds a sample, by job, round and worker."""
+    rates: Array = traces.columns[name] / traces.columns["n_samples"]
+    return rates.reshape(len(traces.jobs), -1, WORKERS)
+
+
 def test_augmented_traces_leave_the_time_a_sample_alone(traces: Traces) -> None:
     """Sizes change with times, states by themselves; the original stays as it is."""
     before = traces.columns["loadavg1"].copy()
@@ -34,6 +41,19 @@ def test_augmented_traces_leave_the_time_a_sample_alone(traces: Traces) -> None:
     assert not np.array_equal(before, other.columns["loadavg1"])
     assert not np.array_equal(traces.columns["n_samples"], other.columns["n_samples"])
     for name in ("completion_s", "p25_elapsed_s"):
-        paces = [told.columns[name] / told.columns["n_samples"] for told in (traces, other)]
-        assert paces[0] == pytest.approx(paces[1])
+        assert paces(other, name) == pytest.approx(paces(traces, name))
     assert np.array_equal(before, traces.columns["loadavg1"])
+
+
+def test_in_augmented_traces_some_workers_change_their_pace_for_good(traces: Traces) -> None:
+    """All that such a worker reports takes longer by one factor, from some round to the last."""
+    shares = []
+    for seed in range(10):
+        other = augment(traces, seed)
+        factor = paces(other, "completion_s") / paces(traces, "completion_s")
+        reported = paces(other, "p25_elapsed_s") / paces(traces, "p25_elapsed_s")
+        assert reported == pytest.approx(factor)
+        changed = ~np.isclose(factor, 1)
+        assert np.isclose(factor[:, 1:], factor[:, :-1])[changed[:, :-1]].all()
+        shares.append(changed.any(axis=1).mean())
+    assert 0 < np.mean(shares) < 0.25

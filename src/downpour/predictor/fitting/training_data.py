@@ -29,6 +29,10 @@ _COLUMN_LOST = 0.05  # of augmented jobs, for each column: not every system repo
 # of one size alone, a predictor was useless after reports where sizes differ: an error of 6.6 %,
 # where it now has 3.8 %.
 _SIZES_VARY, _SIZES_APART = 0.5, 0.7
+# In half of the augmented jobs a quarter of the workers change their pace for good, by up to
+# e^0.8 = 2.2 either way. In the traces, paces come back; trained on these alone, a net expected
+# the old pace for sixty tasks after such a change.
+_PACES_CHANGE, _WORKERS_CHANGE, _PACES_APART = 0.5, 0.25, 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +112,14 @@ def augment(traces: Traces, seed: int) -> Traces:
     """Return augmented traces: as other clusters might have recorded them.
 
     Every job has another scale of load and some noise, some have lost a column of their machines'
-    state, and in half of them tasks are of all sizes, their times in proportion.
+    state, and in half of them tasks are of all sizes, their times in proportion. In half, some
+    workers change their pace for good.
     """
-    generator = np.random.default_rng(seed)
+    generator, changes = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     reports = ["", *(f"p{percent}_" for percent in traces.percents)]
     states = [prefix + name for prefix in reports for name in STATE]
-    sizes = [
-        "n_samples",
-        "batches",
-        TARGET,
-        *(f"p{percent}_{ELAPSED}" for percent in traces.percents),
-    ]
+    times = [TARGET, *(f"p{percent}_{ELAPSED}" for percent in traces.percents)]
+    sizes = ["n_samples", "batches", *times]
     columns = dict(traces.columns)
     for name in (*states, *sizes):
         if name in columns:
@@ -131,7 +132,22 @@ def augment(traces: Traces, seed: int) -> Traces:
             for name in sizes:
                 if name in columns:
                     columns[name][rows] *= factor
+        if changes.random() < _PACES_CHANGE:
+            _change_paces(columns, times, job, changes)
     return replace(traces, columns=columns)
+
+
+def _change_paces(
+    columns: dict[str, Array], times: Sequence[str], job: Job, generator: np.random.Generator
+) -> None:
+    """Multiply the seconds of some workers by a factor, from a round on."""
+    for worker in np.unique(columns["worker"][np.concatenate(job.rounds)]):
+        if generator.random() < _WORKERS_CHANGE:
+            later = np.concatenate(job.rounds[int(generator.integers(len(job.rounds))) :])
+            here = later[columns["worker"][later] == worker]
+            factor = np.exp(generator.uniform(-_PACES_APART, _PACES_APART))
+            for name in times:
+                columns[name][here] *= factor
 
 
 def _vary_state(
