@@ -17,7 +17,7 @@ from downpour.predictor.calibration import Tracker, stages
 
 # The first offsets of the quantiles: logarithms, at assignment and at early and late reports.
 _SPREAD = ((-0.15, 0.0, 0.25, 0.7), (-0.08, 0.0, 0.15, 0.45), (-0.05, 0.0, 0.1, 0.3))
-_RATE = 0.004  # twice that of a calibrated model: these offsets begin as a guess
+_RATE = 0.004  # faster than those of a calibrated model: these offsets begin as a guess
 
 
 class Point(ABC):
