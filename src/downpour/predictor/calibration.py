@@ -111,8 +111,8 @@ class Corrections:
     """Offsets for a cluster, and on top of them each worker's own.
 
     A worker never seen starts from the cluster's offsets. These settle: their steps shrink with the
-    number of outcomes t, as t^-0.6 (Angelopoulos, Barber and Bates 2024, section 3). A worker's own
-    steps never shrink, so its offsets follow it when its pace changes.
+    number of outcomes t, as t^(-1/2 - ε) (Angelopoulos, Barber and Bates 2024), with ε = 0.1. A
+    worker's own steps never shrink, so its offsets follow it when its pace changes.
     """
 
     def __init__(self, most: float) -> None:
