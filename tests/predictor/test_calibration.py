@@ -127,6 +127,14 @@ def test_a_thousand_workers_at_once_do_not_throw_it_off_balance() -> None:
             assert found == pytest.approx([-0.128, 0.0, 0.128, 0.205], abs=0.04)
 
 
+def test_the_wide_quantiles_of_a_first_round_do_not_make_the_next_ones_narrow() -> None:
+    """All outcomes lie far within them, which says nothing of tasks whose workers are known."""
+    corrections = Corrections(most=0.3)
+    names, stage = [f"w{number}" for number in range(16)], np.zeros(16, int)
+    corrections.learn(names, stage, np.tile([1.5, 0.0, -1.5, -2.5], (16, 1)))
+    assert level(corrections, "new") == pytest.approx([0.0] * 4, abs=0.01)
+
+
 def test_offsets_stay_within_their_limit_and_come_back_from_it_at_once() -> None:
     """However long outcomes are far away: a limit that was only applied on use would wind up."""
     corrections = Corrections(most=0.02)

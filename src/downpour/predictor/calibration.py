@@ -27,6 +27,9 @@ _LEVELS = np.array(LEVELS)
 # Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/predictor.md). The own
 # step is the largest whose pinball loss on those jobs is no higher than that of one shared offset.
 _FIRST_STEP, _SHRINK = 0.02, 0.6
+# Steps shrink as if there had been this many outcomes already: in a job's first round quantiles are
+# very wide, and longer steps would make those of the next tasks too narrow.
+_HEAD_START = 100
 _OWN_STEP = 0.002
 # Fewer outcomes lie beyond the outer quantiles, so these take longer steps.
 _REACH = np.array([2.0, 1.0, 2.0, 5.0])
@@ -140,7 +143,7 @@ class Corrections:
         for place in np.unique(stage):
             pushes = _pushes(surprises[stage == place], self._shared[place])
             self._counts[place] += len(pushes)
-            step = _FIRST_STEP * self._counts[place] ** -_SHRINK * _REACH
+            step = _FIRST_STEP * (_HEAD_START + self._counts[place]) ** -_SHRINK * _REACH
             shared = self._shared[place] + step * pushes.sum(axis=0)
             self._shared[place] = np.clip(shared, -self._most, self._most)
 
