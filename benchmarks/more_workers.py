@@ -107,6 +107,14 @@ _MILDER: Mapping[str, Mapping[str, Any]] = {
 }
 """Ten workers in rounds, with less momentum, a lower rate, or one that rises first."""
 
+_OVERLAPPING: Mapping[str, Mapping[str, Any]] = {
+    "plain": _LINEAR,
+    "outer-0.4": _nesterov(0.4, **_LINEAR),
+    "outer-0.6": _nesterov(0.6, **_LINEAR),
+    "outer-0.8": _nesterov(0.8, **_LINEAR),
+}
+"""Ten workers with batches of 32 in rounds that overlap."""
+
 _ONE_SLOW: Mapping[str, Mapping[str, Any]] = {
     "wait": _nesterov(0.8, policy="wait"),
     "handoff": _nesterov(0.8),
@@ -223,6 +231,9 @@ def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
         runs[f"{shards}-linear"] = _run(base, shards, meet=10, **_nesterov(momentum, **_LINEAR))
     for name, own in _MILDER.items():
         runs[f"10-{name}"] = _run(base, 10, **{"meet": 10, **own})
+    for name, own in _OVERLAPPING.items():
+        way = {"meet": 10, "batch_size": 32, "overlap": 1, **own}
+        runs[f"10-overlap-{name}"] = _run(base, 10, step=HALF_STEP_SECONDS, **way)
     for codec in ("int8", "topk"):
         runs[f"10-{codec}"] = _run(base, 10, meet=10, compression=codec, **_nesterov(0.8))
     for name, own in _AT_TEN.items():

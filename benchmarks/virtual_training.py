@@ -304,6 +304,7 @@ class _Numbers(Observer):
             portion=assigned.portion,
             share=assigned.share,
             optimizer_state=self._state(assigned.optimizer_state),
+            step=self._state(assigned.step),
         )
         update = self._runner.run(task, TaskControl(accepted.attempt))
         self._updates[accepted.update.file.name] = update
@@ -311,7 +312,7 @@ class _Numbers(Observer):
         if accepted.update.optimizer_state is not None and update.optimizer_state is not None:
             self._files[accepted.update.optimizer_state.name] = update.optimizer_state
         self._steps[accepted.worker] += update.steps
-        self._bytes["down"] += _size((task.model, task.optimizer_state))
+        self._bytes["down"] += _size((task.model, task.optimizer_state, task.step))
         self._bytes["up"] += _size((update.file, update.optimizer_state))
 
     def _state(self, file: PublishedFile | None) -> PublishedFile | None:

@@ -79,14 +79,14 @@ def built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
         raise UnfitWorker(f"this worker cannot train it: {error}") from error
 
 
-class Begun(NamedTuple):
+class BegunTask(NamedTuple):
     """A task that has begun, and from which parameters; they are not held if a file has them."""
 
     training: ShardTraining
     start: Mapping[str, Array] | None
 
 
-def begin(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
+def begin(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
     begun = _afresh(loaded, task)
     if task.snapshot is None:
@@ -100,7 +100,7 @@ def begin(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
     return begun
 
 
-def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
+def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     loaded.task.look_again(task.id.round)
     start = _begun_from(loaded.store, task)[1]
     load_parameters(loaded.model, start)
@@ -117,10 +117,10 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> Begun:
         helpers=loaded.team,
     )
     # A start that was computed costs two files to read once more; one of a file costs little.
-    return Begun(training, start if task.step is not None else None)
+    return BegunTask(training, start if task.step is not None else None)
 
 
-def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: Begun) -> Work:
+def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: BegunTask) -> Work:
     """Return the work that is left of a task."""
     spec, training = loaded.spec, begun.training
     # Not copied: the next task begins only after the file has been written.
