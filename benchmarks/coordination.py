@@ -67,6 +67,8 @@ def spec(case: Case) -> downpour.Spec:
         epochs=case.rounds,
         batch_size=1,
         momentum=0.0,  # whose buffers belong to the training
+        optimizer_state="reset",
+        outer=downpour.Outer(optimizer="none"),
         evaluate_every=0,
     )
 

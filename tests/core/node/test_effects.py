@@ -39,6 +39,7 @@ PREPARE = do.Prepare(experiment="any", spec=ResolvedSpec(shards=2))
 AGGREGATE = do.Aggregate(
     experiment="any", round=3, model=FILE, pushes=(PUSH,), in_step=False, train_seconds=1.0
 )
+GATHER = do.Gather(experiment="any", round=3, shard=1, update=UPDATE, model=FILE, base=FILE)
 EVALUATE = do.Evaluate(experiment="any", round=3, model=FILE, part="validation")
 PUBLISH = do.Publish(experiment="any", model=FILE)
 LANES: list[tuple[do.Command, str]] = [
@@ -46,6 +47,7 @@ LANES: list[tuple[do.Command, str]] = [
     (do.Assign(ASSIGNED), "calls of anna"),
     (do.Cancel(worker="anna", attempt=ATTEMPT, reason="late"), "calls of anna"),
     (do.HandOver(worker="anna", attempt=ATTEMPT), "calls of anna"),
+    (GATHER, "work of any"),
     (AGGREGATE, "work of any"),
     (EVALUATE, "evaluation of any"),
     (PUBLISH, "work of any"),
@@ -85,7 +87,7 @@ class Notes(Effects[[]]):
     def _do(self, asked: object) -> None:
         self.done.append((self.lane, asked))
 
-    _prepare = _assign = _cancel = _hand_over = _aggregate = _evaluate = _do
+    _prepare = _assign = _cancel = _hand_over = _gather = _aggregate = _evaluate = _do
     _publish = _adopt = _discard = _conclude = _dismiss = _do
 
 

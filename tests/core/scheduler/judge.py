@@ -93,6 +93,8 @@ class Judge:
                 self._ask(assigned)
             case do.Adopt():
                 assert all(self.assigned[attempt] for attempt, _ in command.attempts)
+            case do.Gather():
+                self._gather(scheduler, command)
             case do.Aggregate():
                 self._aggregate(command)
             case do.Evaluate():
@@ -106,6 +108,16 @@ class Judge:
                 self.kept |= {(command.experiment, file.name) for file in command.kept}
             case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss():
                 pass
+
+    def _gather(self, scheduler: Scheduler, command: do.Gather) -> None:
+        """What is summed early is an update that counts, and moves the newest version."""
+        experiment = scheduler.state.experiments[command.experiment]
+        assert experiment.spec.in_step
+        assert experiment.round is not None
+        task = experiment.round.tasks[command.shard]
+        assert (task.update, task.base) == (command.update, command.base)
+        assert (command.round, command.model) == (experiment.version, experiment.model)
+        assert not experiment.applying
 
     def _belong_together(self, output: Output) -> None:
         """What happened is done: whose attempt is assigned is asked, who is gone is forgotten."""

@@ -200,7 +200,7 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
             assert_never(fact)
 
 
-def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
+def asked(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a command
     """Write what is to be done as one line of a story."""
     match command:
         case do.Prepare():
@@ -213,6 +213,9 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
             return f"hand over {command.worker} {_attempt_of(command)}"
         case do.Adopt():
             return f"adopt {command.experiment} {len(command.attempts)} attempts"
+        case do.Gather():
+            which = f"{command.experiment} r{command.round}/s{command.shard}"
+            return f"gather {which} of {command.update.file.name}"
         case do.Aggregate():
             names = " ".join(update.file.name for update in command.updates)
             which = f"{command.experiment} r{command.round}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xxhash
 
 from downpour.files.aggregators import summing
-from downpour.files.aggregators.summing import RunningSum, SummedFile
+from downpour.files.aggregators.additions import PartialSum, Step, SummedFile
+from downpour.files.aggregators.summing import AddedFiles, Summing
 from downpour.files.store import Array, UpdateFormat, decode, encode
 
 
@@ -22,11 +24,33 @@ def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[Summed
     return source, xxhash.xxh3_128_hexdigest(content)
 
 
-def sum_over(base: Mapping[str, Array], *, divisor: float = 1.0, threads: int = 1) -> RunningSum:
-    """Begin a sum of files that were trained from a model."""
+def sum_over(base: Mapping[str, Array], *, threads: int = 1) -> Summing:
+    """Begin to sum files that were trained from a model."""
     layout = decode(b"".join(encode(base, {})), "base").layout
     form = UpdateFormat(model=layout, base="")
-    return RunningSum(form, source_of(base)[0], divisor=divisor, threads=threads)
+    return Summing(form, source_of(base)[0], threads=threads)
+
+
+def in_turn(*terms: SummedFile | PartialSum) -> list[Step]:
+    """Return the steps that add each term to those before it."""
+    return [*terms[:1], *(step for term in terms[1:] for step in (term, None))]
+
+
+def mean_of(
+    base: Mapping[str, Array],
+    groups: Sequence[Sequence[SummedFile]],
+    *,
+    divisor: float = 1.0,
+    sole: SummedFile | None = None,
+) -> AddedFiles:
+    """Sum groups of files, each in a pass; the last one makes the mean."""
+    total, made = sum_over(base), AddedFiles(sums=(), checksums=(), sound=True)
+    for number, group in enumerate(groups, start=1):
+        end = divisor if number == len(groups) else None
+        seen = sole if any(file is sole for some in groups[:number] for file in some) else None
+        one = total.add(in_turn(*made.sums, *group), divisor=end, sole=seen)
+        made = replace(one, sound=one.sound and made.sound)
+    return made
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
@@ -41,11 +65,13 @@ def test_every_byte_is_hashed_once_whoever_sums_it(
         "b": np.ones(13, bool),
     }
     made = [source_of({**tensors, "n": tensors["n"] + number}) for number in range(5)]
-    total = sum_over(tensors, divisor=8, threads=lanes)
-    for some, is_last in ((made[:3], False), (made[3:], True)):
-        tally = total.add([source for source, _ in some], is_last=is_last)
+    total, sums = sum_over(tensors, threads=lanes), tuple[PartialSum, ...]()
+    for some, divisor in ((made[:3], None), (made[3:], 8.0)):
+        added, other = [source for source, _ in some[:-1]], some[-1][0]
+        tally = total.add(in_turn(*sums, *added), others=[other], divisor=divisor)
         assert tally.checksums == tuple(checksum for _, checksum in some)
         assert tally.sound
+        sums = tally.sums
     assert total.base_checksum == source_of(tensors)[1]
 
 
@@ -53,12 +79,15 @@ def test_every_byte_is_hashed_once_whoever_sums_it(
 def test_a_file_that_has_all_the_weight_is_taken_as_it_is(place: int) -> None:
     """Also where the sum goes over several groups: x0 - (x0 - x) is not always x."""
     value = np.array([0.1, -0.0, 3e38], np.float32)
-    total = sum_over({"w": np.array([1e8, 0, -3e38], np.float32)})
-    for number in range(3):
-        counts = number == place
-        tensors = {"w": value if counts else np.full(3, 7, np.float32)}
-        assert total.add([source_of(tensors, float(counts))[0]], is_last=number == 2).sound
-    assert total.tensors()["w"].tobytes() == value.tobytes()
+    others = np.full(3, 7, np.float32)
+    files = [
+        source_of({"w": value if number == place else others}, float(number == place))[0]
+        for number in range(3)
+    ]
+    base = {"w": np.array([1e8, 0, -3e38], np.float32)}
+    made = mean_of(base, [files[:1], files[1:2], files[2:]], sole=files[place])
+    assert made.sound
+    assert made.sums[0].tensors()["w"].tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
@@ -66,7 +95,7 @@ def test_a_file_that_has_all_the_weight_is_taken_as_it_is(place: int) -> None:
 def test_what_is_not_finite_shows_with_any_factor(factor: float, base: float) -> None:
     """Also a file that does not count must be finite."""
     source, _ = source_of({"w": np.array([1, np.nan, 3], np.float32)}, factor)
-    assert not sum_over({"w": np.array([1, base, 3], np.float32)}).add([source]).sound
+    assert not mean_of({"w": np.array([1, base, 3], np.float32)}, [[source]]).sound
 
 
 @pytest.mark.parametrize("constant", [-math.inf, math.inf, math.nan])
@@ -74,12 +103,10 @@ def test_what_is_not_finite_shows_with_any_factor(factor: float, base: float) ->
 def test_what_is_not_finite_in_the_base_is_a_constant(constant: float, groups: int) -> None:
     """A causal mask stays what it is, and what lies beside it is averaged."""
     mask = np.array([0, constant, 2], np.float32)
-    total = sum_over({"w": mask}, divisor=2)
     files = [source_of({"w": mask + np.float32(step)})[0] for step in (1, 2)]
-    if groups == 2:
-        assert total.add(files[:1], is_last=False).sound
-    assert total.add(files[groups - 1 :]).sound
-    np.testing.assert_array_equal(total.tensors()["w"], mask + np.float32(1.5))
+    made = mean_of({"w": mask}, [files] if groups == 1 else [files[:1], files[1:]], divisor=2)
+    assert made.sound
+    np.testing.assert_array_equal(made.sums[0].tensors()["w"], mask + np.float32(1.5))
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5])
@@ -88,15 +115,16 @@ def test_a_constant_that_has_changed_shows(factor: float) -> None:
     base = {"w": np.array([1, -np.inf], np.float32)}
     for other in (0.0, np.inf, np.nan):
         source, _ = source_of({"w": np.array([1, other], np.float32)}, factor)
-        assert not sum_over(base).add([source]).sound
+        assert not mean_of(base, [[source]]).sound
 
 
 def test_halves_are_summed_in_single_precision() -> None:
     """What would overflow float16 on the way does not, and is rounded once."""
     tensors = {"w": np.full(3, 60000, np.float16)}
-    total = sum_over({"w": np.full(3, -60000, np.float16)}, divisor=8)
-    assert total.add([source_of(tensors)[0] for _ in range(8)]).sound
-    np.testing.assert_array_equal(total.tensors()["w"], tensors["w"])
+    files = [source_of(tensors)[0] for _ in range(8)]
+    made = mean_of({"w": np.full(3, -60000, np.float16)}, [files], divisor=8)
+    assert made.sound
+    np.testing.assert_array_equal(made.sums[0].tensors()["w"], tensors["w"])
 
 
 def test_no_tensors_are_no_work() -> None:
@@ -104,3 +132,21 @@ def test_no_tensors_are_no_work() -> None:
     source, checksum = source_of({})
     tally = sum_over({}, threads=2).add([source])
     assert tally.checksums == (checksum,)
+
+
+def test_a_sum_that_meets_no_other_stays_as_it_is() -> None:
+    """A pass changes the sums that it adds to, and no others."""
+    base = {"w": np.zeros(3, np.float32)}
+    total, files = (
+        sum_over(base),
+        [source_of({"w": np.full(3, n, np.float32)})[0] for n in (1, 2, 4)],
+    )
+    (first,) = total.add([files[0]]).sums
+    before = first.tensors()["w"].copy()
+    apart, together = total.add([first, files[1], files[2], None]).sums
+    assert apart is first
+    np.testing.assert_array_equal(first.tensors()["w"], before)
+    np.testing.assert_array_equal(together.tensors()["w"], np.full(3, -6, np.float32))
+    (whole,) = total.add([apart, together, None], divisor=-1.0).sums
+    assert whole is first
+    np.testing.assert_array_equal(whole.tensors()["w"], np.full(3, -7, np.float32))

@@ -251,6 +251,14 @@ class CommandRunner(Effects[[]]):
             log.info("%s was published by %s and not reported; adopted", attempt, workers[attempt])
             self._answers.adopted(workers[attempt], attempt, update)
 
+    def _gather(self, command: do.Gather) -> None:
+        space = self._spaces[command.experiment]
+        space.arrived[command.shard] = command
+        # Where more work waits, updates come faster than they are summed: one pass over several
+        # costs less than as many passes, and the aggregation's own does for all that are left.
+        if not self._lanes.work_waits:
+            work.gather(space)
+
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
@@ -282,9 +290,7 @@ class CommandRunner(Effects[[]]):
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
         space.close()
-        space.prepared = space.global_model = None
-        space.index_files.clear()
-        space.versions.clear()
+        space.release()
         if not space.is_gone:
             space.finish()
             finished = command.ending is ExperimentState.FINISHED

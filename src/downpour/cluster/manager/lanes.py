@@ -32,6 +32,11 @@ class Lanes:
         """Work, after all earlier work."""
         self._works.submit(job)
 
+    @property
+    def work_waits(self) -> bool:
+        """Whether any work waits for the one that is running."""
+        return self._works.is_behind
+
     def beside(self, job: Job) -> None:
         """Evaluate, beside the work."""
         self._evaluations.submit(job)

@@ -30,6 +30,11 @@ class SerialExecutor:
         self._waiting.put((work, done))
         return done
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether anything waits for what is running."""
+        return not self._waiting.empty()
+
     def finish(self) -> None:
         """Accept no more work; the thread ends when all is done."""
         self._waiting.put(None)

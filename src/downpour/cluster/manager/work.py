@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
+from downpour.base.errors import StoreError
 from downpour.base.evaluations import Evaluation
-from downpour.base.values import AttemptId, PublishedFile
+from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
@@ -30,8 +32,10 @@ from downpour.core.spec import Spec
 from downpour.core.splitters import divide
 from downpour.files.aggregators import (
     AGGREGATORS,
+    AMOUNTS,
     Contribution,
     Move,
+    Part,
     fold,
     moved,
     own_after,
@@ -212,6 +216,27 @@ class NewVersion(NamedTuple):
     own: tuple[PublishedFile, ...]
 
 
+def gather(space: Workspace) -> None:
+    """Sum the updates of a round that have arrived, so that less is left when the last one does.
+
+    What cannot be read or used is left to `aggregate`, which says whose it is.
+    """
+    arrived = list(space.arrived.values())
+    space.arrived.clear()
+    amount = AMOUNTS.get(space.spec.aggregate)
+    if amount is None or not arrived:
+        return
+    model = arrived[-1].model
+    made = [_contribution(one.shard, one.update) for one in arrived if one.model == model]
+    with suppress(StoreError):
+        gathering = space.gathering_to(model, arrived[-1].base)
+        gathering.add([Part(contribution=one, factor=amount(one)) for one in made])
+
+
+def _contribution(shard: int, update: Update) -> Contribution:
+    return Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
+
+
 def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     """Make the next model version of updates, and what belongs to it.
 
@@ -221,19 +246,13 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         UpdatesRefused: names the shards whose updates cannot be used.
         StoreError: the shared directory did not take the new version.
     """
-    contributions = [
-        Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
-        for shard, update in zip(command.shards, command.updates, strict=True)
-    ]
+    contributions = list(map(_contribution, command.shards, command.updates))
     weights = AGGREGATORS[space.spec.aggregate](contributions)
     store, model, compression = space.store, command.model, space.spec.update_codec
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         began = command.pushes[0].base  # as all tasks of the round
-        arrays = fold(
-            store, model, contributions, weights, compression=compression, trained_from=began
-        )
-        about = decode(store.view(model), model.name).metadata  # which is true of every version
+        arrays, about = _folded(space, model, began, contributions, weights)
     else:
         arrays = moved(space.versions, model, moves, compression=compression)
         about = space.versions.read(model).metadata
@@ -241,10 +260,10 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     # that, and names are never used twice.
     version, token, outer = command.round + 1, secrets.token_hex(3), None
     if command.outer is not None:
-        base, state = space.versions.read(model).tensors, _tensors(store, command.outer)
+        base, state = (space.versions.read(file).tensors for file in (model, command.outer))
         after = take_step(space.spec.outer, base, arrays, state)
         # Before the model, so that a manager which finds a version can go on from it.
-        outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
+        outer = store.put_new(layout.outer_name(version, token), encode(after, {}))
     own = []
     for move in moves if command.elastic else ():
         tensors = own_after(space.versions, model, move)
@@ -252,9 +271,36 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         own.append(store.put_new(name, encode(tensors, about)))
         space.versions.keep(own[-1], tensors, about)
     made = store.put_new(layout.model_name(version, token), encode(arrays, about))
-    if not command.in_step:
-        space.versions.keep(made, arrays, about)
+    if command.in_step:  # nothing begins from these any more
+        space.versions.forget(file for file in (model, command.outer) if file is not None)
+    if outer is not None:
+        space.versions.keep(outer, after, {})
+    space.versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
+
+
+def _folded(
+    space: Workspace,
+    model: PublishedFile,
+    began: PublishedFile,
+    contributions: Sequence[Contribution],
+    weights: Sequence[float],
+) -> tuple[dict[str, Array], Mapping[str, str]]:
+    """Fold a round; returns the tensors, and what the model's file says of every version."""
+    gathering, amount = space.gathering_to(model, began), AMOUNTS.get(space.spec.aggregate)
+    space.gathering = None
+    space.arrived.clear()
+    arrays = fold(
+        space.store,
+        model,
+        contributions,
+        weights,
+        amounts=[amount(one) for one in contributions] if amount is not None else None,
+        compression=space.spec.update_codec,
+        trained_from=began,
+        gathered=gathering,
+    )
+    return arrays, gathering.base.metadata
 
 
 def _move(command: Aggregate, push: Push, weight: float) -> Move:

@@ -14,10 +14,11 @@ from filelock import BaseFileLock
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
+from downpour.core.scheduler.commands import Gather
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.aggregators import Versions
+from downpour.files.aggregators import Gathering, Versions
 from downpour.files.records.journal import Journal, segments
 from downpour.files.records.mirror import journal_of
 from downpour.files.records.record import RecordReader, export_record, former_record
@@ -83,7 +84,8 @@ class Workspace:
     alive. Its journal is not synced: it outlives the manager and not the machine, because
     only the run itself continues it. Nothing is journaled once the experiment is `concluded`. While
     its folder `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model`
-    is made by `prepare` if the experiment begins here, else by its first evaluation.
+    is made by `prepare` if the experiment begins here, else by its first evaluation. Of the round's
+    updates, `gathering` has summed some; those that have `arrived`, by shard, it may still sum.
     """
 
     experiment: str
@@ -100,10 +102,30 @@ class Workspace:
     global_model: GlobalModel | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
     versions: Versions = field(init=False)
+    arrived: dict[int, Gather] = field(default_factory=dict)
+    gathering: Gathering | None = None
 
     def __post_init__(self) -> None:
         """Keep no version so far."""
         self.versions = Versions(self.store)
+
+    def gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
+        """Return what has been summed of the round that moves a model, whose tasks began from one.
+
+        Raises:
+            StoreError: the model cannot be opened.
+        """
+        if self.gathering is None or self.gathering.base.file != model:
+            base = self.versions.base_of(model, self.spec.update_codec, began)
+            self.gathering = Gathering(self.store, base)
+        return self.gathering
+
+    def release(self) -> None:
+        """Free the memory that the experiment needed to go on."""
+        self.prepared = self.global_model = self.gathering = None
+        self.index_files.clear()
+        self.arrived.clear()
+        self.versions.clear()
 
     @property
     def folder(self) -> Path:

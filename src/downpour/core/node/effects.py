@@ -26,7 +26,7 @@ class Effects(ABC, Generic[P]):
     returns, and else a function to call at its end.
     """
 
-    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+    def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         """Begin to carry out a command."""
         match command:
             case do.Prepare():
@@ -37,6 +37,8 @@ class Effects(ABC, Generic[P]):
                 self._in_turn(command.worker, partial(self._cancel, command))
             case do.HandOver():
                 self._in_turn(command.worker, partial(self._hand_over, command))
+            case do.Gather():
+                self._work(command.experiment, partial(self._gather, command))
             case do.Aggregate():
                 self._work(command.experiment, partial(self._aggregate, command))
             case do.Evaluate():
@@ -95,6 +97,9 @@ class Effects(ABC, Generic[P]):
 
     @abstractmethod
     def _hand_over(self, command: do.HandOver, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _gather(self, command: do.Gather, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
     @abstractmethod
     def _aggregate(self, command: do.Aggregate, /, *args: P.args, **kwargs: P.kwargs) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import TaskKey
-from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.state import SchedulerState, TaskContext
 
 
 def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
@@ -29,6 +29,31 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
             mixes=experiment.mode.mixes,
             elastic=experiment.mode.elastic,
             train_seconds=_train_seconds(state, experiment),
+        )
+    )
+
+
+def gather(state: SchedulerState, context: TaskContext) -> None:
+    """Have an update summed that has just arrived, if its version has to wait for others.
+
+    What is summed while they are trained takes no time when the last one is there. An update of a
+    later round than the oldest is left: the model that it will move is not there yet.
+    """
+    experiment, current, task = context
+    if state.replaying or not experiment.ready or not experiment.spec.in_step:
+        return
+    if experiment.round is not current or task.update is None or task.base is None:
+        return
+    if experiment.due(state.now_seconds) or experiment.has_enough(current):
+        return
+    state.do(
+        do.Gather(
+            experiment=experiment.name,
+            round=experiment.version,
+            shard=task.shard,
+            update=task.update,
+            model=experiment.model,
+            base=task.base,
         )
     )
 

@@ -8,7 +8,7 @@ The driver's duties, in order:
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
    `AggregationFailed`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what `Adopt`
    finds as `UpdatePublished`; what could not be done comes back as `EffectFailed`, `WorkerLost` or
-   `AttemptFailed`. The core waits for these and asks only once.
+   `AttemptFailed`. The core waits for these and asks only once. `Gather` may be left undone.
 """
 
 from __future__ import annotations
@@ -132,6 +132,23 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Begin to sum an update that has arrived in a round in step, for which others are awaited.
+
+    It is a hint, and has no answer: `Aggregate` names all updates that count, and gives the same
+    bytes without it. `model` is the version that the round moves, and `base` the one that its tasks
+    began from, which is an earlier one where rounds overlap.
+    """
+
+    experiment: str
+    round: int
+    shard: int
+    update: Update
+    model: PublishedFile
+    base: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
     """Measure the model version of a round on a part of the examples."""
 
@@ -183,6 +200,7 @@ Command = (
     | Cancel
     | HandOver
     | Adopt
+    | Gather
     | Aggregate
     | Evaluate
     | Publish

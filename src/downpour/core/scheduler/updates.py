@@ -10,6 +10,7 @@ from downpour.base.states import BLAMELESS, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, Progress, Snapshot, Update
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue
+from downpour.core.scheduler.aggregating import gather
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.failures import failed_alike, wait_seconds
 from downpour.core.scheduler.round import Round
@@ -60,6 +61,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         )
     )
     state.discard(context.experiment.name, spent)
+    gather(state, context)
 
 
 def _is_of(state: SchedulerState, context: TaskContext, attempt: AttemptId, worker: str) -> bool:

@@ -8,19 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from downpour.core import families
-from downpour.files.aggregators.base import Aggregator, Contribution
+from downpour.files.aggregators import average, samples
+from downpour.files.aggregators.base import Aggregator, Amount, Contribution
 from downpour.files.aggregators.fold import fold
+from downpour.files.aggregators.gathering import Gathering
 from downpour.files.aggregators.moving import Move, moved, own_after
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
+from downpour.files.aggregators.passes import Part
 from downpour.files.aggregators.versions import Versions
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
+AMOUNTS: Mapping[str, Amount] = {"average": average.amount, "samples": samples.amount}
+"""The rules with which an update is summed as it arrives; with others all are read in the end."""
+
 __all__ = [
     "AGGREGATORS",
+    "AMOUNTS",
     "Aggregator",
     "Contribution",
+    "Gathering",
     "Move",
+    "Part",
     "Versions",
     "first_state",
     "fold",

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from downpour.files.aggregators.base import Contribution, shares
 
 
+def amount(contribution: Contribution) -> float:
+    """Return what each contribution counts."""
+    del contribution
+    return 1.0
+
+
 def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
     """Weigh all contributions alike."""
-    return shares([1.0] * len(contributions))
+    return shares([amount(contribution) for contribution in contributions])

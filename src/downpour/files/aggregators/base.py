@@ -30,6 +30,9 @@ class Contribution:
 
 Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
 
+Amount: TypeAlias = Callable[[Contribution], float]
+"""What a contribution counts, where that is known without the others: weights are its shares."""
+
 
 def shares(amounts: Sequence[float]) -> tuple[float, ...]:
     """Return each amount over their sum; equal shares where all amounts are zero.

@@ -1,47 +1,44 @@
 """A round's update files and their weights → the next model's parameters.
 
-Files are mapped, summed and verified in one pass, in the order of their shards, so the bytes of the
-result depend on the contributions, their weights and the model they were trained from alone: not on
-the order in which they are given, nor on threads. Memory holds one model, however many updates
-there are. Nothing that cannot be trusted ever reaches a result: where anything is wrong with the
-pass, `examine` says what is wrong with which shard, so that exactly those are trained again.
+Files are mapped, summed and verified in one pass, along a tree over their shards (`tree.py`), so
+the bytes of the result depend on the contributions, their weights and the model they were trained
+from alone: not on the order in which they arrive or are given, nor on threads, nor on what was
+summed before the last one came (`gathering.py`). Memory holds one model, and a few more where there
+are more updates than files that can be mapped. Nothing that cannot be trusted ever reaches a
+result: where anything is wrong with the pass, `examine` says what is wrong with which shard, so
+that exactly those are trained again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-from downpour.base.errors import (
-    FileCorrupt,
-    NonFinite,
-    SharedDirectoryError,
-    StoreError,
-    UpdatesRefused,
-)
+from downpour.base.errors import FileCorrupt, NonFinite, UpdatesRefused
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import summing
 from downpour.files.aggregators.base import Contribution
 from downpour.files.aggregators.examine import examine
-from downpour.files.aggregators.summing import RunningSum, SummedFile
-from downpour.files.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode
-from downpour.host.cores import usable_cores
+from downpour.files.aggregators.gathering import Gathering
+from downpour.files.aggregators.passes import Base, Held, Item, Part, Passed, Passes
+from downpour.files.aggregators.tree import last_additions
+from downpour.files.store import WHOLE, Array, Store
 
-_THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
-_ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
 _UNSTEADY = "its bytes change while they are read"
 
 
-def fold(
+def fold(  # noqa: PLR0913 - what is summed, and how it was written
     store: Store,
     base: PublishedFile,
     contributions: Sequence[Contribution],
     weights: Sequence[float],
     *,
+    amounts: Sequence[float] | None = None,
     compression: str = WHOLE,
     trained_from: PublishedFile | None = None,
     threads: int | None = None,
+    gathered: Gathering | None = None,
 ) -> dict[str, Array]:
     """Return the weighted mean of the contributions' parameters.
 
@@ -55,9 +52,13 @@ def fold(
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
+        amounts: What the weights are the shares of, if that is known of each update by itself. Then
+            differences are multiplied by them, and their sum is divided once.
         compression: That of all updates; a compressed one says how far it moved.
         trained_from: The version that compressed ones say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
+        gathered: What was summed of these contributions before, which is used up, and the base if
+            it is in memory. It changes no byte either.
 
     Raises:
         UpdatesRefused: files that are missing, altered, not finite, of another layout or
@@ -65,55 +66,76 @@ def fold(
         NonFinite: every update is finite, but their mean is not.
         StoreError: the base cannot be read.
     """
-    parts, divisor = _in_shard_order(contributions, weights)
-    threads, began = threads or _worthwhile_threads(contributions), trained_from or base
+    parts, divisor = _in_shard_order(contributions, weights, amounts)
+    opened = partial(Base.opened, store, base, compression, trained_from)
     for _ in range(2):  # a file that changed during the pass may be valid when it is read again
-        outcome = _sum_once(store, base, parts, divisor, threads, compression, began)
-        if outcome.tensors is not None:
-            return outcome.tensors
+        known = gathered.base if gathered is not None else opened()
+        held = gathered.take(parts, divisor) if gathered is not None else []
+        gathered = None
+        passed = _fold_once(store, known, parts, held, divisor, threads)
+        if passed.is_right:
+            return passed.held[0].kept.tensors()
         reasons = examine(
             store,
             base,
             contributions,
-            known=outcome.refused,
+            known=passed.refused,
             compression=compression,
-            trained_from=began,
+            trained_from=trained_from,
         )
         if reasons:
             raise UpdatesRefused(reasons)
-        if not outcome.sound and not outcome.altered and not outcome.base_altered:
+        if not passed.sound and not passed.altered and not passed.base_altered:
             raise NonFinite("the mean of the updates overflows, although each of them is finite")
-    if outcome.base_altered:
+    if passed.base_altered:
         raise FileCorrupt(base.name, _UNSTEADY)
-    raise UpdatesRefused(dict.fromkeys(outcome.altered, _UNSTEADY))
+    raise UpdatesRefused(dict.fromkeys(passed.altered, _UNSTEADY))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """A contribution, and what its numbers are multiplied by."""
+def _fold_once(
+    store: Store,
+    base: Base,
+    parts: Sequence[Part],
+    gathered: Sequence[Held],
+    divisor: float,
+    threads: int | None,
+) -> Passed:
+    """Sum all parts, those that were not gathered a group at a time; stop where one fails."""
+    done = {part.shard for one in gathered for part in one.parts}
+    unread = [part for part in parts if part.shard not in done]
+    items: list[Item] = sorted([*gathered, *unread], key=lambda item: item.node)
+    passes = Passes(store, base, unread, threads=threads, divisor=divisor)
+    passed = Passed()
+    for group, following in _groups(items):
+        # What does not count is read and not added; but the lowest shard has the integers.
+        others = [one for one in group if isinstance(one, Part) and one.factor == 0]
+        others = [one for one in others if one is not parts[0]]
+        counted = [*passed.held, *(item for item in group if item not in others)]
+        steps = list(last_additions([item.node for item in counted], following))
+        passed = passes.add(counted, steps, others=others, is_last=following is None)
+        if not passed.is_right:
+            break
+    return passed
 
-    contribution: Contribution
-    factor: float
 
-    @property
-    def shard(self) -> int:
-        return self.contribution.shard
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """The outcome of a pass: tensors, or what prevented them."""
-
-    tensors: dict[str, Array] | None = None
-    refused: dict[int, str] = field(default_factory=dict)
-    altered: tuple[int, ...] = ()
-    base_altered: bool = False
-    sound: bool = True
+def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]]:
+    """Yield groups of as many files as are mapped at once, and the shard that follows each."""
+    group: list[Item] = []
+    files = 0
+    for item in items:
+        if files == summing.FILES_AT_ONCE:
+            yield group, item.node.shard
+            group, files = [], 0
+        group.append(item)
+        files += isinstance(item, Part)
+    yield group, None
 
 
 def _in_shard_order(
-    contributions: Sequence[Contribution], weights: Sequence[float]
-) -> tuple[list[_Part], float]:
+    contributions: Sequence[Contribution],
+    weights: Sequence[float],
+    amounts: Sequence[float] | None,
+) -> tuple[list[Part], float]:
     """Return the parts in the order of their shards, and what their sum is divided by.
 
     Raises:
@@ -123,65 +145,19 @@ def _in_shard_order(
         raise ValueError("a shard contributes twice")
     if abs(math.fsum(weights) - 1) > 1e-9:
         raise ValueError(f"weights sum to {math.fsum(weights)}, not to 1")
-    equal = len(set(weights)) == 1
+    factors, divisor = _factors(weights, amounts)
     parts = [
-        _Part(contribution=contribution, factor=1.0 if equal else weight)
-        for contribution, weight in zip(contributions, weights, strict=True)
+        Part(contribution=contribution, factor=factor)
+        for contribution, factor in zip(contributions, factors, strict=True)
     ]
-    return sorted(parts, key=lambda part: part.shard), float(len(parts)) if equal else 1.0
+    return sorted(parts, key=lambda part: part.shard), divisor
 
 
-def _sum_once(
-    store: Store,
-    base: PublishedFile,
-    parts: Sequence[_Part],
-    divisor: float,
-    threads: int,
-    compression: str,
-    trained_from: PublishedFile,
-) -> _Outcome:
-    """Open, sum and verify all files once, a group at a time; stop at the first that goes wrong."""
-    model = decode(store.view(base), base.name)
-    form = UpdateFormat.of(model, trained_from, compression)
-    total = RunningSum(form, _source(model), divisor=divisor, threads=threads)
-    for start in range(0, len(parts), summing.FILES_AT_ONCE):
-        group = parts[start : start + summing.FILES_AT_ONCE]
-        files, refused = _open(store, group)
-        if refused:
-            return _Outcome(refused=refused)
-        if any(form.misfit(file) for file in files):
-            return _Outcome(altered=tuple(part.shard for part in group))
-        sources = [_source(file, part.factor) for file, part in zip(files, group, strict=True)]
-        tally = total.add(sources, is_last=start + len(group) == len(parts))
-        altered = tuple(
-            part.shard
-            for part, checksum in zip(group, tally.checksums, strict=True)
-            if checksum != part.contribution.file.checksum
-        )
-        base_altered = total.base_checksum != base.checksum
-        if altered or base_altered or not tally.sound:
-            return _Outcome(altered=altered, base_altered=base_altered, sound=tally.sound)
-    return _Outcome(tensors=total.tensors())
-
-
-def _source(file: ParameterFile, factor: float = 0.0) -> SummedFile:
-    return SummedFile(head=file.head, data=file.data, factor=factor)
-
-
-def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], dict[int, str]]:
-    files: list[ParameterFile] = []
-    refused: dict[int, str] = {}
-    for part in group:
-        file = part.contribution.file
-        try:
-            files.append(decode(store.view(file), file.name))
-        except SharedDirectoryError:
-            raise  # the directory failed, not this update
-        except StoreError as error:
-            refused[part.shard] = str(error)
-    return files, refused
-
-
-def _worthwhile_threads(contributions: Sequence[Contribution]) -> int:
-    total_bytes = sum(contribution.file.size_bytes for contribution in contributions)
-    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())
+def _factors(
+    weights: Sequence[float], amounts: Sequence[float] | None
+) -> tuple[Sequence[float], float]:
+    if amounts is not None and any(amounts):
+        return amounts, math.fsum(amounts)
+    if len(set(weights)) == 1:
+        return (1.0,) * len(weights), float(len(weights))
+    return weights, 1.0

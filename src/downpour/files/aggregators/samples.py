@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from downpour.files.aggregators.base import Contribution, shares
 
 
+def amount(contribution: Contribution) -> float:
+    """Return what a contribution counts."""
+    return float(contribution.samples)
+
+
 def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
     """Weigh each contribution by its samples."""
-    return shares([float(contribution.samples) for contribution in contributions])
+    return shares([amount(contribution) for contribution in contributions])

@@ -8,12 +8,12 @@ negative zero stay one.
 
 A compressed update holds the difference x0 - x_i itself, which is decoded where it is added.
 
-All files have one layout. Their bytes are walked in windows; in each window every file's piece is
-hashed and added to the sum before the next window begins, so a byte travels from memory once. Two
-threads share the work without ever waiting for each other: each hashes its own files (a checksum is
-sequential) and sums its own part of every window, so that what one of them fetched the other finds
-in the shared cache. Neither windows nor threads touch the order in which the terms of a number are
-added, which is the order of the files: the bytes of the sum depend on the files alone.
+All files have one layout. A pass walks their bytes in windows; in each window every file's piece is
+hashed and added before the next window begins, so a byte travels from memory once. What is added to
+what the caller says (`tree.py`): files, and sums that earlier passes have left. Two threads share
+the work without ever waiting for each other: each hashes its own files (a checksum is sequential)
+and sums its own part of every window, so that what one of them fetched the other finds in the
+shared cache. Neither windows nor threads touch the order in which the terms of a number are added.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any
 
 import numpy as np
 import xxhash
 
-from downpour.files.compression import STRIDE, Codec
+from downpour.files.aggregators.additions import (
+    Additions,
+    Load,
+    PartialSum,
+    Place,
+    Step,
+    SummedFile,
+)
+from downpour.files.compression import STRIDE
 from downpour.files.store import Array, HeldRange, UpdateFormat
 
 PIECE_BYTES = 512 * 1024
-"""What a thread sums at a time: the sum, a term and the pieces of base and file fit its cache."""
+"""What a thread's own pieces of memory take together, so that they fit its cache."""
 
 FILES_AT_ONCE = 64
 """How many files are mapped: each holds a descriptor, of which a process has about a thousand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SummedFile:
-    """A file to be summed: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
-
-    head: memoryview
-    data: Array
-    factor: float = 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFiles:
-    """What is known after some files were added: their checksums; whether all of it is sound.
+    """What is known after some files were added: the sums that are left; whether all is sound.
 
     Sound are numbers that are finite, in a file with factor 0, too, and in the sum; and those that
-    are not, where the base has the same ones.
+    are not, where the base has the same ones. Checksums are in the order of the files.
     """
 
+    sums: tuple[PartialSum, ...]
     checksums: tuple[str, ...]
     sound: bool
 
@@ -64,93 +64,102 @@ def is_sound(numbers: Array, base: Array) -> bool:
     return bool(np.all(same | (np.isfinite(numbers) & np.isfinite(base))))
 
 
-class RunningSum:
-    """A weighted mean of files that share a layout, taken a group of files at a time.
-
-    It holds one model in memory however many files come (float16 is summed in float32, for which it
-    holds twice its size more). float64 is summed as it is and numbers that are no floats are taken
-    from the first file. A file that has all the weight is taken as it is.
+class Summing:
+    """Passes over files that share a layout, in which they are added to each other and to sums.
 
     Args:
         form: Where the tensors lie in the model and in every file.
         base: The model from which all files were trained; its factor does not matter.
-        divisor: What the sum is divided by in the end.
         threads: How many threads share the work.
+        is_verified: Whether the base's bytes are known to be right; else the first pass hashes
+            them.
     """
 
     def __init__(
-        self, form: UpdateFormat, base: SummedFile, *, divisor: float = 1.0, threads: int = 1
+        self,
+        form: UpdateFormat,
+        base: SummedFile,
+        *,
+        threads: int = 1,
+        is_verified: bool = False,
     ) -> None:
         self._layout = form.model
+        self._ranges = form.ranges()
         self._base = base
         self._base_hasher = xxhash.xxh3_128(base.head)
-        self._divisor = divisor
-        self._data = np.empty(form.model.size_bytes, np.uint8)
-        self._runs = [_Run.within(self._data, place) for place in form.ranges()]
+        self._hashes_base = not is_verified
         self._lanes = threads if form.model.size_bytes > PIECE_BYTES else 1
-        self._is_empty = True
-        self._sole: SummedFile | None = None
 
     @property
     def base_checksum(self) -> str:
         """The base's checksum, which is known once the first files were added."""
         return self._base_hasher.hexdigest()
 
-    def add(self, sources: Sequence[SummedFile], *, is_last: bool = True) -> AddedFiles:
-        """Add the next files, each times its factor; with the last ones the mean is made."""
-        if self._sole is None:  # factors sum to the divisor
-            self._sole = next((one for one in sources if one.factor == self._divisor), None)
-        group = _Group(
-            sources,
+    def add(
+        self,
+        steps: Sequence[Step],
+        *,
+        others: Sequence[SummedFile] = (),
+        divisor: float | None = None,
+        sole: SummedFile | None = None,
+    ) -> AddedFiles:
+        """Add files and sums to each other; the sums are changed.
+
+        Args:
+            steps: What is added to what, see `Additions`.
+            others: Files that are read and not added. They count with factor 0, but must be sound.
+            divisor: What the only sum that is left is divided by before it becomes the mean of
+                files; absent while it is no whole sum.
+            sole: The file that has all the weight, if there is one: it is taken as it is.
+        """
+        plan = Additions.of(steps, partial(PartialSum, self._layout, self._ranges))
+        plan.files += others
+        job = _Pass(
+            plan,
             base=self._base,
-            base_hasher=self._base_hasher if self._is_empty else None,
-            sole=self._sole,
-            divisor=self._divisor if is_last else None,
+            base_hasher=self._base_hasher if self._hashes_base else None,
+            divisor=divisor,
+            sole=sole,
             lanes=self._lanes,
         )
+        stretches = [_Stretch(number, place) for number, place in enumerate(self._ranges)]
         if self._lanes == 1:
-            sound = [group.sum_lane(self._runs, 0)]
+            sound = [job.sum_lane(stretches, 0)]
         else:
             with ThreadPoolExecutor(self._lanes) as pool:
-                sound = list(pool.map(partial(group.sum_lane, self._runs), range(self._lanes)))
-        self._is_empty = False
-        return AddedFiles(checksums=group.checksums(), sound=all(sound))
-
-    def tensors(self) -> dict[str, Array]:
-        """Return the mean as tensors by name, views of one buffer."""
-        for run in self._runs:
-            if run.total is not run.result:
-                run.result[:] = run.total
-        return self._layout.views(self._data)
+                sound = list(pool.map(partial(job.sum_lane, stretches), range(self._lanes)))
+        self._hashes_base = False
+        return AddedFiles(sums=tuple(plan.sums), checksums=job.checksums(), sound=all(sound))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """A stretch of the tensors' bytes that is held alike; `total` is what is summed in."""
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Numbers that are held alike, the `number`-th such stretch of the model."""
 
+    number: int
     place: HeldRange
-    result: Array
-    total: Array
-
-    @classmethod
-    def within(cls, data: Array, place: HeldRange) -> Self:
-        result = data[place.start : place.stop].view(place.dtype)
-        narrow = result.dtype.kind == "f" and result.itemsize < 4
-        total = np.empty(result.shape, np.float32) if narrow else result
-        return cls(place=place, result=result, total=total)
 
     @property
     def is_float(self) -> bool:
-        return self.result.dtype.kind == "f"
+        return self.place.dtype.kind == "f"
 
     @property
     def is_compressed(self) -> bool:
         return self.place.codec is not None
 
     @property
-    def step(self) -> int:
-        """How many numbers a thread sums at a time."""
-        step = PIECE_BYTES // self.total.itemsize
+    def count(self) -> int:
+        return (self.place.stop - self.place.start) // self.place.dtype.itemsize
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What its numbers are summed in."""
+        narrow = self.is_float and self.place.dtype.itemsize < 4
+        return np.dtype(np.float32) if narrow else self.place.dtype
+
+    def step(self, pieces: int) -> int:
+        """Return how many numbers a thread sums at a time, with as many pieces of memory."""
+        step = max(1, PIECE_BYTES // max(1, pieces) // self.dtype.itemsize)
         return max(STRIDE, step - step % STRIDE) if self.is_compressed else step
 
     def base(self, source: SummedFile) -> Array:
@@ -167,73 +176,88 @@ class _Run:
         codec = self.place.codec
         if codec is None:
             return part
-        is_end = with_padding and part.stop >= len(self.total)
+        is_end = with_padding and part.stop >= self.count
         return slice(codec.size(part.start), None if is_end else codec.size(part.stop))
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """One thread's part of a window: the base's floats, the sum so far, room for a term.
+class _Window:
+    """One thread's part of a window: the base's numbers, and what files hold of it.
 
-    Where updates are compressed, they are decoded into `difference`, which may be that room.
+    Where updates are compressed, they are decoded into `decoded`.
     """
 
+    stretch: _Stretch
+    part: slice
     base: Array
-    total: Array
-    term: Array
-    difference: Array
+    held: Sequence[Array]
+    pieces: Sequence[Array]
+    decoded: Array
 
-    def add(self, numbers: Array, factor: float) -> None:
-        """Add how far the base is from a file's numbers, times a factor."""
-        np.subtract(self.base, numbers, out=self.term, dtype=self.term.dtype)
-        self._add(self.term, factor)
+    def at(self, place: Place) -> Array:
+        """Return the numbers at a place."""
+        if isinstance(place, int):
+            return self.pieces[place][: len(self.base)]
+        return place.totals[self.stretch.number][self.part]
 
-    def decode(self, codec: Codec, held: Array) -> bool:
-        """Make `difference` of what an update holds; return whether all of it is finite."""
-        codec.decode(held, self.difference)
-        return bool(np.isfinite(self.difference).all())
+    def load(self, number: int, factor: float, place: Place) -> bool:
+        """Write a file's difference to a place; return False if it is known to be unsound."""
+        difference, sound = self.at(place), True
+        if self.stretch.place.codec is not None:
+            decoded = self._decoded(number)
+            sound = bool(np.isfinite(decoded).all())
+            difference[:] = decoded if factor else 0
+        elif factor:
+            # What is not finite shows in the sum.
+            np.subtract(self.base, self.held[number], out=difference, dtype=difference.dtype)
+        else:
+            sound = self.is_sound(number)
+            difference.fill(0)
+        if factor not in (0, 1):
+            np.multiply(difference, factor, out=difference)
+        return sound
 
-    def add_difference(self, factor: float) -> None:
-        """Add what was decoded, times a factor."""
-        self._add(self.difference, factor)
+    def is_sound(self, number: int) -> bool:
+        """Say whether a file's numbers can be used, or what it holds of them decoded."""
+        if self.stretch.is_compressed:
+            return bool(np.isfinite(self._decoded(number)).all())
+        held = self.held[number]
+        return bool(np.isfinite(held).all()) or is_sound(held, self.base)
 
-    def _add(self, difference: Array, factor: float) -> None:
-        if factor != 1:
-            difference = np.multiply(difference, factor, out=self.term)
-        np.add(self.total, difference, out=self.total)
-
-    def close(self, divisor: float) -> None:
+    def close(self, total: Array, divisor: float) -> None:
         """Turn the sum of all differences into the mean of the files."""
         if divisor != 1:
-            np.divide(self.total, divisor, out=self.total)
-        np.subtract(self.base, self.total, out=self.total, dtype=self.total.dtype)
+            np.divide(total, divisor, out=total)
+        np.subtract(self.base, total, out=total, dtype=total.dtype)
 
-    def keep_constants(self, *, closed: bool) -> bool:
+    def keep_constants(self, total: Array, *, closed: bool) -> bool:
         """Let what is not finite in the base stay as it is; return whether all else is finite."""
         constant = ~np.isfinite(self.base)
-        np.copyto(self.total, self.base if closed else 0, where=constant)
-        return bool((np.isfinite(self.total) | constant).all())
+        np.copyto(total, self.base if closed else 0, where=constant)
+        return bool((np.isfinite(total) | constant).all())
+
+    def _decoded(self, number: int) -> Array:
+        codec, decoded = self.stretch.place.codec, self.decoded[: len(self.base)]
+        if codec is not None:
+            codec.decode(self.held[number], decoded)
+        return decoded
 
 
-class _Group:
-    """One pass over some files. Lanes share nothing but what they read and their own hashers.
-
-    The first group begins the sum and hashes the base; the last one has a divisor and makes the
-    mean. Where one file has all the weight there is nothing to sum.
-    """
+class _Pass:
+    """One pass over some files. Lanes share nothing but what they read and their own hashers."""
 
     def __init__(
         self,
-        sources: Sequence[SummedFile],
+        plan: Additions,
         *,
         base: SummedFile,
         base_hasher: xxhash.xxh3_128 | None,
-        sole: SummedFile | None,
         divisor: float | None,
+        sole: SummedFile | None,
         lanes: int,
     ) -> None:
-        self._sources = sources
-        self._hashers = [xxhash.xxh3_128(source.head) for source in sources]
+        self._plan = plan
+        self._hashers = [xxhash.xxh3_128(source.head) for source in plan.files]
         self._base = base
         self._base_hasher = base_hasher
         self._sole = sole
@@ -243,76 +267,89 @@ class _Group:
     def checksums(self) -> tuple[str, ...]:
         return tuple(hasher.hexdigest() for hasher in self._hashers)
 
-    def sum_lane(self, runs: Sequence[_Run], lane: int) -> bool:
-        """Do one thread's share of all runs; return whether all it saw is sound."""
+    def sum_lane(self, stretches: Sequence[_Stretch], lane: int) -> bool:
+        """Do one thread's share of all stretches; return whether all it saw is sound."""
         # Overflow and NaN are looked for by hand; numpy's warnings would only repeat it.
         with np.errstate(all="ignore"):
-            sound = [self._sum_run(run, lane) for run in runs]
+            sound = [self._sum_stretch(stretch, lane) for stretch in stretches]
         return all(sound)
 
-    def _sum_run(self, run: _Run, lane: int) -> bool:
-        base, files = run.base(self._base), [run.held(source) for source in self._sources]
-        count, step = len(run.total), run.step
-        room = _room(run, min(step, count))
+    def _sum_stretch(self, stretch: _Stretch, lane: int) -> bool:
+        base = stretch.base(self._base)
+        files = [stretch.held(source) for source in self._plan.files]
+        count, step = stretch.count, stretch.step(self._plan.pieces)
+        pieces, decoded = self._room(stretch, min(step, count))
         sound = True
-        for window in range(0, count, step * self._lanes):
-            whole = slice(window, window + step * self._lanes)
-            begin = min(window + lane * step, count)
-            part = slice(begin, min(begin + step, count))
-            term, difference = (numbers[: part.stop - begin] for numbers in room)
-            piece = _Piece(base[part], run.total[part], term, difference)
-            if self._base_hasher is not None:
-                piece.total.fill(0)
-                if lane == 0:
-                    self._base_hasher.update(base[whole].data)
-            hashed, held = run.cut(whole, with_padding=True), run.cut(part)
-            for index, numbers in enumerate(files):
-                if (index + 1) % self._lanes == lane:
-                    self._hashers[index].update(numbers[hashed].data)
-                if run.is_float:
-                    sound &= self._add(run, piece, numbers[held], self._sources[index].factor)
-                elif index == 0 and self._base_hasher is not None:
-                    piece.total[:] = numbers[part]
-            if run.is_float:
-                sound &= self._close(run, part, piece)
+        for begin in range(0, count, step * self._lanes):
+            whole = slice(begin, begin + step * self._lanes)
+            start = min(begin + lane * step, count)
+            part = slice(start, min(start + step, count))
+            held = [file[stretch.cut(part)] for file in files]
+            window = _Window(stretch, part, base[part], held, pieces, decoded)
+            if self._base_hasher is not None and lane == 0:
+                self._base_hasher.update(base[whole].data)
+            hashed = stretch.cut(whole, with_padding=True)
+            sound &= self._add(window, [file[hashed] for file in files], lane)
         return sound
 
-    def _add(self, run: _Run, piece: _Piece, held: Array, factor: float) -> bool:
-        if run.place.codec is not None:
-            sound = piece.decode(run.place.codec, held)
-            if factor:
-                piece.add_difference(factor)
-            return sound
-        if factor and self._sole is None:
-            piece.add(held, factor)
-            return True  # it shows in the sum
-        return bool(np.isfinite(held).all()) or is_sound(held, piece.base)
+    def _room(self, stretch: _Stretch, count: int) -> tuple[list[Array], Array]:
+        """Return the pieces of memory of a thread, and room for a decoded difference."""
+        pieces = [np.empty(count, stretch.dtype) for _ in range(self._plan.pieces)]
+        return pieces, np.empty(count if stretch.is_compressed else 0, np.float32)
 
-    def _close(self, run: _Run, part: slice, piece: _Piece) -> bool:
+    def _add(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
+        """Hash and add a window of all files; return whether all is sound."""
+        stretch = window.stretch
+        if not stretch.is_float or self._takes_one(stretch):
+            return self._take(window, hashed, lane)
+        sound = True
+        for operation in self._plan.operations:
+            if isinstance(operation, Load):
+                number = operation.file
+                self._hash(number, hashed[number], lane)
+                factor = self._plan.files[number].factor
+                sound &= window.load(number, factor, operation.place)
+            else:
+                left, right = window.at(operation.left), window.at(operation.right)
+                np.add(left, right, out=window.at(operation.into))
+        for number in range(self._plan.summed, len(hashed)):
+            self._hash(number, hashed[number], lane)
+            sound &= window.is_sound(number)
+        changed = self._plan.changed if self._divisor is None else self._plan.sums
+        return sound and all(self._close(window, window.at(kept)) for kept in changed)
+
+    def _takes_one(self, stretch: _Stretch) -> bool:
+        return self._sole is not None and not stretch.is_compressed
+
+    def _take(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
+        """Hash a window of all files, of which one is taken as it is."""
+        sound = True
+        for number, numbers in enumerate(hashed):
+            self._hash(number, numbers, lane)
+            sound &= not window.stretch.is_float or window.is_sound(number)
+        if not window.stretch.is_float:
+            for kept, number in self._plan.firsts:
+                window.at(kept)[:] = window.held[number]
+        elif self._sole is not None and self._divisor is not None:
+            held = window.stretch.held(self._sole)
+            window.at(self._plan.sums[0])[:] = held[window.part]
+        return sound
+
+    def _hash(self, number: int, numbers: Array, lane: int) -> None:
+        if (number + 1) % self._lanes == lane:
+            self._hashers[number].update(numbers.data)
+
+    def _close(self, window: _Window, total: Array) -> bool:
+        """Look for what is not finite in a sum, which is the mean of all with a divisor."""
         if self._divisor is not None:
-            if self._sole is not None and not run.is_compressed:
-                piece.total[:] = run.held(self._sole)[part]
-                return True
-            piece.close(self._divisor)
-        if np.isfinite(piece.total).all():
+            window.close(total, self._divisor)
+        if np.isfinite(total).all():
             return True
-        return self._are_sound(run, part, piece) and piece.keep_constants(
-            closed=self._divisor is not None
-        )
-
-    def _are_sound(self, run: _Run, part: slice, piece: _Piece) -> bool:
-        """Say whether nothing in the files is the cause of a sum that is not finite."""
-        if run.is_compressed:
-            return True  # each was looked at when it was added
-        return all(is_sound(run.held(source)[part], piece.base) for source in self._sources)
-
-
-def _room(run: _Run, count: int) -> tuple[Array, Array]:
-    """Return room for a term of a sum, and for a decoded difference."""
-    term = np.empty(count, run.total.dtype)
-    if not run.is_compressed or term.dtype == np.float32:
-        return term, term
-    return term, np.empty(count, np.float32)
+        if not window.stretch.is_compressed:  # where it is, each was looked at when it was decoded
+            numbers = range(len(self._plan.files))
+            if not all(is_sound(window.held[number], window.base) for number in numbers):
+                return False
+        return window.keep_constants(total, closed=self._divisor is not None)
 
 
 def _bits(numbers: Array) -> Array:

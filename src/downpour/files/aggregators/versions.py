@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from downpour.base.values import PublishedFile
+from downpour.files.aggregators.passes import Base
 from downpour.files.store import Array, Parameters, Store, decode, plan_layout
 
 LIMIT_BYTES = 256 * 2**20
@@ -38,6 +41,20 @@ class Versions:
         kept = self._kept.get(file)
         return kept if kept is not None else decode(self.store.read(file), file.name)
 
+    def base_of(
+        self, file: PublishedFile, compression: str, trained_from: PublishedFile | None = None
+    ) -> Base:
+        """Return a version as the base of updates, which may be `trained_from` an earlier one.
+
+        Raises:
+            StoreError: it is not kept, and its file cannot be opened.
+        """
+        kept = self._kept.get(file)
+        data = _in_one(kept) if kept is not None else None
+        if kept is None or data is None:
+            return Base.opened(self.store, file, compression, trained_from)
+        return Base.known(file, kept, data, compression, trained_from)
+
     def keep(
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
     ) -> None:
@@ -58,3 +75,18 @@ class Versions:
         """Free the memory of versions that are removed."""
         for file in files:
             self._kept.pop(file, None)
+
+
+def _in_one(model: Parameters) -> Array | None:
+    """Return the bytes of a model's tensors if they lie one after the other, as the fold has them.
+
+    Others are not joined: that would cost more than reading the file.
+    """
+    owner = next((tensor.base for tensor in model.tensors.values()), None)
+    if not isinstance(owner, np.ndarray) or owner.nbytes != model.layout.size_bytes:
+        return None
+    data = owner.reshape(-1).view(np.uint8)
+    begin = data.ctypes.data
+    places = {entry.name: begin + entry.start for entry in model.layout.entries}
+    found = {name: tensor.ctypes.data for name, tensor in model.tensors.items() if tensor.nbytes}
+    return data if all(places[name] == place for name, place in found.items()) else None

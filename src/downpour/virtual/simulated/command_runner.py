@@ -214,6 +214,11 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
     def _keeps_states(self, experiment: str) -> bool:
         return self._manager.core.state.experiments[experiment].spec.hands_on
 
+    def _gather(self, command: do.Gather, done: Done) -> None:
+        """Do nothing: files hold digests here, and what is gathered changes no bytes."""
+        del command
+        done()
+
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
         timings = self._environment.timings
         seconds = timings.aggregate_seconds + timings.update_seconds * len(command.updates)

@@ -1,0 +1,160 @@
+"""What one pass over files has to add, and where in memory.
+
+The caller says in which order (`tree.py`): steps that name a file or a sum, and steps that add the
+last two. Here these become operations on *places*: a sum that is kept, or a piece of a thread's own
+memory, of which as few are needed as the order allows. A sum is added to in place, so a pass takes
+new memory only for what is left of it and was no sum before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from downpour.files.store import Array, HeldRange, Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SummedFile:
+    """A file to be summed: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
+
+    head: memoryview
+    data: Array
+    factor: float = 0.0
+
+
+class PartialSum:
+    """The sum of some files' differences from the base; it has the model's layout.
+
+    float16 is summed in float32, for which it holds twice its size more. float64 is summed as it
+    is, and numbers that are no floats are those of the lowest shard.
+
+    Args:
+        layout: The model's.
+        ranges: The stretches that are held alike.
+    """
+
+    def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:
+        self._layout = layout
+        self._data = np.empty(layout.size_bytes, np.uint8)
+        self._results = [self._data[each.start : each.stop].view(each.dtype) for each in ranges]
+        self.totals = [_room_for_sum(result) for result in self._results]
+        """What is summed in, a range after the other."""
+
+    def tensors(self) -> dict[str, Array]:
+        """Return its numbers as tensors by name, views of one buffer."""
+        for result, total in zip(self._results, self.totals, strict=True):
+            if total is not result:
+                result[:] = total
+        return self._layout.views(self._data)
+
+
+def _room_for_sum(result: Array) -> Array:
+    narrow = result.dtype.kind == "f" and result.itemsize < np.dtype(np.float32).itemsize
+    return np.empty(result.shape, np.float32) if narrow else result
+
+
+Step = SummedFile | PartialSum | None
+"""A file, a sum, or to add the last two."""
+
+Place = int | PartialSum
+"""Where a term is: the number of a piece of a thread's memory, or a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Write a file's difference from the base, times its factor, to a place."""
+
+    file: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add the terms at two places; the sum replaces one of them."""
+
+    into: Place
+    left: Place
+    right: Place
+
+
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """A term, or two that are added. `kept` is the sum that it ends in, if there is one below."""
+
+    term: SummedFile | PartialSum | None = None
+    left: _Tree | None = None
+    right: _Tree | None = None
+    kept: PartialSum | None = None
+
+    @property
+    def lowest(self) -> SummedFile | PartialSum | None:
+        """Its first term."""
+        return self.term if self.left is None else self.left.lowest
+
+
+@dataclass(slots=True)
+class Additions:
+    """The operations of a pass, in order.
+
+    `files` are all that are read, of which the first `summed` are added. `sums` are all that are
+    left, of which the operations change those of `changed`. `firsts` says of which file a sum takes
+    the numbers that are not summed. `pieces` is how many pieces of memory a thread needs.
+    """
+
+    files: list[SummedFile] = field(default_factory=list)
+    operations: list[Load | Add] = field(default_factory=list)
+    sums: list[PartialSum] = field(default_factory=list)
+    changed: list[PartialSum] = field(default_factory=list)
+    firsts: list[tuple[PartialSum, int]] = field(default_factory=list)
+    summed: int = 0
+    pieces: int = 0
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], new_sum: Callable[[], PartialSum]) -> Additions:
+        """Find a place for each step; `new_sum` makes those that are needed."""
+        plan = cls(files=[step for step in steps if isinstance(step, SummedFile)])
+        plan.summed = len(plan.files)
+        numbers = {id(file): number for number, file in enumerate(plan.files)}
+        for tree in _trees(steps):
+            kept = tree.kept or new_sum()
+            plan.sums.append(kept)
+            if tree.term is not kept:
+                plan.changed.append(kept)
+                plan._emit(tree, numbers, 0 if tree.kept else kept, 1 if tree.kept else 0)
+            if isinstance(tree.lowest, SummedFile):
+                plan.firsts.append((kept, numbers[id(tree.lowest)]))
+        return plan
+
+    def _emit(self, tree: _Tree, numbers: dict[int, int], fresh: Place, free: int) -> Place:
+        """Add the operations of a tree, return where its sum is.
+
+        A file goes to the place that is `fresh`; the pieces of memory from `free` on have no use.
+        """
+        if isinstance(tree.term, PartialSum):
+            return tree.term
+        if tree.left is None or tree.right is None:
+            self.operations.append(Load(numbers[id(tree.term)], fresh))
+            self.pieces = max(self.pieces, fresh + 1 if isinstance(fresh, int) else 0)
+            return fresh
+        left = self._emit(tree.left, numbers, fresh, free)
+        if left is fresh:
+            right = self._emit(tree.right, numbers, free, free + 1)
+        else:
+            right = self._emit(tree.right, numbers, fresh, free)
+        into = left if isinstance(left, PartialSum) or isinstance(right, int) else right
+        self.operations.append(Add(into, left, right))
+        return into
+
+
+def _trees(steps: Sequence[Step]) -> list[_Tree]:
+    stack: list[_Tree] = []
+    for step in steps:
+        if step is not None:
+            stack.append(_Tree(step, kept=step if isinstance(step, PartialSum) else None))
+            continue
+        left, right = stack[-2:]
+        stack[-2:] = [_Tree(left=left, right=right, kept=left.kept or right.kept)]
+    return stack

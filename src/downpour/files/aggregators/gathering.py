@@ -1,0 +1,84 @@
+"""What is summed of a round before its last update is there.
+
+A `Gathering` is told of updates as they arrive, and adds each to what can be added already: along
+the tree of the fold, so the result has the same bytes. It is a cache and nothing else. Where it
+cannot do something it does nothing, and the fold reads the file in the end. Where a file has
+something wrong, all that was gathered is dropped, and the fold finds and names it. Each sum knows
+its updates and their files, so a sum with an update that does not count in the end is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from downpour.base.errors import StoreError
+from downpour.files.aggregators import summing
+from downpour.files.aggregators.passes import Base, Held, Item, Part, Passes
+from downpour.files.aggregators.tree import full_additions, remaining
+from downpour.files.store import Store
+
+LIMIT_BYTES = 2**30
+"""What sums may take of the memory. In the order of shards, n updates leave log2(n) sums; in the
+worst order n / 2. What has no room is read in the end."""
+
+
+class Gathering:
+    """The sums of one round's updates so far; for one thread.
+
+    Args:
+        store: Where the files lie.
+        base: The model that the round began from.
+        limit_bytes: What the sums may take.
+    """
+
+    def __init__(self, store: Store, base: Base, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.base = base
+        self._store = store
+        self._limit = limit_bytes // max(1, base.form.model.size_bytes)
+        self._held: list[Held] = []
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The shards that are part of a sum."""
+        return frozenset(part.shard for held in self._held for part in held.parts)
+
+    def add(self, parts: Sequence[Part], threads: int | None = None) -> None:
+        """Add what can be added of these updates, which have arrived; the rest waits for the fold.
+
+        A sum that has another update of one of these shards is dropped.
+        """
+        coming = {part.shard for part in parts}
+        self._held = [one for one in self._held if coming.isdisjoint(p.shard for p in one.parts)]
+        fitting = self._fitting([part for part in parts if part.factor > 0])
+        if not fitting:
+            return
+        items: list[Item] = sorted([*self._held, *fitting], key=lambda item: item.node)
+        self._held = []  # they are changed by the pass, whatever comes of it
+        steps = list(full_additions([item.node for item in items]))
+        try:
+            passed = Passes(self._store, self.base, fitting, threads=threads).add(items, steps)
+        except StoreError:
+            return  # the fold will meet it, too, and wait or say whose it is
+        if passed.is_right:
+            self._held = list(passed.held)
+
+    def take(self, parts: Sequence[Part], divisor: float) -> list[Held]:
+        """Hand over the sums of which every update is among these parts; none is kept.
+
+        An update that has all the weight is taken as it is, and so from its file.
+        """
+        held, self._held = self._held, []
+        if any(part.factor == divisor for part in parts):
+            return []
+        wanted = {part.shard: part for part in parts}
+        return [one for one in held if all(wanted.get(part.shard) == part for part in one.parts)]
+
+    def _fitting(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts that can be mapped at once, and leave no more sums than there may be."""
+        nodes, fitting = [one.node for one in self._held], list[Part]()
+        for part in parts[: summing.FILES_AT_ONCE]:
+            more = remaining(list(full_additions(sorted([*nodes, part.node]))))
+            if len(more) <= self._limit:
+                nodes = more
+                fitting.append(part)
+        return fitting

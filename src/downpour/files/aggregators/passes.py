@@ -1,0 +1,241 @@
+"""One pass over some updates of a round: opens their files, adds them, says what is wrong.
+
+Both that make passes know what they add by its place in the tree: `fold.py`, which has all updates,
+and `gathering.py`, which has those that have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.aggregators.additions import PartialSum, SummedFile
+from downpour.files.aggregators.base import Contribution
+from downpour.files.aggregators.summing import Summing
+from downpour.files.aggregators.tree import Node, remaining
+from downpour.files.store import Array, Parameters, Store, UpdateFormat, decode
+from downpour.host.cores import usable_cores
+
+_THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
+_ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A contribution, and what its numbers are multiplied by."""
+
+    contribution: Contribution
+    factor: float
+
+    @property
+    def shard(self) -> int:
+        """Its shard."""
+        return self.contribution.shard
+
+    @property
+    def node(self) -> Node:
+        """Its place in the tree."""
+        return Node(self.shard)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Itself, as a sum has those that it is made of."""
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """A sum of some parts, and its place in the tree."""
+
+    node: Node
+    kept: PartialSum
+    parts: tuple[Part, ...]
+
+
+Item = Part | Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Base:
+    """The model that updates are differences from, and their format.
+
+    One that this process has published is in its memory, and need not be verified.
+    """
+
+    file: PublishedFile
+    form: UpdateFormat
+    source: SummedFile
+    metadata: Mapping[str, str]
+    is_verified: bool = False
+
+    @classmethod
+    def opened(
+        cls,
+        store: Store,
+        file: PublishedFile,
+        compression: str,
+        trained_from: PublishedFile | None = None,
+    ) -> Self:
+        """Map a model's file; compressed updates say which version they were `trained_from`.
+
+        Raises:
+            StoreError: there is no such file, or it is no model.
+        """
+        model = decode(store.view(file), file.name)
+        form = UpdateFormat.of(model, trained_from or file, compression)
+        source = SummedFile(head=model.head, data=model.data)
+        return cls(file=file, form=form, source=source, metadata=model.metadata)
+
+    @classmethod
+    def known(
+        cls,
+        file: PublishedFile,
+        model: Parameters,
+        data: Array,
+        compression: str,
+        trained_from: PublishedFile | None = None,
+    ) -> Self:
+        """Take a model that is in memory; `data` are the bytes of its tensors."""
+        form = UpdateFormat.of(model, trained_from or file, compression)
+        source = SummedFile(head=memoryview(b""), data=data)
+        return cls(file=file, form=form, source=source, metadata=model.metadata, is_verified=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """The outcome of a pass: the sums that are left, or what is wrong."""
+
+    held: Sequence[Held] = ()
+    refused: dict[int, str] = field(default_factory=dict)
+    altered: tuple[int, ...] = ()
+    base_altered: bool = False
+    sound: bool = True
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the sums can be used."""
+        return self.sound and not (self.refused or self.altered or self.base_altered)
+
+
+class Passes:
+    """Passes over a round's updates, one after the other.
+
+    Args:
+        store: Where the files lie.
+        base: The model that they were trained from.
+        parts: All whose files will be read, by which the number of threads is chosen.
+        threads: That number; absent: at most two.
+        divisor: What the whole sum is divided by; absent while there is none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        base: Base,
+        parts: Sequence[Part],
+        *,
+        threads: int | None = None,
+        divisor: float | None = None,
+    ) -> None:
+        self._store = store
+        self._base = base
+        self._divisor = divisor
+        self._sole: SummedFile | None = None
+        self._summing = Summing(
+            base.form,
+            base.source,
+            threads=threads or _worthwhile_threads(parts),
+            is_verified=base.is_verified,
+        )
+
+    def add(
+        self,
+        items: Sequence[Item],
+        steps: Sequence[Node | None],
+        *,
+        others: Sequence[Part] = (),
+        is_last: bool = False,
+    ) -> Passed:
+        """Add items, each a step by its node; see `Summing.add` for the other parts, and the last.
+
+        Raises:
+            SharedDirectoryError: the directory failed, and not an update.
+        """
+        parts = [*(item for item in items if isinstance(item, Part)), *others]
+        files, refused = self._open(parts)
+        if refused:
+            return Passed(refused=refused)
+        if len(files) < len(parts):
+            return Passed(altered=tuple(part.shard for part in parts))
+        terms = {item.node: self._term(item, files) for item in items}
+        made = self._summing.add(
+            [terms[step] if step is not None else None for step in steps],
+            others=[files[part.shard] for part in others],
+            divisor=self._divisor if is_last else None,
+            sole=self._sole,
+        )
+        in_order = [step.shard for step in steps if step and isinstance(terms[step], SummedFile)]
+        checksums = dict(zip([*in_order, *(p.shard for p in others)], made.checksums, strict=True))
+        wrong = (p.shard for p in parts if checksums[p.shard] != p.contribution.file.checksum)
+        return Passed(
+            held=_held(steps, made.sums, items),
+            altered=tuple(wrong),
+            base_altered=not self._base_is_right(),
+            sound=made.sound,
+        )
+
+    def _base_is_right(self) -> bool:
+        base = self._base
+        return base.is_verified or self._summing.base_checksum == base.file.checksum
+
+    def _term(self, item: Item, files: dict[int, SummedFile]) -> SummedFile | PartialSum:
+        return item.kept if isinstance(item, Held) else files[item.shard]
+
+    def _open(self, parts: Sequence[Part]) -> tuple[dict[int, SummedFile], dict[int, str]]:
+        """Open the files of parts, and leave out those of another format; say what is missing."""
+        files: dict[int, SummedFile] = {}
+        refused: dict[int, str] = {}
+        for part in parts:
+            published = part.contribution.file
+            try:
+                file = decode(self._store.view(published), published.name)
+            except SharedDirectoryError:
+                raise  # the directory failed, not this update
+            except StoreError as error:
+                refused[part.shard] = str(error)
+                continue
+            if self._base.form.misfit(file) is None:
+                source = SummedFile(head=file.head, data=file.data, factor=part.factor)
+                files[part.shard] = source
+                if part.factor == self._divisor:
+                    self._sole = source
+        return files, refused
+
+
+def _worthwhile_threads(parts: Iterable[Part]) -> int:
+    total_bytes = sum(part.contribution.file.size_bytes for part in parts)
+    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())
+
+
+def _held(
+    steps: Sequence[Node | None], sums: Sequence[PartialSum], items: Sequence[Item]
+) -> list[Held]:
+    """Return the sums that steps leave, each with its parts; both are in the order of shards."""
+    nodes = remaining(steps)
+    ends = [*(node.shard for node in nodes[1:]), None]
+    return [
+        Held(
+            node=node,
+            kept=kept,
+            parts=tuple(
+                part
+                for item in items
+                if item.node.shard >= node.shard and (end is None or item.node.shard < end)
+                for part in item.parts
+            ),
+        )
+        for node, kept, end in zip(nodes, sums, ends, strict=True)
+    ]

@@ -1,0 +1,85 @@
+"""The order in which a round's updates are summed: along a binary tree over the numbers of shards.
+
+Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; a shard that is not there is
+passed over. So which numbers are added to which follows from the shards alone, and not from the
+order in which updates arrive: any two neighbors can be summed as soon as they are there, and when
+the last update comes in, only its path to the root is left. Nothing here knows what is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class Node(NamedTuple):
+    """A sum of the updates from `shard` on, which stands for a block of 2^level shards."""
+
+    shard: int
+    level: int = 0
+
+
+ADD = None
+"""The step that adds the last two sums."""
+
+
+def meeting(one: int, other: int) -> int:
+    """Return the level at which the paths of two shards meet: 1 for shards 0 and 1."""
+    return (one ^ other).bit_length()
+
+
+def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
+    """Yield the steps that add what can be added while any other shard may still come.
+
+    A step is one of the nodes, which are in the order of their shards, or `ADD`. What has been
+    added is a block in which no shard is missing.
+    """
+    done: list[Node] = []
+    for node in nodes:
+        yield node
+        done.append(node)
+        while len(done) > 1 and _are_siblings(*done[-2:]):
+            yield ADD
+            done[-2:] = [_sum_of(*done[-2:])]
+
+
+def last_additions(nodes: Sequence[Node], following: int | None = None) -> Iterator[Node | None]:
+    """Yield the steps that add all that can be added once it is known which shards there are.
+
+    Args:
+        nodes: In the order of their shards.
+        following: The next shard that is there, and not among the nodes; None if all are.
+    """
+    done: list[Node] = []
+    ends = [node.shard for node in nodes[1:]]
+    for node, after in zip(nodes, [*ends, following], strict=True):
+        yield node
+        done.append(node)
+        while len(done) > 1 and _meet_before(after, *done[-2:]):
+            yield ADD
+            done[-2:] = [_sum_of(*done[-2:])]
+
+
+def remaining(steps: Sequence[Node | None]) -> list[Node]:
+    """Return the nodes that these steps leave, in the order of their shards."""
+    left: list[Node] = []
+    for step in steps:
+        if step is None:
+            left[-2:] = [_sum_of(*left[-2:])]
+        else:
+            left.append(step)
+    return left
+
+
+def _sum_of(left: Node, right: Node) -> Node:
+    return Node(left.shard, meeting(left.shard, right.shard))
+
+
+def _are_siblings(left: Node, right: Node) -> bool:
+    return left.level == right.level == meeting(left.shard, right.shard) - 1
+
+
+def _meet_before(following: int | None, left: Node, right: Node) -> bool:
+    """Whether two neighbors meet before the right one meets the shard that follows."""
+    meet = meeting(left.shard, right.shard)
+    return following is None or meet < meeting(right.shard, following)
