@@ -16,8 +16,8 @@ from downpour.files.aggregators import (
     AGGREGATORS,
     AMOUNTS,
     Contribution,
+    Counted,
     Gathering,
-    Part,
     fold,
     summing,
 )
@@ -117,9 +117,9 @@ class Round:
         return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
 
 
-def as_parts(rule: str, contributions: Iterable[Contribution]) -> list[Part]:
+def as_parts(rule: str, contributions: Iterable[Contribution]) -> list[Counted]:
     """Return what a gathering is told."""
-    return [Part(contribution=one, factor=AMOUNTS[rule](one)) for one in contributions]
+    return [Counted(contribution=one, factor=AMOUNTS[rule](one)) for one in contributions]
 
 
 @settings(deadline=None)

@@ -34,8 +34,8 @@ from downpour.files.aggregators import (
     AGGREGATORS,
     AMOUNTS,
     Contribution,
+    Counted,
     Move,
-    Part,
     fold,
     moved,
     own_after,
@@ -230,7 +230,7 @@ def gather(space: Workspace) -> None:
     made = [_contribution(one.shard, one.update) for one in arrived if one.model == model]
     with suppress(StoreError):
         gathering = space.gathering_to(model, arrived[-1].base)
-        gathering.add([Part(contribution=one, factor=amount(one)) for one in made])
+        gathering.add([Counted(contribution=one, factor=amount(one)) for one in made])
 
 
 def _contribution(shard: int, update: Update) -> Contribution:

@@ -14,7 +14,7 @@ from downpour.files.aggregators.fold import fold
 from downpour.files.aggregators.gathering import Gathering
 from downpour.files.aggregators.moving import Move, moved, own_after
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
-from downpour.files.aggregators.passes import Part
+from downpour.files.aggregators.passes import Counted
 from downpour.files.aggregators.versions import Versions
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
@@ -29,7 +29,7 @@ __all__ = [
     "Contribution",
     "Gathering",
     "Move",
-    "Part",
+    "Counted",
     "Versions",
     "first_state",
     "fold",

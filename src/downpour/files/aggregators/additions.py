@@ -64,7 +64,7 @@ Place = int | PartialSum
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadFile:
     """Write a file's difference from the base, times its factor, to a place."""
 
     file: int
@@ -72,8 +72,8 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
-    """Add the terms at two places; the sum replaces one of them."""
+class AddTerms:
+    """AddTerms the terms at two places; the sum replaces one of them."""
 
     into: Place
     left: Place
@@ -105,7 +105,7 @@ class Additions:
     """
 
     files: list[SummedFile] = field(default_factory=list)
-    operations: list[Load | Add] = field(default_factory=list)
+    operations: list[LoadFile | AddTerms] = field(default_factory=list)
     sums: list[PartialSum] = field(default_factory=list)
     changed: list[PartialSum] = field(default_factory=list)
     firsts: list[tuple[PartialSum, int]] = field(default_factory=list)
@@ -129,14 +129,14 @@ class Additions:
         return plan
 
     def _emit(self, tree: _Tree, numbers: dict[int, int], fresh: Place, free: int) -> Place:
-        """Add the operations of a tree, return where its sum is.
+        """AddTerms the operations of a tree, return where its sum is.
 
         A file goes to the place that is `fresh`; the pieces of memory from `free` on have no use.
         """
         if isinstance(tree.term, PartialSum):
             return tree.term
         if tree.left is None or tree.right is None:
-            self.operations.append(Load(numbers[id(tree.term)], fresh))
+            self.operations.append(LoadFile(numbers[id(tree.term)], fresh))
             self.pieces = max(self.pieces, fresh + 1 if isinstance(fresh, int) else 0)
             return fresh
         left = self._emit(tree.left, numbers, fresh, free)
@@ -145,7 +145,7 @@ class Additions:
         else:
             right = self._emit(tree.right, numbers, fresh, free)
         into = left if isinstance(left, PartialSum) or isinstance(right, int) else right
-        self.operations.append(Add(into, left, right))
+        self.operations.append(AddTerms(into, left, right))
         return into
 
 

@@ -21,7 +21,7 @@ from downpour.files.aggregators import summing
 from downpour.files.aggregators.base import Contribution
 from downpour.files.aggregators.examine import examine
 from downpour.files.aggregators.gathering import Gathering
-from downpour.files.aggregators.passes import Base, Held, Item, Part, Passed, Passes
+from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passed, Passes
 from downpour.files.aggregators.tree import last_additions
 from downpour.files.store import WHOLE, Array, Store
 
@@ -95,7 +95,7 @@ def fold(  # noqa: PLR0913 - what is summed, and how it was written
 def _fold_once(
     store: Store,
     base: Base,
-    parts: Sequence[Part],
+    parts: Sequence[Counted],
     gathered: Sequence[Held],
     divisor: float,
     threads: int | None,
@@ -108,7 +108,7 @@ def _fold_once(
     passed = Passed()
     for group, following in _groups(items):
         # What does not count is read and not added; but the lowest shard has the integers.
-        others = [one for one in group if isinstance(one, Part) and one.factor == 0]
+        others = [one for one in group if isinstance(one, Counted) and one.factor == 0]
         others = [one for one in others if one is not parts[0]]
         counted = [*passed.held, *(item for item in group if item not in others)]
         steps = list(last_additions([item.node for item in counted], following))
@@ -127,7 +127,7 @@ def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]
             yield group, item.node.shard
             group, files = [], 0
         group.append(item)
-        files += isinstance(item, Part)
+        files += isinstance(item, Counted)
     yield group, None
 
 
@@ -135,7 +135,7 @@ def _in_shard_order(
     contributions: Sequence[Contribution],
     weights: Sequence[float],
     amounts: Sequence[float] | None,
-) -> tuple[list[Part], float]:
+) -> tuple[list[Counted], float]:
     """Return the parts in the order of their shards, and what their sum is divided by.
 
     Raises:
@@ -147,7 +147,7 @@ def _in_shard_order(
         raise ValueError(f"weights sum to {math.fsum(weights)}, not to 1")
     factors, divisor = _factors(weights, amounts)
     parts = [
-        Part(contribution=contribution, factor=factor)
+        Counted(contribution=contribution, factor=factor)
         for contribution, factor in zip(contributions, factors, strict=True)
     ]
     return sorted(parts, key=lambda part: part.shard), divisor

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from downpour.base.errors import StoreError
 from downpour.files.aggregators import summing
-from downpour.files.aggregators.passes import Base, Held, Item, Part, Passes
+from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passes
 from downpour.files.aggregators.tree import full_additions, remaining
 from downpour.files.store import Store
 
@@ -42,7 +42,7 @@ class Gathering:
         """The shards that are part of a sum."""
         return frozenset(part.shard for held in self._held for part in held.parts)
 
-    def add(self, parts: Sequence[Part], threads: int | None = None) -> None:
+    def add(self, parts: Sequence[Counted], threads: int | None = None) -> None:
         """Add what can be added of these updates, which have arrived; the rest waits for the fold.
 
         A sum that has another update of one of these shards is dropped.
@@ -62,7 +62,7 @@ class Gathering:
         if passed.is_right:
             self._held = list(passed.held)
 
-    def take(self, parts: Sequence[Part], divisor: float) -> list[Held]:
+    def take(self, parts: Sequence[Counted], divisor: float) -> list[Held]:
         """Hand over the sums of which every update is among these parts; none is kept.
 
         An update that has all the weight is taken as it is, and so from its file.
@@ -73,9 +73,9 @@ class Gathering:
         wanted = {part.shard: part for part in parts}
         return [one for one in held if all(wanted.get(part.shard) == part for part in one.parts)]
 
-    def _fitting(self, parts: Sequence[Part]) -> list[Part]:
+    def _fitting(self, parts: Sequence[Counted]) -> list[Counted]:
         """Return the parts that can be mapped at once, and leave no more sums than there may be."""
-        nodes, fitting = [one.node for one in self._held], list[Part]()
+        nodes, fitting = [one.node for one in self._held], list[Counted]()
         for part in parts[: summing.FILES_AT_ONCE]:
             more = remaining(list(full_additions(sorted([*nodes, part.node]))))
             if len(more) <= self._limit:

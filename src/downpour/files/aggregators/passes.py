@@ -24,7 +24,7 @@ _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs mor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Counted:
     """A contribution, and what its numbers are multiplied by."""
 
     contribution: Contribution
@@ -41,7 +41,7 @@ class Part:
         return Node(self.shard)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Counted, ...]:
         """Itself, as a sum has those that it is made of."""
         return (self,)
 
@@ -52,10 +52,10 @@ class Held:
 
     node: Node
     kept: PartialSum
-    parts: tuple[Part, ...]
+    parts: tuple[Counted, ...]
 
 
-Item = Part | Held
+Item = Counted | Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,7 +135,7 @@ class Passes:
         self,
         store: Store,
         base: Base,
-        parts: Sequence[Part],
+        parts: Sequence[Counted],
         *,
         threads: int | None = None,
         divisor: float | None = None,
@@ -156,7 +156,7 @@ class Passes:
         items: Sequence[Item],
         steps: Sequence[Node | None],
         *,
-        others: Sequence[Part] = (),
+        others: Sequence[Counted] = (),
         is_last: bool = False,
     ) -> Passed:
         """Add items, each a step by its node; see `Summing.add` for the other parts, and the last.
@@ -164,7 +164,7 @@ class Passes:
         Raises:
             SharedDirectoryError: the directory failed, and not an update.
         """
-        parts = [*(item for item in items if isinstance(item, Part)), *others]
+        parts = [*(item for item in items if isinstance(item, Counted)), *others]
         files, refused = self._open(parts)
         if refused:
             return Passed(refused=refused)
@@ -194,7 +194,7 @@ class Passes:
     def _term(self, item: Item, files: dict[int, SummedFile]) -> SummedFile | PartialSum:
         return item.kept if isinstance(item, Held) else files[item.shard]
 
-    def _open(self, parts: Sequence[Part]) -> tuple[dict[int, SummedFile], dict[int, str]]:
+    def _open(self, parts: Sequence[Counted]) -> tuple[dict[int, SummedFile], dict[int, str]]:
         """Open the files of parts, and leave out those of another format; say what is missing."""
         files: dict[int, SummedFile] = {}
         refused: dict[int, str] = {}
@@ -215,7 +215,7 @@ class Passes:
         return files, refused
 
 
-def _worthwhile_threads(parts: Iterable[Part]) -> int:
+def _worthwhile_threads(parts: Iterable[Counted]) -> int:
     total_bytes = sum(part.contribution.file.size_bytes for part in parts)
     return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())
 

@@ -29,7 +29,7 @@ import xxhash
 
 from downpour.files.aggregators.additions import (
     Additions,
-    Load,
+    LoadFile,
     PartialSum,
     Place,
     Step,
@@ -304,7 +304,7 @@ class _Pass:
             return self._take(window, hashed, lane)
         sound = True
         for operation in self._plan.operations:
-            if isinstance(operation, Load):
+            if isinstance(operation, LoadFile):
                 number = operation.file
                 self._hash(number, hashed[number], lane)
                 factor = self._plan.files[number].factor
