@@ -20,7 +20,8 @@ class Idle(Task):
     """A network of `NETWORKS` for MNIST's images, and steps that add one to one parameter.
 
     A step takes `step_seconds` times a number between 1 - `spread` and 1 + `spread`, drawn from
-    torch's generator, which is seeded by the step's place.
+    torch's generator, which is seeded by the step's place. With `apart_seconds`, an example takes as
+    long times its number, so that tasks of a step each end one after the other.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class Idle(Task):
         steps: int = 1,
         step_seconds: float = 0.0,
         spread: float = 0.0,
+        apart_seconds: float = 0.0,
         **options: object,
     ) -> None:
         self._network = network
         self._examples = shards * steps
         self._step_seconds = step_seconds
         self._spread = spread
+        self._apart_seconds = apart_seconds
         self._options = options
 
     def model(self) -> nn.Module:
@@ -44,9 +47,9 @@ class Idle(Task):
         return build(sample_shape=(1, 28, 28), num_classes=10, **self._options)
 
     def examples(self, part: str) -> Tensor:
-        """Return as many examples as steps of all shards."""
+        """Return as many examples as steps of all shards, which are their numbers."""
         del part
-        return torch.zeros(self._examples)
+        return torch.arange(self._examples)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Return zero, at once."""
@@ -55,7 +58,8 @@ class Idle(Task):
 
     def step(self, model: nn.Module, optimizers: Mapping[str, object], batch: Tensor) -> Tensor:
         """Change one number, because a training that changes none is refused."""
-        del optimizers, batch
+        del optimizers
+        time.sleep(self._apart_seconds * int(batch.max()))
         if self._step_seconds:
             time.sleep(self._step_seconds * (1 + self._spread * (2 * torch.rand(()).item() - 1)))
         with torch.no_grad():

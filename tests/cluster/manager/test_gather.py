@@ -1,0 +1,265 @@
+"""Updates are summed as they arrive, and nothing but the time depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.base.errors import UpdatesRefused
+from downpour.base.values import PublishedFile, Update
+from downpour.cluster.manager import work
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.workspace import Workspace, open_workspace
+from downpour.cluster.manager.workspaces import Workspaces
+from downpour.core.node.answers import Answers
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import Outer, ResolvedSpec
+from downpour.files.aggregators import Versions, first_state
+from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
+
+PATIENCE_SECONDS = 60
+SHARDS = 5
+
+
+class CountingStore(DirectoryStore):
+    """Notes which files are opened."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, patience_seconds=0)
+        self.opened: list[str] = []
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Note it, and open it."""
+        self.opened.append(file.name)
+        return super().view(file)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Note it, and read it."""
+        self.opened.append(file.name)
+        return super().read(file)
+
+
+@dataclass
+class Story:
+    """An experiment's folder, and the rounds that are made in it."""
+
+    space: Workspace
+    model: PublishedFile
+    outer: PublishedFile | None = None
+    updates: list[Update] = field(default_factory=list)
+    round: int = 0
+
+    @property
+    def store(self) -> CountingStore:
+        """Its store."""
+        assert isinstance(self.space.store, CountingStore)
+        return self.space.store
+
+    def begin_round(self) -> None:
+        """Have all shards trained from the newest model."""
+        random = np.random.default_rng(self.round)
+        content = DirectoryStore(self.store.path).read(self.model)
+        base = decode(content, "model").tensors["w"]
+        steps = random.normal(size=(SHARDS, *base.shape)).astype(np.float32)
+        self.updates = [
+            update_of(self.store.put_new(f"u{self.round}-{n}", encode({"w": base - step}, {})))
+            for n, step in enumerate(steps)
+        ]
+        self.store.opened.clear()
+
+    def gather(self, shard: int) -> do.Gather:
+        """Return what the scheduler asks for when an update has come."""
+        return do.Gather(
+            experiment="any",
+            round=self.round,
+            shard=shard,
+            update=self.updates[shard],
+            model=self.model,
+        )
+
+    def arrive(self, shards: Sequence[int]) -> None:
+        """Sum some updates early."""
+        for shard in shards:
+            self.space.arrived[shard] = self.gather(shard)
+        work.gather(self.space)
+
+    def aggregate(self) -> do.Aggregate:
+        """Return what the scheduler asks for when all have come."""
+        updates = enumerate(self.updates)
+        return do.Aggregate(
+            experiment="any",
+            round=self.round,
+            model=self.model,
+            outer=self.outer,
+            pushes=tuple(do.Push(round=0, shard=n, update=u, base=self.model) for n, u in updates),
+            train_seconds=1.0,
+        )
+
+    def end_round(self) -> str:
+        """Make the next model; returns its checksum."""
+        made = work.aggregate(self.space, self.aggregate())
+        self.model, self.outer, self.round = made.model, made.outer, self.round + 1
+        return made.model.checksum
+
+
+def update_of(file: PublishedFile) -> Update:
+    """Return an update with a file."""
+    return Update(
+        file=file,
+        samples=int(file.checksum[:2], 16) + 1,
+        steps=1,
+        loss=0.5,
+        load_seconds=0.0,
+        train_seconds=0.0,
+        publish_seconds=0.0,
+        optimizer_state=None,
+    )
+
+
+def opened(folder: Path, **fields: object) -> Story:
+    """Open an experiment with a first model."""
+    spec = ResolvedSpec.model_validate({"shards": SHARDS, **fields})
+    space = open_workspace(SharedDirectory.open(folder, create=True), "any", spec)
+    space.store = CountingStore(space.folder)
+    space.versions = Versions(space.store)
+    first = {"w": np.random.default_rng(7).normal(size=5000).astype(np.float32)}
+    model = space.store.put_new("model-0", encode(first, model_metadata([])))
+    outer = None
+    if spec.outer.keeps_state:
+        state = first_state(spec.outer, first, ["w"])
+        outer = space.store.put_new("outer-0", encode(state, {}))
+    return Story(space, model, outer)
+
+
+def made_without(folder: Path, rounds: int = 3, **fields: object) -> list[str]:
+    """Make rounds of whose updates none is summed early, each by another manager."""
+    story, checksums = opened(folder, **fields), []
+    for _ in range(rounds):
+        story.begin_round()
+        story.space.release()
+        checksums.append(story.end_round())
+    return checksums
+
+
+@pytest.mark.parametrize("outer", ["none", "nesterov"])
+@pytest.mark.parametrize("rule", ["average", "samples", "weighted", "first"])
+def test_models_are_those_of_rounds_that_were_read_in_the_end(
+    tmp_path: Path, rule: str, outer: str
+) -> None:
+    """In any order of arrival, with and without a manager that began in the middle."""
+    fields: dict[str, Any] = {"aggregate": rule, "outer": {"optimizer": outer}}
+    story = opened(tmp_path / "early", **fields)
+    checksums = []
+    for arrivals, restarts in (([4, 0, 1, 2], False), ([3, 2], True), ([], False)):
+        story.begin_round()
+        for shard in arrivals:
+            story.arrive([shard])
+        if restarts:
+            story.space.release()
+            story.arrive([1])
+        checksums.append(story.end_round())
+    assert checksums == made_without(tmp_path / "late", **fields)
+
+
+def test_a_round_reads_each_update_once_and_nothing_that_it_has_published(tmp_path: Path) -> None:
+    """The model and the outer optimizer's state stay in memory."""
+    story = opened(tmp_path, outer=Outer(optimizer="nesterov"))
+    for number in range(3):
+        story.begin_round()
+        updates = [update.file.name for update in story.updates]
+        story.arrive([2])
+        story.arrive([0, 1])
+        assert sorted(story.store.opened[-3:]) == updates[:3]
+        story.end_round()
+        first = ["model-0", "model-0", "outer-0"] if number == 0 else []
+        assert sorted(story.store.opened) == [*first, *updates]
+
+
+def test_a_shard_that_was_trained_again_counts_with_its_new_update(tmp_path: Path) -> None:
+    """What was summed of the one that was refused is left out."""
+    story = opened(tmp_path / "early")
+    story.begin_round()
+    story.arrive(range(SHARDS - 1))
+    story.updates[1] = update_of(
+        story.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
+    )
+    other = opened(tmp_path / "late")
+    other.begin_round()
+    other.updates[1] = update_of(
+        other.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
+    )
+    assert story.end_round() == other.end_round()
+
+
+def test_what_is_wrong_is_said_in_the_end_and_of_whom(tmp_path: Path) -> None:
+    """Summed early, a file that is gone harms nothing, and neither does a model that is gone."""
+    story = opened(tmp_path)
+    story.begin_round()
+    story.store.delete(story.updates[2].file.name)
+    story.arrive([0, 1, 2])
+    with pytest.raises(UpdatesRefused) as refusal:
+        story.end_round()
+    assert list(refusal.value.reasons) == [2]
+    story.space.arrived[0] = replace(story.gather(0), model=story.updates[2].file)
+    work.gather(story.space)
+    story.updates[2] = update_of(
+        story.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
+    )
+    assert story.end_round()
+
+
+def test_updates_of_an_earlier_round_are_forgotten(tmp_path: Path) -> None:
+    """A round that began from another model is another sum."""
+    story = opened(tmp_path / "early")
+    story.begin_round()
+    left = story.gather(3)
+    story.end_round()
+    story.begin_round()
+    story.space.arrived[3] = left
+    story.arrive([0, 1])
+    story.end_round()
+    assert story.model.checksum == made_without(tmp_path / "late", rounds=2)[-1]
+
+
+@pytest.fixture
+def events() -> SimpleQueue[on.Event]:
+    """Return where answers go."""
+    return SimpleQueue()
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    """Return an experiment."""
+    story = opened(tmp_path / "run")
+    yield story
+    story.space.close()
+
+
+def test_a_runner_sums_what_has_come_and_answers_the_aggregation_alone(
+    story: Story, events: SimpleQueue[on.Event], tmp_path: Path
+) -> None:
+    """However many are asked for at once, each update is read once."""
+    answers = Answers(events.put, lambda: 0.0)
+    spaces = Workspaces([], answers, gone_seconds=0.0)
+    spaces.add(story.space)
+    runner = CommandRunner(spaces, Roster(), Archive(story.space.shared), answers)
+    story.begin_round()
+    for shard in range(SHARDS - 1):
+        runner.start(story.gather(shard))
+    runner.start(story.aggregate())
+    made = events.get(timeout=PATIENCE_SECONDS)
+    runner.close()
+    assert isinstance(made, on.Aggregated)
+    assert made.model.checksum == made_without(tmp_path / "late", rounds=1)[0]
+    read = [name for name in story.store.opened if name.startswith("u")]
+    assert sorted(read) == [update.file.name for update in story.updates]
+    assert events.empty()
