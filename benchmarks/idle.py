@@ -20,8 +20,8 @@ class Idle(Task):
     """A network of `NETWORKS` for MNIST's images, and steps that add one to one parameter.
 
     A step takes `step_seconds` times a number between 1 - `spread` and 1 + `spread`, drawn from
-    torch's generator, which is seeded by the step's place. With `apart_seconds`, an example takes as
-    long times its number, so that tasks of a step each end one after the other.
+    torch's generator, which is seeded by the step's place. With `apart_seconds`, an example takes
+    as long times its number, so that tasks of a step each end one after the other.
     """
 
     def __init__(

@@ -94,6 +94,15 @@ def test_in_step_a_version_is_made_of_its_round() -> None:
     assert [(t.shard, t.base, t.numeric_class) for t in second] == [(1, 1, "wide")]
 
 
+def test_versions_that_were_added_in_another_order_are_known() -> None:
+    """Those of earlier releases; one update has no order."""
+    lines: list[RecordLine] = [updated(0, 0), updated(0, 1), aggregated(0)]
+    lines += [updated(1, 0), updated(1, 1), aggregated(1, summed="tree")]
+    lines += [updated(2, 1), DroppedLine(round=2, shards=(0,), reason="late"), aggregated(2)]
+    versions = history_of([submitted(), prepared(), *lines]).versions
+    assert [version.summed_otherwise for version in versions] == [True, False, False]
+
+
 def test_out_of_step_the_line_names_tasks_and_their_bases() -> None:
     """A stale task began that many versions before; the worker's class is that of its time."""
     lines: list[RecordLine] = [

@@ -33,8 +33,12 @@ NESTEROV = {"optimizer": "nesterov", "learning_rate": 0.7, "momentum": 0.6}
 def changed(trained: Trained, shared: Path) -> Callable[..., str]:
     """Copy an experiment, change its record and its folder, and return the copy's ID."""
 
-    def make(edit: Callable[[Lines], object], touch: Callable[[Path], object] = str) -> str:
-        original = shared / "experiments" / trained(mode="downpour")
+    def make(
+        edit: Callable[[Lines], object],
+        touch: Callable[[Path], object] = str,
+        mode: str = "downpour",
+    ) -> str:
+        original = shared / "experiments" / trained(mode=mode)
         copy = original.with_name(f"copy-{secrets.token_hex(4)}")
         # It has ended, and may be exporting its record just now.
         texts = starmap(line_text, read_record(original / "record.jsonl"))
@@ -169,6 +173,25 @@ def test_a_version_that_differs_is_named(changed: Callable[..., str], shared: Pa
     again = replay(changed(forge), shared=shared)
     said = f"version 2 differs: the model of its updates had checksum {'0' * 32}, and now has "
     assert str(again).startswith(said)
+
+
+def test_an_earlier_release_that_added_otherwise_is_named(
+    changed: Callable[..., str], shared: Path
+) -> None:
+    """It wrote no order on record. Only where bytes differ is it the reason."""
+
+    def forget(lines: Lines) -> None:
+        for line in of_kind(lines, "aggregated"):
+            assert line.pop("summed") == "tree"
+
+    def forge(lines: Lines) -> None:
+        forget(lines)
+        of_kind(lines, "aggregated")[1]["checksum"] = "0" * 32
+
+    assert replay(changed(forget, mode="sync"), shared=shared).same
+    again = replay(changed(forge, mode="sync"), shared=shared)
+    said = "; an earlier release made it, which added the updates in another order"
+    assert str(again).endswith(said)
 
 
 def test_other_bases_give_other_bytes(changed: Callable[..., str], shared: Path) -> None:

@@ -132,6 +132,7 @@ def test_an_aggregation_is_told_with_what_was_known_when_it_began() -> None:
             seconds=2.0,
             train_seconds=8.0,
             loss=3.0,
+            summed="tree",
             checksum="abc",
         ),
     )
@@ -143,7 +144,7 @@ def test_an_aggregation_out_of_step_names_its_parts() -> None:
     command = begun(1.0, math.nan, in_step=False)
     [(_, line)] = told(aggregating(command), AGGREGATED)
     assert isinstance(line, AggregatedLine)
-    assert (line.parts, line.staleness) == (((0, 0), (1, 1)), (0, 1))
+    assert (line.parts, line.staleness, line.summed) == (((0, 0), (1, 1)), (0, 1), "")
     assert math.isnan(line.loss)
 
 

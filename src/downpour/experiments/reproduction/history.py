@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.aggregators.tree import ORDER
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
@@ -53,12 +54,16 @@ class TrainedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeVersion:
-    """A model version, and the tasks that it is made of, in the order in which they count."""
+    """A model version, and the tasks that it is made of, in the order in which they count.
+
+    Where it was `summed_otherwise`, an earlier release added its updates in another order.
+    """
 
     number: int
     file: str
     checksum: str
     tasks: tuple[TrainedTask, ...]
+    summed_otherwise: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +184,7 @@ class _Fold:
             file=line.file,
             checksum=line.checksum,
             tasks=tuple(self._task(line.version - 1, key, stale) for key, stale in tasks),
+            summed_otherwise=not line.parts and line.summed != ORDER and len(parts) > 1,
         )
 
     def _delay(self, version: int) -> int:

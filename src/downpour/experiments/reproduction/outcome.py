@@ -15,7 +15,8 @@ class Difference:
 
     `task` is the one whose update it is; None for a model version, all of whose updates agree.
     `then` and `now` are its checksums, and `numeric_class_then` and `_now` the classes in which it
-    was computed; the former is empty in old records.
+    was computed; the former is empty in old records. A version that an earlier release has
+    `summed_otherwise` differs in rounding.
     """
 
     version: int
@@ -25,10 +26,12 @@ class Difference:
     now: str
     numeric_class_then: str
     numeric_class_now: str
+    summed_otherwise: bool = False
 
     def __str__(self) -> str:
         """Say it in one line; the record may hold anything."""
-        return one_line(self._said())
+        why = "; an earlier release made it, which added the updates in another order"
+        return one_line(self._said() + (why if self.summed_otherwise else ""))
 
     def _said(self) -> str:
         by = f", which {self.task.worker} trained," if self.task else ""

@@ -134,7 +134,9 @@ class _Again:
             needed = [base for base, last in last_use.items() if last > version.number]
             model = self._bench.apply(version, updates, needed)
             self.version, self.name = version.number, version.file
-            self._compare(version.number, "the model of its updates", version.checksum, model)
+            what = "the model of its updates"
+            otherwise = version.summed_otherwise
+            self._compare(version.number, what, version.checksum, model, summed_otherwise=otherwise)
         if history.result is None or self._is_over or len(versions) < len(history.versions):
             return model
         self.name = history.result
@@ -163,6 +165,8 @@ class _Again:
         then: str,
         now: PublishedFile,
         task: TrainedTask | None = None,
+        *,
+        summed_otherwise: bool = False,
     ) -> None:
         """Compare a file's checksum with that of the record, which is empty in an old one."""
         self.compared += then != ""
@@ -177,6 +181,7 @@ class _Again:
             now=now.checksum,
             numeric_class_then=known,
             numeric_class_now=str(numeric_class(self._device if task else CPU)),
+            summed_otherwise=summed_otherwise,
         )
 
 

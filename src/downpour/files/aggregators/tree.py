@@ -19,6 +19,9 @@ class Node(NamedTuple):
     level: int = 0
 
 
+ORDER = "tree"
+"""The name of this order on record; earlier releases, which wrote none, added shard by shard."""
+
 ADD = None
 """The step that adds the last two sums."""
 

@@ -123,7 +123,9 @@ class AggregatedLine:
     first assignment to its last update, or from the version before; `loss` is the sample-weighted
     mean of the updates' losses. Where shards are not in step, `parts` are the tasks that it is made
     of, by round and shard, and `staleness` how many versions old those were that they began from.
-    `checksum` is the version's; empty in old records.
+    `summed` names the order in which the updates of a round in step were added; versions that were
+    added in another one differ in rounding. `checksum` is the version's. Both are empty in old
+    records.
     """
 
     round: int
@@ -135,6 +137,7 @@ class AggregatedLine:
     loss: Measured
     parts: tuple[tuple[int, int], ...] = ()
     staleness: tuple[int, ...] = ()
+    summed: str = ""
     checksum: str = ""
 
 

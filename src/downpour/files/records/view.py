@@ -18,6 +18,7 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.files.aggregators.tree import ORDER
 from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -65,6 +66,7 @@ def aggregating(command: do.Aggregate) -> Observed:
         "train_seconds": command.train_seconds,
         "loss": weighted / samples if samples else 0.0,
         "parts": command.parts,
+        "summed": ORDER if command.in_step else "",
         "staleness": tuple(push.staleness for push in command.pushes) if command.parts else (),
     }
     return Observed(experiment=command.experiment, line=line)
@@ -134,6 +136,7 @@ class View:
                 loss=known["loss"],
                 parts=tuple((number, shard) for number, shard in known["parts"]),
                 staleness=tuple(known["staleness"]),
+                summed=known.get("summed", ""),
                 checksum=event.model.checksum,
             ),
         )
