@@ -254,6 +254,9 @@ def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
     # Not by `asdict`, which copies every value and takes half of the time of a projection.
     named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
+    # The lines of an earlier release stay as it wrote them.
+    if not named.get("summed", True):
+        del named["summed"]
     return {"kind": _KIND_OF[type(fact)], **_plain(named)}
 
 
