@@ -84,6 +84,7 @@ class Story:
             shard=shard,
             update=self.updates[shard],
             model=self.model,
+            base=self.model,
         )
 
     def arrive(self, shards: Sequence[int]) -> None:

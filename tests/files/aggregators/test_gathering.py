@@ -71,7 +71,7 @@ def trained(model: Tensors, random: np.random.Generator) -> Tensors:
 
 
 class Round:
-    """A round's model and updates, each published once."""
+    """A round's model and updates, each published once; they began from another version."""
 
     def __init__(self, seed: int, shards: Iterable[int], compression: str = WHOLE) -> None:
         random = np.random.default_rng(seed)
@@ -79,6 +79,7 @@ class Round:
         self.tensors = model_of(random)
         content = encode(self.tensors, model_metadata(["mask"]))
         self.model = self.store.put_new("model", content)
+        self.began = replace(self.model, name="began", checksum="b" * 32)
         self.parts = [self.update(shard, random) for shard in sorted(shards)]
 
     def update(self, shard: int, random: np.random.Generator, name: str = "u") -> Contribution:
@@ -86,7 +87,7 @@ class Round:
         tensors, metadata, layout = trained(self.tensors, random), dict[str, str](), None
         if self.compression != WHOLE:
             model = decode(self.store.view(self.model), "model")
-            form = UpdateFormat.of(model, self.model, self.compression)
+            form = UpdateFormat.of(model, self.began, self.compression)
             tensors, _ = compress(form, self.tensors, tensors, {})
             metadata, layout = form.metadata, form.layout
         file = self.store.put_new(f"{name}{shard}", encode(tensors, metadata, layout))
@@ -95,7 +96,7 @@ class Round:
 
     def base(self) -> Base:
         """Open the model."""
-        return Base.opened(self.store, self.model, self.compression)
+        return Base.opened(self.store, self.model, self.compression, self.began)
 
     def gathering(self, **options: int) -> Gathering:
         """Begin to gather."""
@@ -112,6 +113,7 @@ class Round:
             AGGREGATORS[rule](parts),
             amounts=[AMOUNTS[rule](part) for part in parts],
             compression=self.compression,
+            trained_from=self.began,
             gathered=gathered,
         )
         return b"".join(bytes(chunk) for chunk in encode(tensors, {}))

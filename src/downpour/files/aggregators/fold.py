@@ -52,13 +52,11 @@ def fold(  # noqa: PLR0913 - what is summed, and how it was written
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
-        amounts: What the weights are the shares of, if that is known of each update by itself. Then
-            differences are multiplied by them, and their sum is divided once.
+        amounts: What the weights are shares of, if each is known by itself; it divides in the end.
         compression: That of all updates; a compressed one says how far it moved.
         trained_from: The version that compressed ones say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
-        gathered: What was summed of these contributions before, which is used up, and the base if
-            it is in memory. It changes no byte either.
+        gathered: The base, and what was summed before, which is used up. It changes no byte either.
 
     Raises:
         UpdatesRefused: files that are missing, altered, not finite, of another layout or
