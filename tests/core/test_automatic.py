@@ -63,9 +63,11 @@ def test_adam_is_left_as_it_is(optimizer: str) -> None:
 
 @pytest.mark.parametrize("mode", [*MODES])
 def test_only_shards_in_step_get_momentum_of_their_rounds(mode: str) -> None:
-    """Elsewhere a delay acts as one already."""
+    """Elsewhere a delay acts as one already, and where rounds overlap it is not known to help."""
     spec = Spec.make({"mode": mode, "momentum": 0.0, "outer": "auto"})
     assert resolve(spec, 4).outer.keeps_state == spec.in_step
+    if mode == "sync":
+        assert not resolve(spec.replace(overlap=1), 4).outer.keeps_state
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,11 @@ def test_what_was_decided_is_explained_in_a_line() -> None:
     asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": "auto", "momentum": 0.5})
     assert explained(asked, resolve(asked, 4)) == (
         "auto: optimizer_state = keep, outer.optimizer = nesterov with momentum 0.7, meet = 4 "
-        "(4 shards, split random, mode sync, sgd with momentum 0.5)"
+        "(4 shards, split random, mode sync, optimizer sgd with momentum 0.5)"
+    )
+    overlapping = Spec.make({"overlap": 1, "optimizer": "adam"})
+    assert str(explained(overlapping, resolve(overlapping, 4))).endswith(
+        "(4 shards, split random, mode sync, overlap 1, optimizer adam)"
     )
     closed = Spec.make({"optimizer_state": "keep", "outer": {"optimizer": "sgd"}})
     assert explained(closed, resolve(closed, 4)) is None

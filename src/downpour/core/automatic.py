@@ -62,9 +62,12 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
+    # As the fields have it: a task may bring an optimizer of its own.
     momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
-    why = f"{shards}, split {resolved.split}, mode {resolved.mode}, {resolved.optimizer}{momentum}"
-    return f"auto: {', '.join(words)} ({why})"
+    why = [shards, f"split {resolved.split}", f"mode {resolved.mode}"]
+    why += [f"overlap {resolved.overlap}"] if resolved.overlap else []
+    why += [f"optimizer {resolved.optimizer}{momentum}"]
+    return f"auto: {', '.join(words)} ({', '.join(why)})"
 
 
 def _optimizer_state(spec: Spec, policy: Policy) -> str:
