@@ -38,8 +38,9 @@ from downpour.files.aggregators.additions import (
 from downpour.files.compression import STRIDE
 from downpour.files.store import Array, HeldRange, UpdateFormat
 
-PIECE_BYTES = 512 * 1024
-"""What a thread's own pieces of memory take together, so that they fit its cache."""
+PIECE_BYTES = 2 * 2**20
+"""What a thread's own pieces of memory take together. Measured with ten files, on cores with 1 MiB
+of their own and 32 MiB between them: with 0.5 MiB, two threads are a quarter slower."""
 
 FILES_AT_ONCE = 64
 """How many files are mapped: each holds a descriptor, of which a process has about a thousand."""
