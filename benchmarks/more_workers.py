@@ -112,6 +112,8 @@ _OVERLAPPING: Mapping[str, Mapping[str, Any]] = {
     "outer-0.4": _nesterov(0.4, **_LINEAR),
     "outer-0.6": _nesterov(0.6, **_LINEAR),
     "outer-0.8": _nesterov(0.8, **_LINEAR),
+    "meet-20-outer-0.6": _nesterov(0.6, **_LINEAR, meet=20),
+    "meet-20-outer-0.8": _nesterov(0.8, **_LINEAR, meet=20),
 }
 """Ten workers with batches of 32 in rounds that overlap."""
 
