@@ -256,7 +256,9 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     states = experiment.handed_on_at_the_end()
     singles = (experiment.frozen, experiment.outer, experiment.kept_best)
     kept = [file for file in singles if file is not None]
-    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *kept)
+    # Where rounds overlap, the next ones begin from the version before the newest.
+    newest = experiment.models[-1 - experiment.mode.overlaps :]
+    needed = (*newest, *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
         raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")
