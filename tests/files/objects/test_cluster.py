@@ -119,8 +119,11 @@ def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_
     until(lambda: any(key.endswith(finals) for key in machines.objects()))
     final = next(key for key in machines.objects() if key.endswith(finals))
     assert machines.content(final) == a_local_run(tmp_path / "local")
-    in_flight = ("update-", "optimizer-", "snapshot-", "indices-")
+    in_flight = ("update-", "snapshot-", "indices-")
     until(lambda: not any(word in key for key in machines.objects() for word in in_flight))
+    # With these, one a shard, another experiment would go on.
+    until(lambda: sum("optimizer-000005-" in key for key in machines.objects()) == 2)
+    assert sum("optimizer-" in key for key in machines.objects()) == 2
 
 
 def test_a_manager_on_another_machine_goes_on_where_the_first_ones_machine_is_lost(
