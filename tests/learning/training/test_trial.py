@@ -75,7 +75,8 @@ class Timed(Plain):
     def __init__(self) -> None:
         super().__init__()
         with torch.no_grad():
-            self.dense.bias.fill_(time.perf_counter())
+            # Without whole seconds: beside those of a day, float32 has no milliseconds.
+            self.dense.bias.fill_(time.perf_counter() % 1)
 
 
 class Counting(Plain):
