@@ -46,15 +46,18 @@ def _assign_another_share(
     return _assign(one, current, shard, worker, at_seconds, share)
 
 
-class _Patched(Scheduler):
+class Patched(Scheduler):
+    """A core that handles each event with some of `Experiment`'s methods replaced by `instead`."""
+
     instead: Mapping[str, Any] = {}
 
     def handle(self, event: on.Event) -> Output:
+        """Handle an event with the defect."""
         with patch.multiple(Experiment, **self.instead):
             return super().handle(event)
 
 
-class _ForgetsTheBase(_Patched):
+class _ForgetsTheBase(Patched):
     instead = {"assign": _assign_anew}  # noqa: RUF012
 
 
@@ -66,7 +69,7 @@ class ForgetsTheBase(SimulatedManager):
         return _ForgetsTheBase()
 
 
-class _DecidesSharesAnew(_Patched):
+class _DecidesSharesAnew(Patched):
     instead = {"assign": _assign_another_share}  # noqa: RUF012
 
 
@@ -78,7 +81,7 @@ class DecidesSharesAnew(SimulatedManager):
         return _DecidesSharesAnew()
 
 
-class _BeginsFromTheCentre(_Patched):
+class _BeginsFromTheCentre(Patched):
     instead = {"assign": _assign_the_centre}  # noqa: RUF012
 
 
@@ -90,7 +93,7 @@ class BeginsFromTheCentre(SimulatedManager):
         return _BeginsFromTheCentre()
 
 
-class _IgnoresTheBound(_Patched):
+class _IgnoresTheBound(Patched):
     instead = {"has_room": property(_has_room)}  # noqa: RUF012
 
 
@@ -102,7 +105,7 @@ class IgnoresTheBound(SimulatedManager):
         return _IgnoresTheBound()
 
 
-class _CountsStaleAsFresh(_Patched):
+class _CountsStaleAsFresh(Patched):
     instead = {"staleness": lambda _one, _task: 0}  # noqa: RUF012
 
 
@@ -118,7 +121,7 @@ def _due_at_once(one: Experiment, _now_seconds: float) -> tuple[TaskKey, ...]:
     return _due(one, math.inf)
 
 
-class _HasNoGrace(_Patched):
+class _HasNoGrace(Patched):
     instead = {"due": _due_at_once}  # noqa: RUF012
 
 
@@ -130,7 +133,7 @@ class HasNoGrace(SimulatedManager):
         return _HasNoGrace()
 
 
-class _EndsRoundsEarly(_Patched):
+class _EndsRoundsEarly(Patched):
     instead = {"has_enough": lambda one, current: bool(one.mode.enough and current.published)}  # noqa: RUF012
 
 
@@ -142,7 +145,7 @@ class EndsRoundsEarly(SimulatedManager):
         return _EndsRoundsEarly()
 
 
-class _LosesPushes(_Patched):
+class _LosesPushes(Patched):
     instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012
 
 

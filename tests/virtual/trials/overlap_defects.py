@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 from downpour.base.values import PublishedFile
-from downpour.core.scheduler import Output, Scheduler
-from downpour.core.scheduler import events as on
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import TaskKey
 from downpour.virtual.simulated.manager import SimulatedManager
+from tests.virtual.trials.async_defects import Patched
 
 
 def _newest(one: Experiment, _current: Round) -> int:
@@ -25,10 +23,8 @@ def _leave(one: Experiment, key: TaskKey) -> None:
     del one.arrived[key]
 
 
-class _BeginsFromTheNewest(Scheduler):
-    def handle(self, event: on.Event) -> Output:
-        with patch.object(Experiment, "_begins_from", _newest):
-            return super().handle(event)
+class _BeginsFromTheNewest(Patched):
+    instead = {"_begins_from": _newest}  # noqa: RUF012
 
 
 class BeginsFromTheNewest(SimulatedManager):
@@ -39,10 +35,8 @@ class BeginsFromTheNewest(SimulatedManager):
         return _BeginsFromTheNewest()
 
 
-class _GoesOnFromWhatCounts(Scheduler):
-    def handle(self, event: on.Event) -> Output:
-        with patch.object(Experiment, "handed_on", _last_applied):
-            return super().handle(event)
+class _GoesOnFromWhatCounts(Patched):
+    instead = {"handed_on": _last_applied}  # noqa: RUF012
 
 
 class GoesOnFromWhatCounts(SimulatedManager):
@@ -53,10 +47,8 @@ class GoesOnFromWhatCounts(SimulatedManager):
         return _GoesOnFromWhatCounts()
 
 
-class _GoesOnFromWhatWasRefused(Scheduler):
-    def handle(self, event: on.Event) -> Output:
-        with patch.object(Experiment, "leave", _leave):
-            return super().handle(event)
+class _GoesOnFromWhatWasRefused(Patched):
+    instead = {"leave": _leave}  # noqa: RUF012
 
 
 class GoesOnFromWhatWasRefused(SimulatedManager):

@@ -115,7 +115,7 @@ def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.Model
 
 def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
     """Return what is left beside the model version that a spec goes on from."""
-    found = _version_of(spec, shared) if spec.hands_on or spec.overlap else None
+    found = _version_of(spec, shared) if spec.shards_go_on else None
     return left_behind(spec, found[0], found[1].version) if found is not None else LeftBehind()
 
 

@@ -228,7 +228,7 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     try:
         export_record(folder, RecordReader(folder).all_lines())
         finished = ended.life.state is ExperimentState.FINISHED
-        kept = ended.handed_on_at_the_end()
+        kept = ended.files_of_shards()
         sweep(shared.store(ended.name), finished=finished, kept=kept)
     except StoreError as error:
         log.warning("%s: files are left over: %s", ended.name, error)

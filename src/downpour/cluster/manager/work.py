@@ -116,8 +116,8 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
     step, warnings = drawn.check_trains(shards), drawn.without_effect()
     handed = handed_on(spec, space.shared, space.store)
-    if spec.rounds_before and (spec.hands_on or spec.overlap) and spec.states_checksum is None:
-        remarks += (f"the shards' optimizers begin anew: {spec.init_from} left no states",)
+    if spec.rounds_before and spec.shards_go_on and spec.states_checksum is None:
+        remarks += (f"the shards begin anew: {spec.init_from} left nothing that fits this spec",)
     for remark in (*remarks, *warnings):
         log.warning("%s: %s", space.experiment, remark)
     if step is not None:

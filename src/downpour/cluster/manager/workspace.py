@@ -110,7 +110,9 @@ class Workspace:
         self.versions = Versions(self.store)
 
     def gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
-        """Return what has been summed of the round that moves a model, whose tasks began from one.
+        """Return the sums of the current round, or begin them.
+
+        The round moves `model`; its tasks began from `began`.
 
         Raises:
             StoreError: the model cannot be opened.
@@ -253,7 +255,7 @@ def reopen_workspace(
 
 def _check_files(experiment: Experiment, names: set[str]) -> None:
     """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
-    states = experiment.handed_on_at_the_end()
+    states = experiment.files_of_shards()
     singles = (experiment.frozen, experiment.outer, experiment.kept_best)
     kept = [file for file in singles if file is not None]
     # Where rounds overlap, the next ones begin from the version before the newest.

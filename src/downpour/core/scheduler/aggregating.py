@@ -36,8 +36,9 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
 def gather(state: SchedulerState, context: TaskContext) -> None:
     """Have an update summed that has just arrived, if its version has to wait for others.
 
-    What is summed while they are trained takes no time when the last one is there. An update of a
-    later round than the oldest is left: the model that it will move is not there yet.
+    The manager sums it while workers train the others, so less is left to do when the last update
+    arrives. It leaves updates of later rounds alone, because the model that they move does not
+    exist yet.
     """
     experiment, current, task = context
     if state.replaying or not experiment.ready or not experiment.spec.in_step:

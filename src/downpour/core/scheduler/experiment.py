@@ -32,16 +32,17 @@ class Experiment:
     `rounds` are those that have begun and are not over, oldest first: in step there is one at most,
     or two that overlap. `rounds_begun` counts them and those before. Tasks that have `arrived` have
     an update that is part of no model version yet; each is kept with the time of that, in its
-    order. Those of `applying` are being made into the next one, which comes after `version`, made
-    at `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are
-    never trained. `models` are the versions not yet discarded, oldest first; `outer` is the state
-    of the outer optimizer that belongs to the newest, if there is one. `evaluating` are the
-    versions being evaluated, by round. `best` is the best version evaluated so far, if the spec
-    compares them. Where training examples are set apart for validation, the model is `tested` once,
-    at the end. While it is `publishing`, only the result is outstanding. It is not `ready` while a
-    restarted manager prepares what it needs to go on. `progress_timeout` says how long an attempt
-    may make no step. `overhead_seconds` is what an attempt took beside training in the last round.
-    A worker that takes no longer than `startup_limit_seconds` to start is none that stalls.
+    order. The manager makes those of `applying` into the next version, which comes after `version`,
+    made at `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the
+    parameters that no task trains. `models` are the versions not yet discarded, oldest first;
+    `outer` is the state of the outer optimizer that belongs to the newest, if there is one.
+    `evaluating` are the versions being evaluated, by round. `best` is the best version evaluated so
+    far, if the spec compares them. Where training examples are set apart for validation, the
+    manager tests the model once, at the end (`tested`). While it is `publishing`, only the result
+    is outstanding. It is not `ready` while a restarted manager prepares what it needs to go on.
+    `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
+    attempt took beside training in the last round. A worker that takes no longer than
+    `startup_limit_seconds` to start does not stall.
 
     Shards go on with their `optimizer_states`, by shard; where rounds overlap, with `steps`, their
     last updates that were applied; and where they have parameters of their own, with `own`.
@@ -369,10 +370,10 @@ class Experiment:
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to go on."""
         outer = (self.outer,) if self.outer is not None else ()
-        return (*self._files_in_flight(), *self.handed_on_at_the_end(), *self.models, *outer)
+        return (*self._files_in_flight(), *self.files_of_shards(), *self.models, *outer)
 
-    def handed_on_at_the_end(self) -> tuple[PublishedFile, ...]:
-        """Return what stays of an experiment that has ended, beside its models."""
+    def files_of_shards(self) -> tuple[PublishedFile, ...]:
+        """Return the files that the shards go on with; they stay when the experiment ends."""
         return (*self.optimizer_states.values(), *self.steps.values())
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:

@@ -132,6 +132,6 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
-    kept = experiment.handed_on_at_the_end()
+    kept = experiment.files_of_shards()
     state.do(do.Conclude(experiment=experiment.name, ending=ending, kept=kept))
     activate_next(state)

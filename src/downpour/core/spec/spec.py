@@ -112,6 +112,11 @@ class Spec(SpecFields):
         return self.optimizer_state == "keep" or self.keeps_error
 
     @property
+    def shards_go_on(self) -> bool:
+        """Whether a shard's next task needs a file that its last one left."""
+        return self.hands_on or self.overlap > 0
+
+    @property
     def update_codec(self) -> str:
         """The codec of updates; a shard that overlaps goes on from the difference that it made."""
         return "float32" if self.overlap and self.compression == "none" else self.compression

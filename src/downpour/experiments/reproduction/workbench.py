@@ -13,7 +13,7 @@ from pathlib import Path
 
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
+from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.worker.control import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.modes import mode_of
@@ -97,16 +97,14 @@ class Workbench:
         command = Prepare(
             experiment=self._space.experiment, spec=self._spec, dataset=dataset or None
         )
-        begun = self._prepare(work.prepare(self._space, data_dir, command))
+        made = work.prepare(self._space, data_dir, command)
+        begun = made.begun
+        self._space.prepared, self._space.global_model = made, begun.drawn
         self._models[0], self._outer = begun.model, begun.outer
         self._states, self._steps = dict(begun.handed_on.states), dict(begun.handed_on.steps)
         if begun.handed_on.former is not None:
             self._models[-1] = begun.handed_on.former
         return begun.model
-
-    def _prepare(self, made: PreparedExperiment) -> Beginning:
-        self._space.prepared, self._space.global_model = made, made.begun.drawn
-        return made.begun
 
     def train(self, task: TrainedTask, on_share: OnShare) -> Update:
         """Train a task from the version that it began from.

@@ -41,7 +41,7 @@ class PartialSum:
         self._data = np.empty(layout.size_bytes, np.uint8)
         self._results = [self._data[each.start : each.stop].view(each.dtype) for each in ranges]
         self.totals = [_room_for_sum(result) for result in self._results]
-        """What is summed in, a range after the other."""
+        """One array for each range, in which its sum grows."""
 
     def tensors(self) -> dict[str, Array]:
         """Return its numbers as tensors by name, views of one buffer."""
@@ -73,7 +73,7 @@ class LoadFile:
 
 @dataclass(frozen=True, slots=True)
 class AddTerms:
-    """AddTerms the terms at two places; the sum replaces one of them."""
+    """Add the terms at two places; the sum replaces one of them."""
 
     into: Place
     left: Place
@@ -129,7 +129,7 @@ class Additions:
         return plan
 
     def _emit(self, tree: _Tree, numbers: dict[int, int], fresh: Place, free: int) -> Place:
-        """AddTerms the operations of a tree, return where its sum is.
+        """Add the operations of a tree; return the place of its sum.
 
         A file goes to the place that is `fresh`; the pieces of memory from `free` on have no use.
         """

@@ -28,7 +28,7 @@ from downpour.files.store import WHOLE, Array, Store
 _UNSTEADY = "its bytes change while they are read"
 
 
-def fold(  # noqa: PLR0913 - what is summed, and how it was written
+def fold(  # noqa: PLR0913 - the files to sum, and their format
     store: Store,
     base: PublishedFile,
     contributions: Sequence[Contribution],
@@ -56,7 +56,7 @@ def fold(  # noqa: PLR0913 - what is summed, and how it was written
         compression: That of all updates; a compressed one says how far it moved.
         trained_from: The version that compressed ones say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
-        gathered: The base, and what was summed before, which is used up. It changes no byte either.
+        gathered: The base, and sums made before, which the fold uses up. They change no byte.
 
     Raises:
         UpdatesRefused: files that are missing, altered, not finite, of another layout or

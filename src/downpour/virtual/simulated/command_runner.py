@@ -51,7 +51,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
-                self._sweep(name, state, experiment.handed_on_at_the_end())
+                self._sweep(name, state, experiment.files_of_shards())
                 continue
             store = self._environment.disk.store(name)
             for file_name in set(store.list()) - {file.name for file in experiment.files()}:
