@@ -76,6 +76,11 @@ struct TaskMessage {
   10: double share = 1.0
   /** Where rounds overlap, the shard's last update: the task begins from the model moved by it. */
   11: optional PublishedFile step
+  /**
+   * Where `model` is a step: the versions from which it follows, each a step from the one before
+   * it, the first one whole. A worker that has one of them reads those after it alone.
+   */
+  12: list<PublishedFile> leading = []
 }
 
 /** What a task published. Seconds are the worker's own clock. */

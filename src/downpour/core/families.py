@@ -85,6 +85,8 @@ CODECS = Family(
         "bfloat16": Member("downpour.files.compression.floats:BFLOAT16"),
         "float16": Member("downpour.files.compression.floats:FLOAT16"),
         "int8": Member("downpour.files.compression.int8:INT8"),
+        "int3": Member("downpour.files.compression.stochastic:INT3", "rounded at random"),
+        "terngrad": Member("downpour.files.compression.stochastic:TERNGRAD", "rounded at random"),
         "ternary": Member("downpour.files.compression.ternary:TERNARY"),
         "topk": Member("downpour.files.compression.topk:TOPK"),
     },

@@ -50,6 +50,9 @@ BOUNDS: dict[str, Callable[[Numbers], Any]] = {
     "bfloat16": lambda x: np.abs(x) * 2.0**-8,
     "float16": lambda x: np.abs(x) * 2.0**-11 + 2.0**-25,
     "int8": lambda x: largest_in(x, 2048) * (0.5001 / 127),
+    # A level: the scale is rounded up to bfloat16.
+    "int3": lambda x: largest_in(x, 128) * (1.01 / 3),
+    "terngrad": lambda x: largest_in(x, 128) * 1.01,
     # What is not sent is no larger than it was, and what is sent is below the block's largest.
     "ternary": lambda x: largest_in(x, 2048) * 1.0001,
     "topk": lambda x: largest_in(x, 4096) * 1.01,
@@ -133,6 +136,32 @@ def test_with_its_error_memory_a_codec_sends_everything_in_the_end(name: str) ->
     assert np.linalg.norm(total / 400 - numbers) < 0.15 * np.linalg.norm(numbers)
 
 
+@pytest.mark.parametrize("name", ["int3", "terngrad"])
+def test_what_is_rounded_at_random_is_right_on_average(name: str) -> None:
+    """A number's neighbors decide how it is rounded; over many of them its mean is itself."""
+    random, tries, kept = np.random.default_rng(5), 4000, 0.3
+    total = np.zeros(3 * 128, np.float32)
+    for _ in range(tries):
+        numbers = random.normal(size=3 * 128).astype(np.float32)
+        numbers[::128] = kept
+        total += there_and_back(name, numbers) - numbers
+    # Each is off by less than the largest of its block, about 2.5, so the mean by 2.5 / 63, and
+    # hardly ever by five times as much.
+    assert np.abs(total / tries).max() < 5 * 2.5 / np.sqrt(tries)
+    assert np.abs(total[::128] / tries).max() < kept / 2
+
+
+@pytest.mark.parametrize("name", ["int3", "terngrad"])
+def test_shards_that_differ_a_little_are_rounded_differently(name: str) -> None:
+    """So the mean of many is nearer to the truth than each, as their noise is not one."""
+    random = np.random.default_rng(6)
+    truth = random.normal(size=4096).astype(np.float32)
+    shards = truth + np.float32(1e-4) * random.normal(size=(64, 4096)).astype(np.float32)
+    sent = [there_and_back(name, one) for one in shards]
+    each = np.linalg.norm(sent[0] - truth)
+    assert np.linalg.norm(np.mean(sent, axis=0) - truth) < 0.2 * each
+
+
 def test_bfloat16_rounds_to_nearest_and_ties_to_even() -> None:
     """As torch does."""
     torch = pytest.importorskip("torch")
@@ -161,7 +190,15 @@ def test_top_k_keeps_the_largest_of_each_chunk() -> None:
 
 @pytest.mark.parametrize(
     ("name", "fewer"),
-    [("float32", 1), ("float16", 2), ("int8", 3.99), ("ternary", 19.8), ("topk", 140)],
+    [
+        ("float32", 1),
+        ("float16", 2),
+        ("int8", 3.99),
+        ("int3", 10.24),
+        ("terngrad", 18.29),
+        ("ternary", 19.8),
+        ("topk", 140),
+    ],
 )
 def test_how_many_times_fewer_bytes_there_are(name: str, fewer: float) -> None:
     """Than float32's, for a large tensor."""
@@ -178,7 +215,7 @@ def test_other_bytes_do_no_harm(name: str, data: st.DataObject) -> None:
     decoded(name, noise, count)
 
 
-def test_an_index_beyond_the_tensor_shows_as_nan() -> None:
+def test_what_no_codec_writes_shows_as_nan() -> None:
     """Which the sum refuses."""
     encoded = CODECS["topk"].encode(np.ones(64, np.float32))
     encoded[-1] |= 15
@@ -186,3 +223,7 @@ def test_an_index_beyond_the_tensor_shows_as_nan() -> None:
     encoded = CODECS["ternary"].encode(np.ones(64, np.float32))
     encoded[5] = 243
     assert np.isnan(decoded("ternary", encoded, 64)).any()
+    for name in ("int3", "terngrad"):
+        encoded = CODECS[name].encode(np.ones(64, np.float32))
+        encoded[2:] = 255
+        assert np.isnan(decoded(name, encoded, 64)).all()

@@ -168,7 +168,7 @@ class _Outdated(_Asking):
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Assign):
             models = self.experiments[command.assigned.attempt.experiment].models
-            return do.Assign(replace(command.assigned, model=models[0]))
+            return replace(command, assigned=replace(command.assigned, model=models[0]))
         return command
 
 

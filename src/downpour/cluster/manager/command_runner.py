@@ -37,7 +37,6 @@ from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.answers import Answers
 from downpour.core.node.effects import Effects
 from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import facts
 from downpour.files.store import find_updates
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import TaskMessage
@@ -157,13 +156,14 @@ class CommandRunner(Effects[[]]):
 
     # Calls to workers
 
-    def _assign(self, assigned: facts.Assigned) -> None:
+    def _assign(self, command: do.Assign) -> None:
+        assigned = command.assigned
         entry = self._roster.get(assigned.worker)
         if entry is None:
             self._answers.not_registered(assigned.worker)
             return
         try:
-            entry.client.train(self._task(assigned))
+            entry.client.train(self._task(command))
         except ProtocolError as error:
             # The worker may have registered again meanwhile, and the call went to its old address:
             # the core knows the new registration, and assigns to it by itself.
@@ -190,11 +190,13 @@ class CommandRunner(Effects[[]]):
         except ProtocolError as error:
             log.info("%s: the request to hand over failed: %s", command.worker, error)
 
-    def _task(self, assigned: facts.Assigned) -> TaskMessage:
+    def _task(self, command: do.Assign) -> TaskMessage:
+        assigned = command.assigned
         task = work.task_of(
             self._spaces[assigned.attempt.experiment],
             assigned.attempt,
             assigned.model,
+            leading=command.leading,
             portion=assigned.portion,
             share=assigned.share,
             optimizer_state=assigned.optimizer_state,

@@ -106,8 +106,9 @@ class GlobalModel:
 
     def metadata(self) -> dict[str, str]:
         """Return what a model version's file says of itself: its buffers, where that counts."""
-        whole_rounds = self._spec.in_step and self._spec.update_codec == WHOLE
-        return {} if whole_rounds else model_metadata(buffers_of(self._network))
+        spec = self._spec
+        is_all_whole = spec.in_step and spec.update_codec == WHOLE and not spec.publishes_steps
+        return {} if is_all_whole else model_metadata(buffers_of(self._network))
 
     def trained(self) -> tuple[str, ...]:
         """Return the names of the parameters that are trained; all else that travels is buffers."""

@@ -41,7 +41,7 @@ from downpour.files.aggregators import (
     own_after,
     take_step,
 )
-from downpour.files.store import Array, Buffer, Store, decode, encode, layout
+from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
 from downpour.files.store.folders import send_dataset
 from downpour.learning import tasks
 from downpour.learning.factory_code import check_code
@@ -160,11 +160,15 @@ def task_of(
     model: PublishedFile,
     *,
     portion: tuple[int, int] | None = None,
+    leading: Sequence[PublishedFile] = (),
     share: float = 1.0,
     optimizer_state: PublishedFile | None = None,
     step: PublishedFile | None = None,
 ) -> TaskMessage:
-    """Return the message for a task that no attempt has begun, from a model version."""
+    """Return the message for a task that no attempt has begun, from a model version.
+
+    The steps of the versions that are `leading` lead to it.
+    """
     made = ready(space)
     return TaskMessage(
         id=attempt,
@@ -176,6 +180,7 @@ def task_of(
         frozen=made.begun.frozen,
         share=share,
         step=step,
+        leading=tuple(leading),
     )
 
 
@@ -249,6 +254,7 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     contributions = list(map(_contribution, command.shards, command.updates))
     weights = AGGREGATORS[space.spec.aggregate](contributions)
     store, model, compression = space.store, command.model, space.spec.update_codec
+    space.versions.follow(command.versions)
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         began = command.pushes[0].base  # as all tasks of the round
@@ -264,19 +270,36 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         after = take_step(space.spec.outer, base, arrays, state)
         # Before the model, so that a manager which finds a version can go on from it.
         outer = store.put_new(layout.outer_name(version, token), encode(after, {}))
+    arrays, content = _rounded(space, command, arrays, about)
     own = []
     for move in moves if command.elastic else ():
         tensors = own_after(space.versions, model, move)
         name = layout.own_name(version, move.shard, token)
         own.append(store.put_new(name, encode(tensors, about)))
         space.versions.keep(own[-1], tensors, about)
-    made = store.put_new(layout.model_name(version, token), encode(arrays, about))
+    made = store.put_new(layout.model_name(version, token), content)
     if command.in_step:  # nothing begins from these any more
         space.versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
         space.versions.keep(outer, after, {})
     space.versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
+
+
+def _rounded(
+    space: Workspace, command: Aggregate, arrays: dict[str, Array], about: Mapping[str, str]
+) -> tuple[dict[str, Array], Sequence[Buffer]]:
+    """Return the version that is published for some tensors, and the content of its file.
+
+    Where versions are steps, it is as near to them as a step comes, also if it is written whole: so
+    the parameters do not depend on which versions are.
+    """
+    if not space.spec.publishes_steps:
+        return arrays, encode(arrays, about)
+    base = space.versions.read(command.model)
+    step = step_to(arrays, base, command.model, space.spec.model_compression)
+    made = step.model.tensors
+    return made, encode(made, about) if command.whole else step.content
 
 
 def _folded(
@@ -319,7 +342,8 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
         if (frozen := ready(space).begun.frozen) is not None:
             space.global_model.load_frozen(_tensors(space.store, frozen))
     held_out = ready(space).held_out if command.part == "validation" else None
-    return space.global_model.evaluate(_tensors(space.store, command.model), held_out)
+    model = space.versions.read_after(command.leading, command.model)
+    return space.global_model.evaluate(model.tensors, held_out)
 
 
 def publish(space: Workspace, command: Publish) -> PublishedFile:
@@ -330,19 +354,29 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
     """
     if command.best is not None:
         _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
+    model = partial(_whole, space, command.model, command.leading)
     frozen = ready(space).begun.frozen
     if frozen is not None and _tensors(space.store, frozen):
-        _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(command.model)])
-    return _put_result(space.store, layout.FINAL_NAME, _whole(space, command.model))
+        _put_result(space.store, layout.ADAPTER_NAME, model(with_frozen=False))
+    return _put_result(space.store, layout.FINAL_NAME, model())
 
 
-def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
+def _whole(
+    space: Workspace,
+    file: PublishedFile,
+    leading: Sequence[PublishedFile] = (),
+    *,
+    with_frozen: bool = True,
+) -> Sequence[Buffer]:
     """Return the content of a file with a model version, what was frozen, and all tied names."""
-    frozen = ready(space).begun.frozen
+    frozen = ready(space).begun.frozen if with_frozen else None
+    if frozen is None and not leading:
+        return [space.store.read(file)]
+    model = space.versions.read_after(leading, file)
     if frozen is None:
-        return [space.store.read(model)]
+        return encode(model.tensors, model.metadata)
     apart = decode(space.store.read(frozen), frozen.name)
-    whole = {**apart.tensors, **_tensors(space.store, model)}
+    whole = {**apart.tensors, **model.tensors}
     return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
 
 

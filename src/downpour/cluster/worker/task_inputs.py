@@ -13,11 +13,11 @@ import torch
 
 from downpour.base.errors import SpecError, StoreError, UnfitWorker
 from downpour.base.values import PublishedFile
+from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.spec import Spec
 from downpour.files.store import (
     WHOLE,
     Array,
-    ParameterFile,
     SharedDirectory,
     Start,
     Store,
@@ -52,6 +52,7 @@ class LoadedExperiment:
     spec: Spec
     store: Store
     snapshots: Store
+    models: ModelReader
     task: LoadedTask
     model: torch.nn.Module
     team: Team | None
@@ -102,7 +103,7 @@ def begin(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
 
 def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     loaded.task.look_again(task.id.round)
-    start = _begun_from(loaded.store, task)[1]
+    start = _begun_from(loaded, task)
     load_parameters(loaded.model, start)
     training = ShardTraining(
         loaded.task,
@@ -138,7 +139,7 @@ def _start_of(
     loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
 ) -> Start:
     """Read the model once more, so that training need not hold it, nor snapshots."""
-    model = decode(loaded.store.read(task.model), task.model.name)
+    model = loaded.models.read(task.model, task.leading)
     return Start(
         model=model,
         file=task.model,
@@ -148,12 +149,12 @@ def _start_of(
     )
 
 
-def _begun_from(store: Store, task: TaskMessage) -> tuple[ParameterFile, Mapping[str, Array]]:
-    """Return a task's model, and the parameters and buffers that it begins from."""
-    model = decode(store.read(task.model), task.model.name)
-    if task.step is None:
-        return model, model.tensors
-    return model, moved_by(model, decode(store.read(task.step), task.step.name))
+def _begun_from(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, Array]:
+    """Return the parameters and buffers that a task begins from."""
+    model = loaded.models.read(task.model, task.leading)
+    if task.step is not None:
+        model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
+    return model.tensors
 
 
 def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:

@@ -20,6 +20,7 @@ from downpour.base.devices import trained_on
 from downpour.base.errors import UnfitWorker
 from downpour.base.values import Update
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.model_reader import ModelReader
 from downpour.cluster.worker.snapshots import Snapshots
 from downpour.cluster.worker.task_inputs import (
     LoadedExperiment,
@@ -148,6 +149,7 @@ class TaskRunner:
                 patience_seconds=min(seconds, PATIENCE_SECONDS),
                 away_seconds=min(seconds, PATIENCE_SECONDS),
             ).store(task.id.experiment),
+            models=ModelReader(store, keeps=spec.publishes_steps),
             task=loaded_task,
             model=model,
             team=self._team(loaded_task, model, task.dataset),

@@ -50,6 +50,9 @@ def check_mode(spec: Spec) -> None:
     if usual.mixes and spec.compression != "none":
         accepted = f"mode '{spec.mode}' moves towards whole updates: none"
         raise SpecError("compression", spec.compression, accepted)
+    if usual.elastic and spec.publishes_steps:
+        accepted = f"mode '{spec.mode}' has models of the shards' own, which are whole: none"
+        raise SpecError("model_compression", spec.model_compression, accepted)
     if usual.elastic and spec.outer.keeps_state:
         accepted = f"mode '{spec.mode}' moves the model as far as a shard: none"
         raise SpecError("outer.optimizer", spec.outer.optimizer, accepted)

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Generic, ParamSpec, assert_never
 
 from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import facts
 
 P = ParamSpec("P")
 
@@ -31,8 +30,8 @@ class Effects(ABC, Generic[P]):
         match command:
             case do.Prepare():
                 self._alone(command.experiment, partial(self._prepare, command))
-            case do.Assign(assigned):
-                self._in_turn(assigned.worker, partial(self._assign, assigned))
+            case do.Assign():
+                self._in_turn(command.assigned.worker, partial(self._assign, command))
             case do.Cancel():
                 self._in_turn(command.worker, partial(self._cancel, command))
             case do.HandOver():
@@ -90,7 +89,7 @@ class Effects(ABC, Generic[P]):
     def _prepare(self, command: do.Prepare, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
     @abstractmethod
-    def _assign(self, assigned: facts.Assigned, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def _assign(self, command: do.Assign, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
     @abstractmethod
     def _cancel(self, command: do.Cancel, /, *args: P.args, **kwargs: P.kwargs) -> None: ...

@@ -6,6 +6,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import TaskKey
 from downpour.core.scheduler.state import SchedulerState, TaskContext
+from downpour.core.scheduler.steps import is_whole
 
 
 def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
@@ -23,6 +24,8 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
             experiment=experiment.name,
             round=experiment.version,
             model=experiment.model,
+            whole=is_whole(experiment, experiment.version + 1),
+            versions=tuple(experiment.models) if experiment.spec.publishes_steps else (),
             outer=experiment.outer,
             pushes=tuple(_push(experiment, key) for key in experiment.applying),
             in_step=experiment.spec.in_step,

@@ -40,9 +40,13 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Ask a worker for an attempt, or ask it again after it has registered without it."""
+    """Ask a worker for an attempt, or ask it again after it has registered without it.
+
+    `leading` are the versions whose steps lead to the attempt's, see `steps.py`.
+    """
 
     assigned: Assigned
+    leading: tuple[PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +106,15 @@ class Aggregate:
     has one. Where shards are not `in_step`, the version moves by the updates' steps, or where it
     `mixes`, towards their parameters; where it is `elastic`, these move towards the version as
     well, and are published, each for its shard. `train_seconds` is the wall time from the first
-    assignment of the oldest round to its last update.
+    assignment of the oldest round to its last update. The new version is published as a step from
+    `model`, or whole. `versions` are those that are kept, oldest first, where some are steps.
     """
 
     experiment: str
     round: int
     model: PublishedFile
+    whole: bool = True
+    versions: tuple[PublishedFile, ...] = ()
     outer: PublishedFile | None = None
     pushes: tuple[Push, ...]
     in_step: bool = True
@@ -150,21 +157,29 @@ class Gather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Measure the model version of a round on a part of the examples."""
+    """Measure the model version of a round on a part of the examples.
+
+    `leading` are the versions whose steps lead to it.
+    """
 
     experiment: str
     round: int
     model: PublishedFile
     part: Part = "test"
+    leading: tuple[PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish an experiment's last model version as its result, and the best one if it is kept."""
+    """Publish an experiment's last model version as its result, and the best one if it is kept.
+
+    `leading` are the versions whose steps lead to the last one.
+    """
 
     experiment: str
     model: PublishedFile
     best: PublishedFile | None = None
+    leading: tuple[PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.round_view import view_of
 from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import Decision, SchedulerState
+from downpour.core.scheduler.steps import leading_to
 from downpour.core.stragglers import (
     Action,
     Assignment,
@@ -125,7 +126,7 @@ def _assign(
     asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
     assigned = replace(asked, forecast=forecast)
     state.note(assigned)
-    state.do(do.Assign(assigned))
+    state.do(do.Assign(assigned, leading_to(experiment, assigned.model)))
 
 
 def _asked(
@@ -162,7 +163,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
             asked = _asked(state, experiment, context.round, worker.running, worker.name, reason)
-            state.do(do.Assign(asked))
+            state.do(do.Assign(asked, leading_to(experiment, asked.model)))
 
 
 def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:

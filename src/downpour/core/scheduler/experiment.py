@@ -16,6 +16,7 @@ from downpour.core.scheduler.best import Best, better
 from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
+from downpour.core.scheduler.steps import linked
 from downpour.core.scheduler.timeouts import progress_timeout
 from downpour.core.spec import ResolvedSpec
 
@@ -36,7 +37,8 @@ class Experiment:
     made at `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the
     parameters that no task trains. `models` are the versions not yet discarded, oldest first;
     `outer` is the state of the outer optimizer that belongs to the newest, if there is one.
-    `evaluating` are the versions being evaluated, by round. `best` is the best version evaluated so
+    `evaluating` are the versions being evaluated, by round; `evaluated_versions` are the numbers of
+    all that ever were. `best` is the best version evaluated so
     far, if the spec compares them. Where training examples are set apart for validation, the
     manager tests the model once, at the end (`tested`). While it is `publishing`, only the result
     is outstanding. It is not `ready` while a restarted manager prepares what it needs to go on.
@@ -70,6 +72,7 @@ class Experiment:
         self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
+        self.evaluated_versions: set[int] = set()
         self.publishing = False
         self.ready = True
         self.evaluated_round = -1
@@ -335,8 +338,9 @@ class Experiment:
         # A round of which no overhead is known leaves the last one that is.
         self.overhead_seconds = current.overhead_seconds or self.overhead_seconds
         self.rounds_done += 1
-        if self._wants_evaluation(current.number):
+        if self.wants_evaluation(current.number):
             self.evaluating[current.number] = model
+            self.evaluated_versions.add(self.version)
         return current
 
     def take_test(self, evaluation: Evaluation) -> None:
@@ -408,7 +412,7 @@ class Experiment:
         needed = (state, self.steps.get(shard), *chain.from_iterable(map(files_of, updates)))
         return any(each is not None and each.name == file.name for each in needed)
 
-    def _wants_evaluation(self, round_number: int) -> bool:
+    def wants_evaluation(self, round_number: int) -> bool:
         """Whether to evaluate this round's model; that of the last round always, if any is."""
         every = self.spec.evaluate_every
         last = round_number == self.spec.rounds - 1
@@ -429,12 +433,17 @@ class Experiment:
     def _spent_models(self) -> tuple[PublishedFile, ...]:
         """Remove and return the model versions that are neither kept nor being evaluated."""
         needed = {file.name for file in (*self.evaluating.values(), *self.bases())}
+        needed |= {file.name for file in linked(self, needed)}
         # Once there is a result, the best version is published beside it under its own name.
         if self.kept_best is not None and self.result is None:
             needed.add(self.kept_best.name)
-        # At least 1, so this is never the whole list. Where rounds overlap, the next ones begin
-        # from the version before the newest, and so does an experiment that goes on with this one.
-        kept = max(self.spec.keep_models, 1 + self.mode.overlaps)
-        older, newest = self.models[:-kept], self.models[-kept:]
+        older, newest = self.models[: -self.kept_newest], self.models[-self.kept_newest :]
         self.models = [file for file in older if file.name in needed] + newest
         return tuple(file for file in older if file.name not in needed)
+
+    @property
+    def kept_newest(self) -> int:
+        """How many of the newest versions are kept, at least 1."""
+        # Where rounds overlap, the next ones begin from the version before the newest, and so does
+        # an experiment that goes on with this one.
+        return max(self.spec.keep_models, 1 + self.mode.overlaps)

@@ -14,6 +14,7 @@ from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.steps import WHOLE_EVERY
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
 _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
@@ -84,10 +85,7 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     begun, ahead = len(experiment.evaluating) + len(experiment.rounds), experiment.mode.ahead
     if ahead is not None and begun > EVALUATIONS_AHEAD + 1 + ahead:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
-    kept = max(experiment.spec.keep_models, 1 + experiment.mode.overlaps)
-    kept += len(experiment.evaluating)
-    kept += experiment.kept_best is not None and experiment.result is None
-    kept += len({file.name for file in experiment.bases()})
+    kept = _most_models(experiment)
     if len(experiment.models) > kept:
         yield f"{who} holds {len(experiment.models)} models, more than {kept}"
     if not all(file in experiment.models for file in experiment.evaluating.values()):
@@ -96,6 +94,20 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     if best is not None and best not in experiment.models:
         yield f"{who} has let its best model go"
     yield from _outcome(experiment, who, state)
+
+
+def _most_models(experiment: Experiment) -> int:
+    """Return how many model versions an experiment may hold."""
+    newest = experiment.kept_newest
+    best = experiment.kept_best is not None and experiment.result is None
+    if not experiment.spec.publishes_steps:
+        bases = {file.name for file in experiment.bases()}
+        return newest + best + len(experiment.evaluating) + len(bases)
+    # All from the oldest that is needed on, and those from which steps lead to it.
+    tasks = (task for task in experiment.open_tasks() if task.base is not None and not task.is_over)
+    evaluated = (number + 1 for number in experiment.evaluating)
+    oldest = min([experiment.version - newest + 1, *evaluated, *(t.base_version for t in tasks)])
+    return experiment.version - oldest + WHOLE_EVERY + best
 
 
 def _goes_on(experiment: Experiment) -> bool:

@@ -8,6 +8,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.steps import leading_to
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
@@ -84,12 +85,14 @@ def _test(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the evaluation of the best model, or the last one, on the test examples."""
     experiment.testing = True
     best = experiment.best if experiment.kept_best is not None else None
+    model = best.model if best is not None else experiment.model
     state.do(
         do.Evaluate(
             experiment=experiment.name,
             round=best.round if best is not None else experiment.rounds_done - 1,
-            model=best.model if best is not None else experiment.model,
+            model=model,
             part="test",
+            leading=leading_to(experiment, model),
         )
     )
 
@@ -98,7 +101,14 @@ def publish(state: SchedulerState, experiment: Experiment) -> None:
     """Ask the driver to publish the last model version as the result, and the best beside it."""
     experiment.publishing = True
     best = experiment.kept_best
-    state.do(do.Publish(experiment=experiment.name, model=experiment.model, best=best))
+    state.do(
+        do.Publish(
+            experiment=experiment.name,
+            model=experiment.model,
+            best=best,
+            leading=leading_to(experiment, experiment.model),
+        )
+    )
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:

@@ -12,6 +12,7 @@ from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
+from downpour.core.scheduler.steps import leading_to
 
 
 def prepared(state: SchedulerState, event: on.Prepared) -> None:
@@ -103,6 +104,7 @@ def _evaluate(
             round=number,
             model=model,
             part=experiment.part,
+            leading=leading_to(experiment, model),
         )
     )
 

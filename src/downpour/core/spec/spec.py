@@ -127,6 +127,11 @@ class Spec(SpecFields):
         return self.compression != "none" and CODECS[self.compression].feedback is not None
 
     @property
+    def publishes_steps(self) -> bool:
+        """Whether model versions are published as steps from the versions before them."""
+        return self.model_compression != "none"
+
+    @property
     def in_step(self) -> bool:
         """Whether all shards go through rounds together, as in every mode but asynchronous ones."""
         return self.mode in {"sync", "k-sync"}

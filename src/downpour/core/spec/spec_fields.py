@@ -286,6 +286,11 @@ class SpecFields(Fields):
         description="How updates are written; all but none write, in fewer bytes, how far they "
         "moved",
     )
+    model_compression: Annotated[str, _one_of(CODECS)] = Field(
+        default="none",
+        description="How model versions are written; all but none write, in fewer bytes, how far "
+        "each moved from the one before, and every sixteenth version whole",
+    )
 
     repeatable: bool = Field(
         default=True,

@@ -12,29 +12,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from downpour.base.errors import SharedDirectoryError, StoreError
-from downpour.base.values import PublishedFile
 from downpour.files.aggregators.base import Contribution
+from downpour.files.aggregators.passes import Base
 from downpour.files.aggregators.summing import is_sound
-from downpour.files.store import (
-    WHOLE,
-    Array,
-    ParameterFile,
-    Parameters,
-    Store,
-    UpdateFormat,
-    decode,
-    decompressed,
-)
+from downpour.files.store import Array, ParameterFile, Store, decode, decompressed
 
 
 def examine(
-    store: Store,
-    base: PublishedFile,
-    contributions: Sequence[Contribution],
-    *,
-    known: Mapping[int, str],
-    compression: str = WHOLE,
-    trained_from: PublishedFile | None = None,
+    store: Store, base: Base, contributions: Sequence[Contribution], *, known: Mapping[int, str]
 ) -> dict[int, str]:
     """Return the reason against each contribution that cannot be aggregated, by shard.
 
@@ -43,15 +28,15 @@ def examine(
         base: The model that they were trained from, whose tensors all must have.
         contributions: All of the round.
         known: Shards whose reason is known already; their files are not read.
-        compression: That of the updates.
-        trained_from: The version that compressed ones say they began from; absent: the base.
 
     Raises:
         StoreError: the base cannot be read.
     """
     reasons = dict(known)
-    model = decode(store.read(base), base.name)
-    form = UpdateFormat.of(model, trained_from or base, compression)
+    if not base.is_verified:
+        store.read(base.file)
+    form = base.form
+    model = form.model.views(base.source.data)
     for contribution in sorted(contributions, key=lambda contribution: contribution.shard):
         shard, name = contribution.shard, contribution.file.name
         if shard in known:
@@ -71,7 +56,7 @@ def examine(
 
 
 def first_unsound(
-    file: ParameterFile, model: Parameters, differences: Mapping[str, Array]
+    file: ParameterFile, model: Mapping[str, Array], differences: Mapping[str, Array]
 ) -> str | None:
     """Return the name of a tensor that cannot be used; `differences` are what a file holds."""
     for name, difference in differences.items():
@@ -81,7 +66,7 @@ def first_unsound(
         (
             name
             for name, tensor in file.tensors.items()
-            if tensor.dtype.kind == "f" and not is_sound(tensor, model.tensors[name])
+            if tensor.dtype.kind == "f" and not is_sound(tensor, model[name])
         ),
         None,
     )

@@ -66,21 +66,18 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
     """
     parts, divisor = _in_shard_order(contributions, weights, amounts)
     opened = partial(Base.opened, store, base, compression, trained_from)
+    known: Base | None = None
     for _ in range(2):  # a file that changed during the pass may be valid when it is read again
-        known = gathered.base if gathered is not None else opened()
+        if gathered is not None:
+            known = gathered.base
+        elif known is None or not known.is_verified:
+            known = opened()
         held = gathered.take(parts, divisor) if gathered is not None else []
         gathered = None
         passed = _fold_once(store, known, parts, held, divisor, threads)
         if passed.is_right:
             return passed.held[0].kept.tensors()
-        reasons = examine(
-            store,
-            base,
-            contributions,
-            known=passed.refused,
-            compression=compression,
-            trained_from=trained_from,
-        )
+        reasons = examine(store, known, contributions, known=passed.refused)
         if reasons:
             raise UpdatesRefused(reasons)
         if not passed.sound and not passed.altered and not passed.base_altered:

@@ -85,7 +85,7 @@ def moved(
             # of the model then is thrown away.
             if not _step(tensors, base, form, update, differences, move.factor):
                 finite = False
-                _check_sound(update, begun, differences, move.file)
+                _check_sound(update, begun.tensors, differences, move.file)
         except SharedDirectoryError:
             raise  # the directory failed, not this update
         except StoreError as error:
@@ -126,7 +126,7 @@ def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str,
     begun = versions.read(model)
     try:
         update, _ = _read(versions.store, move.file, UpdateFormat.of(begun, model, WHOLE))
-        _check_sound(update, begun, {}, move.file)
+        _check_sound(update, begun.tensors, {}, move.file)
     except SharedDirectoryError:
         raise
     except StoreError as error:
@@ -149,7 +149,10 @@ def _read(
 
 
 def _check_sound(
-    update: ParameterFile, model: Parameters, differences: Mapping[str, Array], file: PublishedFile
+    update: ParameterFile,
+    model: Mapping[str, Array],
+    differences: Mapping[str, Array],
+    file: PublishedFile,
 ) -> None:
     if tensor := first_unsound(update, model, differences):
         raise FileCorrupt(file.name, f"tensor {tensor!r} holds NaN or infinity")

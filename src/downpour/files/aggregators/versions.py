@@ -1,19 +1,20 @@
-"""Model versions as asynchronous modes read them: again and again, while updates come in.
+"""Model versions as the manager reads them: again and again, while updates come in.
 
 Each version is the start of the next, and the base of the updates that began from it. A version
 that this process has published is kept in its memory, so that it reads of each push the update
-alone. Others, which an earlier manager has published, are read, and verified, each time.
+alone. Others, which an earlier manager has published, are read, and verified, each time. Where
+versions are steps, the newest is kept however large it is, because the next one is a step from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators.passes import Base
-from downpour.files.store import Array, Parameters, Store, decode, plan_layout
+from downpour.files.store import Array, Parameters, Store, plan_layout, read_version
 
 LIMIT_BYTES = 256 * 2**20
 """What an experiment's versions may take of the manager's memory."""
@@ -31,6 +32,11 @@ class Versions:
         self.store = store
         self._limit_bytes = limit_bytes
         self._kept: dict[PublishedFile, Parameters] = {}
+        self._order: Sequence[PublishedFile] = ()
+
+    def follow(self, files: Sequence[PublishedFile]) -> None:
+        """Note which versions there are, oldest first, where some are steps."""
+        self._order = files
 
     def read(self, file: PublishedFile) -> Parameters:
         """Return a version; its tensors must not be changed.
@@ -38,8 +44,16 @@ class Versions:
         Raises:
             StoreError: it is not kept, and its file cannot be read.
         """
-        kept = self._kept.get(file)
-        return kept if kept is not None else decode(self.store.read(file), file.name)
+        place = self._order.index(file) if file in self._order else 0
+        return self.read_after(self._order[:place], file)
+
+    def read_after(self, leading: Sequence[PublishedFile], file: PublishedFile) -> Parameters:
+        """Return a version to which the steps of some lead; other threads may call this, too.
+
+        Raises:
+            StoreError: it is not kept, and a file cannot be read.
+        """
+        return read_version(self.store, file, leading, self._kept.get)
 
     def base_of(
         self, file: PublishedFile, compression: str, trained_from: PublishedFile | None = None
@@ -50,6 +64,8 @@ class Versions:
             StoreError: it is not kept, and its file cannot be opened.
         """
         kept = self._kept.get(file)
+        if kept is None and file in self._order:
+            kept = self.read(file)
         data = _in_one(kept) if kept is not None else None
         if kept is None or data is None:
             return Base.opened(self.store, file, compression, trained_from)
@@ -59,13 +75,16 @@ class Versions:
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
     ) -> None:
         """Keep what was published as this file, which nothing else may change from now on."""
-        if file.size_bytes > self._limit_bytes:
+        layout = plan_layout(tensors)
+        if layout.size_bytes > self._limit_bytes and not self._order:
             return
-        self._kept[file] = Parameters(
-            tensors=dict(tensors), metadata=dict(metadata), layout=plan_layout(tensors)
-        )
-        while sum(one.size_bytes for one in self._kept) > self._limit_bytes:
+        self._kept[file] = Parameters(tensors=dict(tensors), metadata=dict(metadata), layout=layout)
+        while len(self._kept) > 1 and self._kept_bytes > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
+
+    @property
+    def _kept_bytes(self) -> int:
+        return sum(one.layout.size_bytes for one in self._kept.values())
 
     def clear(self) -> None:
         """Free all memory."""

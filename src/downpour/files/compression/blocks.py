@@ -6,6 +6,7 @@ Every block becomes a record of its own; the last one of a tensor may be shorter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _BLOCKS_AT_ONCE = 64
 class BlockCodec(ABC):
     """A codec of blocks; a subclass says how [m, n] numbers become [m, _record_bytes(n)] bytes."""
 
-    block: int
+    block: ClassVar[int]
 
     @abstractmethod
     def _record_bytes(self, count: int) -> int:

@@ -19,12 +19,14 @@ from downpour.files.store.layout import (
     parse_name,
 )
 from downpour.files.store.memory import MemoryStore
+from downpour.files.store.model_steps import read_version, step_to
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.files.store.update_format import (
     WHOLE,
     HeldRange,
     UpdateFormat,
     compress,
+    compression_of,
     decompressed,
     model_metadata,
     moved_by,
@@ -64,8 +66,11 @@ __all__ = [
     "HeldRange",
     "UpdateFormat",
     "compress",
+    "compression_of",
     "decompressed",
     "moved_by",
+    "read_version",
+    "step_to",
     "model_metadata",
     "Start",
     "Work",

@@ -55,6 +55,11 @@ def model_metadata(buffers: Iterable[str]) -> dict[str, str]:
     return {_BUFFERS: json.dumps(sorted(buffers))}
 
 
+def compression_of(file: Parameters) -> str:
+    """Return the codec that a file says it is written with; an unknown one is in no format."""
+    return file.metadata.get(_COMPRESSION, WHOLE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdateFormat:
     """The layout of all updates that are trained from one model; `base` is its checksum."""
@@ -141,7 +146,7 @@ class UpdateFormat:
 
     def misfit(self, file: ParameterFile) -> str | None:
         """Say why a file is no update of this format; None if it is."""
-        compression = file.metadata.get(_COMPRESSION, WHOLE)
+        compression = compression_of(file)
         if compression != self.compression:
             return f"its compression is {compression!r}, not {self.compression!r}"
         if file.metadata.get(_BASE, self.base) != self.base:
@@ -197,7 +202,7 @@ def compress(
 
 def decompressed(file: ParameterFile) -> Iterator[tuple[str, Array]]:
     """Yield the compressed tensors of an update by name: differences x0 - x in float32."""
-    codec = CODECS.get(file.metadata.get(_COMPRESSION, WHOLE))
+    codec = CODECS.get(compression_of(file))
     if codec is not None:
         for name, (_, shape) in json.loads(file.metadata[_TENSORS]).items():
             difference = np.empty(shape, np.float32)
@@ -205,19 +210,20 @@ def decompressed(file: ParameterFile) -> Iterator[tuple[str, Array]]:
             yield name, difference
 
 
-def moved_by(model: Parameters, update: ParameterFile) -> dict[str, Array]:
+def moved_by(model: Parameters, update: ParameterFile) -> Parameters:
     """Return the parameters and buffers that a model and a compressed update lead to.
 
     Trained ones are x0 - d with the update's difference d, in the model's dtype; all else is the
-    update's.
+    update's. They lie in one piece of memory.
     """
+    tensors = model.layout.views(np.empty(model.layout.size_bytes, np.uint8))
     differences = dict(decompressed(update))
-    return {
-        name: (model.tensors[name] - differences[name]).astype(model.tensors[name].dtype)
-        if name in differences
-        else held
-        for name, held in update.tensors.items()
-    }
+    for name, tensor in tensors.items():
+        if name in differences:
+            np.subtract(model.tensors[name], differences[name], out=tensor)
+        else:
+            np.copyto(tensor, update.tensors[name])
+    return Parameters(tensors=tensors, metadata=model.metadata, layout=model.layout)
 
 
 def _exact(entry: TensorEntry) -> np.dtype[Any]:

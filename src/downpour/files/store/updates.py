@@ -29,7 +29,7 @@ from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.files.compression import CODECS
 from downpour.files.store import layout
 from downpour.files.store.base import Buffer, Store
-from downpour.files.store.codec import ParameterFile, decode, encode
+from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
 from downpour.files.store.header import Array, Layout, plan_layout, write_header
 from downpour.files.store.update_format import UpdateFormat, compress
 
@@ -52,7 +52,7 @@ class Start:
     The tensors are the model's, or where rounds overlap, the model's moved by the shard's update.
     """
 
-    model: ParameterFile
+    model: Parameters
     file: PublishedFile
     tensors: Mapping[str, Array]
     compression: str

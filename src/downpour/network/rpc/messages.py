@@ -52,7 +52,8 @@ class TaskMessage:
     the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before;
     `frozen` holds the parameters that are never trained, if there are some. Of the task's steps the
     first are trained, this `share` of them. Where rounds overlap, the task begins from the model
-    moved by `step`, the shard's last update.
+    moved by `step`, the shard's last update. The model may be published as a step itself, from the
+    last of the versions that are `leading`, the first of which is whole.
     """
 
     id: AttemptId
@@ -66,6 +67,7 @@ class TaskMessage:
     frozen: PublishedFile | None = None
     share: float = 1.0
     step: PublishedFile | None = None
+    leading: tuple[PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

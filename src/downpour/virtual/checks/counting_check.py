@@ -18,7 +18,7 @@ from downpour.core.stragglers import POLICIES
 from downpour.virtual.checks.checks import expect
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.environment import Observation, Observer, Stories
-from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version
+from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version, version_in
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class CountingCheck(Observer):
         self._versions[experiment, entry.model.name] = version
         self._by_number.setdefault(experiment, {})[version.number] = version
         content = self._read(experiment, entry.model)
-        right = content in {None, version.model}
+        right = content is None or version_in(content) == version.model
         expect(right, f"model {version.number} of {experiment} is another one")
         expect(
             (entry.outer is None) == (version.outer is None),

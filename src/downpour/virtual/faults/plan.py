@@ -26,6 +26,7 @@ _LARGE_SHARE = 0.05
 _WORKERS_MAX = 16
 _SHARDS_MAX = 24
 _MANAGERS_ALONE_SHARE = 0.15
+_STEPS_SHARE = 0.3
 _BEGINNING_SECONDS = 3.0
 _MANAGERS = ("manager-a", "manager-b")
 _OF_MANAGERS = {
@@ -144,6 +145,8 @@ def plan_of(seed: int) -> Plan:
     specs = tuple((name, _with_mode(spec, modes)) for name, spec in specs)
     overlaps = Random(f"overlaps of {seed}")
     specs = tuple((name, _with_overlap(spec, overlaps)) for name, spec in specs)
+    steps = Random(f"steps of {seed}")
+    specs = tuple((name, _with_steps(spec, steps)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum(spec.shards * spec.rounds for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
@@ -245,6 +248,12 @@ def _with_overlap(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     """Let the rounds of some overlap, if mode, policy and goal can do with that."""
     can = spec.mode == "sync" and spec.policy in OVERLAPPING and spec.stop_after is None
     return spec.replace(overlap=random.choice((0, 1))) if can else spec
+
+
+def _with_steps(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Have the versions of some published as steps, if their mode can do with that."""
+    can = spec.mode != "easgd" and random.random() < _STEPS_SHARE
+    return spec.replace(model_compression="int8") if can else spec
 
 
 def _fault(

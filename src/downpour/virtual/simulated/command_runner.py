@@ -17,7 +17,7 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, PublishedFile
 from downpour.core.node.effects import Effects
 from downpour.core.node.roster import Registry
-from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.files.store import layout
 from downpour.virtual.simulated import fake_files
@@ -100,7 +100,8 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
 
     # Calls to workers
 
-    def _assign(self, assigned: facts.Assigned, done: Done) -> None:
+    def _assign(self, command: do.Assign, done: Done) -> None:
+        assigned = command.assigned
         entry = self._roster.get(assigned.worker)
 
         def failed(reason: str) -> None:
@@ -128,6 +129,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             assigned.portion,
             share,
             assigned.step,
+            command.leading,
         )
         self._call(entry, "train", (task,), done, failed)
 
@@ -234,7 +236,10 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
                 outer = command.outer
                 self._read(command.experiment, outer, lambda state: begin(model, state), done)
 
-        self._read(command.experiment, command.model, with_model, done)
+        versions = command.versions
+        place = versions.index(command.model) if command.model in versions else 0
+        leading = versions[:place]
+        self._read_version(command.experiment, command.model, leading, with_model, done)
 
     def _fold(
         self,
@@ -273,7 +278,8 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             if outer is not None:
                 made, outer = fake_files.stepped(base[0], made, outer)
             own = _own(command, base[0], contents)
-            self._put_version(name, number + 1, made, outer, folded, done, own)
+            content = made if command.whole else fake_files.step_file(base[0], made)
+            self._put_version(name, number + 1, content, outer, folded, done, own)
             return
         patience = self._environment.disk.timings.patience_seconds
         if all(unusable.get(shard, 0.0) >= patience for shard in reasons):
@@ -298,7 +304,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             self._answers.evaluated(command, evaluation)
             done()
 
-        self._read(command.experiment, command.model, measured, done)
+        self._read_version(command.experiment, command.model, command.leading, measured, done)
 
     def _publish(self, command: do.Publish, done: Done) -> None:
         name = command.experiment
@@ -308,12 +314,14 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             done()
 
         def final(_: PublishedFile | None = None) -> None:
-            self._publish_as(layout.FINAL_NAME, name, command.model, published, done)
+            self._publish_as(
+                layout.FINAL_NAME, name, command.model, command.leading, published, done
+            )
 
         if command.best is None:
             final()
         else:
-            self._publish_as(layout.BEST_NAME, name, command.best, final, done)
+            self._publish_as(layout.BEST_NAME, name, command.best, (), final, done)
 
     def _dismiss(self, worker: str) -> None:
         self._roster.remove(worker)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.core.node.answers import Answers
 from downpour.files.store import layout
+from downpour.virtual.simulated import fake_files
 from downpour.virtual.simulated.disk import LOOK_AGAIN_SECONDS
 from downpour.virtual.simulated.environment import Environment
 from downpour.virtual.simulated.lanes import Commander, Done
@@ -29,6 +29,7 @@ class DirectoryWork:
         as_name: str,
         experiment: str,
         model: PublishedFile,
+        leading: Sequence[PublishedFile],
         published: Callable[[PublishedFile], None],
         done: Done,
     ) -> None:
@@ -38,12 +39,17 @@ class DirectoryWork:
             if as_name not in disk.names(self._manager.host, experiment):
                 self._put(experiment, as_name, content, published, done)
                 return
-            there = replace(model, name=as_name)
-            disk.store(experiment).read(there)
+            there = disk.store(experiment).describe(as_name)
+            if bytes(disk.store(experiment).read(there)) != content:
+                raise RuntimeError(f"{as_name} of {experiment} is there, and another one")
             published(there)
 
-        self._read(
-            experiment, model, lambda content: self._insist(lambda: copy(content), done), done
+        self._read_version(
+            experiment,
+            model,
+            leading,
+            lambda content: self._insist(lambda: copy(content), done),
+            done,
         )
 
     def _give_out(self, done: Done) -> None:
@@ -121,3 +127,23 @@ class DirectoryWork:
         patience = self._environment.disk.timings.patience_seconds
         read = self._environment.disk.read
         read(self._manager, experiment, file, then, failed, patience, patience)
+
+    def _read_version(
+        self,
+        experiment: str,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        then: Callable[[bytes], None],
+        done: Done,
+    ) -> None:
+        """Read a version, and where it is a step, those that lead to it."""
+
+        def read(content: bytes) -> None:
+            if not fake_files.is_step(content):
+                then(content)
+                return
+            follow = partial(fake_files.led_to, step=content)
+            before, earlier = leading[-1], leading[:-1]
+            self._read_version(experiment, before, earlier, lambda base: then(follow(base)), done)
+
+        self._read(experiment, file, read, done)

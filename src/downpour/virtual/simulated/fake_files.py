@@ -17,6 +17,9 @@ import xxhash
 from downpour.base.values import PublishedFile, Update
 from downpour.core.spec import ResolvedSpec
 
+_STEP = b"step "
+_DIGEST_BYTES = 16
+
 Portion = tuple[int, int]
 """The range of a shard's samples (first, last + 1), where its round was cut anew."""
 
@@ -29,6 +32,28 @@ def dataset(spec: ResolvedSpec) -> str:
 def first_model(spec: ResolvedSpec) -> bytes:
     """Return what the first model version holds."""
     return _digest("model", str(spec.seed))
+
+
+def step_file(base: bytes, model: bytes) -> bytes:
+    """Return what a version's file holds that is published as a step from the one before it."""
+    return _STEP + base + _difference(base, model)
+
+
+def is_step(content: bytes) -> bool:
+    """Whether a version's file holds a step."""
+    return content.startswith(_STEP) and len(content) > _DIGEST_BYTES
+
+
+def led_to(base: bytes, step: bytes) -> bytes:
+    """Return the model to which a step leads from a base, rightly or not."""
+    return _difference(base, step[-_DIGEST_BYTES:])
+
+
+def version_in(content: bytes) -> bytes:
+    """Return the model of a version's file, as one who knows all versions sees it."""
+    if not is_step(content):
+        return content
+    return led_to(content[len(_STEP) : -_DIGEST_BYTES], content)
 
 
 def trained(
@@ -219,3 +244,7 @@ def first_version(spec: ResolvedSpec) -> Version:
 
 def _digest(*parts: str) -> bytes:
     return xxhash.xxh3_128_digest("/".join(parts).encode())
+
+
+def _difference(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

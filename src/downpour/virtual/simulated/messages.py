@@ -11,7 +11,8 @@ class TrainRequest(NamedTuple):
     """Train a shard of this many `samples`; `term` is that of the calling manager.
 
     `portion` is the range of the samples, if the round was cut anew, and `share` how much of the
-    steps is trained. Where rounds overlap, the shard begins from the model moved by `step`.
+    steps is trained. Where rounds overlap, the shard begins from the model moved by `step`. The
+    steps of the versions that are `leading` lead to the model.
     """
 
     attempt: AttemptId
@@ -24,6 +25,7 @@ class TrainRequest(NamedTuple):
     portion: tuple[int, int] | None = None
     share: float = 1.0
     step: PublishedFile | None = None
+    leading: tuple[PublishedFile, ...] = ()
 
 
 class RegistrationReply(NamedTuple):

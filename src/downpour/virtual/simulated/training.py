@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from downpour.base.errors import StoreError
 from downpour.base.states import Failure, FailureKind
@@ -58,6 +59,7 @@ class Training:
         self.fails_next = 0
         self.damages_next = 0
         self.dies_at: Phase | None = None
+        self._last: tuple[PublishedFile, bytes] | None = None
         self._environment = environment
         self._worker = worker
         self._machine = machine
@@ -68,10 +70,8 @@ class Training:
     def begin(self, running: SimulatedAttempt) -> None:
         """Read what the attempt needs, then train."""
         task = running.task
-        needed = task.model, task.step, task.optimizer_state
 
-        def afresh(model: bytes, *others: bytes) -> None:
-            step, state = others
+        def afresh(model: bytes, step: bytes, state: bytes) -> None:
             start = fake_files.moved_by(model, step) if step else model
             place = running.attempt.round, running.attempt.shard, task.portion, task.share
             begun = fake_files.paused(*place, start, state, 0)
@@ -80,8 +80,36 @@ class Training:
             else:
                 self._restore(running, task.snapshot, begun)
 
+        def with_model(model: bytes) -> None:
+            # As a real worker does: the next version may be a step from it.
+            self._last = task.model, model
+            others = task.step, task.optimizer_state
+            self._read(running, others, partial(afresh, model))
+
         self._enter(running, "reading")
-        self._read(running, needed, afresh)
+        self._read_version(running, task.model, task.leading, with_model)
+
+    def _read_version(
+        self,
+        running: SimulatedAttempt,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        then: Callable[[bytes], None],
+    ) -> None:
+        """Read a version, and those that lead to it, back to a whole one or the last one read."""
+        if self._last is not None and self._last[0] == file:
+            then(self._last[1])
+            return
+
+        def read(content: bytes) -> None:
+            if not fake_files.is_step(content):
+                then(content)
+                return
+            before = leading[-1]
+            follow = partial(fake_files.led_to, step=content)
+            self._read_version(running, before, leading[:-1], lambda base: then(follow(base)))
+
+        self._read(running, [file], read)
 
     def _read(
         self,

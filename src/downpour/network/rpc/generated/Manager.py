@@ -2705,11 +2705,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype66, _size63) = iprot.readListBegin()
-                        for _i67 in range(_size63):
-                            _elem68 = ExperimentSummary()
-                            _elem68.read(iprot)
-                            self.success.append(_elem68)
+                        (_etype73, _size70) = iprot.readListBegin()
+                        for _i74 in range(_size70):
+                            _elem75 = ExperimentSummary()
+                            _elem75.read(iprot)
+                            self.success.append(_elem75)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2731,8 +2731,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter69 in self.success:
-                    iter69.write(oprot)
+                for iter76 in self.success:
+                    iter76.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -533,6 +533,8 @@ class TaskMessage(object):
      - frozen: The parameters that are never trained; the same for all tasks of an experiment.
      - share: How much of the task's steps to train, above 0 and at most 1: the first of them.
      - step: Where rounds overlap, the shard's last update: the task begins from the model moved by it.
+     - leading: Where `model` is a step: the versions from which it follows, each a step from the one before
+    it, the first one whole. A worker that has one of them reads those after it alone.
 
     """
     thrift_spec: typing.Any = None
@@ -549,10 +551,12 @@ class TaskMessage(object):
         'frozen',
         'share',
         'step',
+        'leading',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000, step: typing.Optional[PublishedFile] = None,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000, step: typing.Optional[PublishedFile] = None, leading: typing.Optional[list[PublishedFile]] = [
+    ],):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -564,6 +568,10 @@ class TaskMessage(object):
         self.frozen: typing.Optional[PublishedFile] = frozen
         self.share: typing.Optional[float] = share
         self.step: typing.Optional[PublishedFile] = step
+        if leading is self.thrift_spec[12][4]:
+            leading = [
+            ]
+        self.leading: typing.Optional[list[PublishedFile]] = leading
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -639,6 +647,17 @@ class TaskMessage(object):
                         self.step.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 12:
+                    if ftype == TType.LIST:
+                        self.leading = []
+                        (_etype3, _size0) = iprot.readListBegin()
+                        for _i4 in range(_size0):
+                            _elem5 = PublishedFile()
+                            _elem5.read(iprot)
+                            self.leading.append(_elem5)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -697,6 +716,13 @@ class TaskMessage(object):
             if self.step is not None:
                 oprot.writeFieldBegin('step', TType.STRUCT, 11)
                 self.step.write(oprot)
+                oprot.writeFieldEnd()
+            if self.leading is not None:
+                oprot.writeFieldBegin('leading', TType.LIST, 12)
+                oprot.writeListBegin(TType.STRUCT, len(self.leading))
+                for iter6 in self.leading:
+                    iter6.write(oprot)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1660,10 +1686,10 @@ class Registration(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype3, _size0) = iprot.readListBegin()
-                        for _i4 in range(_size0):
-                            _elem5 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem5)
+                        (_etype10, _size7) = iprot.readListBegin()
+                        for _i11 in range(_size7):
+                            _elem12 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem12)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -1730,8 +1756,8 @@ class Registration(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter6 in self.labels:
-                    oprot.writeString(iter6.encode('utf-8') if sys.version_info[0] == 2 else iter6)
+                for iter13 in self.labels:
+                    oprot.writeString(iter13.encode('utf-8') if sys.version_info[0] == 2 else iter13)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -1907,11 +1933,11 @@ class Heartbeat(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.running = []
-                        (_etype10, _size7) = iprot.readListBegin()
-                        for _i11 in range(_size7):
-                            _elem12 = Progress()
-                            _elem12.read(iprot)
-                            self.running.append(_elem12)
+                        (_etype17, _size14) = iprot.readListBegin()
+                        for _i18 in range(_size14):
+                            _elem19 = Progress()
+                            _elem19.read(iprot)
+                            self.running.append(_elem19)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -1949,8 +1975,8 @@ class Heartbeat(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.running))
-                for iter13 in self.running:
-                    iter13.write(oprot)
+                for iter20 in self.running:
+                    iter20.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.system is not None:
@@ -2035,11 +2061,11 @@ class HeartbeatReply(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.unwanted = []
-                        (_etype17, _size14) = iprot.readListBegin()
-                        for _i18 in range(_size14):
-                            _elem19 = AttemptId()
-                            _elem19.read(iprot)
-                            self.unwanted.append(_elem19)
+                        (_etype24, _size21) = iprot.readListBegin()
+                        for _i25 in range(_size21):
+                            _elem26 = AttemptId()
+                            _elem26.read(iprot)
+                            self.unwanted.append(_elem26)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2070,8 +2096,8 @@ class HeartbeatReply(object):
             if self.unwanted is not None:
                 oprot.writeFieldBegin('unwanted', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.unwanted))
-                for iter20 in self.unwanted:
-                    iter20.write(oprot)
+                for iter27 in self.unwanted:
+                    iter27.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.interval_seconds is not None:
@@ -2310,11 +2336,11 @@ class ExperimentSummary(object):
                 elif fid == 9:
                     if ftype == TType.LIST:
                         self.metrics = []
-                        (_etype24, _size21) = iprot.readListBegin()
-                        for _i25 in range(_size21):
-                            _elem26 = Metric()
-                            _elem26.read(iprot)
-                            self.metrics.append(_elem26)
+                        (_etype31, _size28) = iprot.readListBegin()
+                        for _i32 in range(_size28):
+                            _elem33 = Metric()
+                            _elem33.read(iprot)
+                            self.metrics.append(_elem33)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2384,8 +2410,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter27 in self.metrics:
-                    iter27.write(oprot)
+                for iter34 in self.metrics:
+                    iter34.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2854,10 +2880,10 @@ class WorkerStatus(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype31, _size28) = iprot.readListBegin()
-                        for _i32 in range(_size28):
-                            _elem33 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem33)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2924,8 +2950,8 @@ class WorkerStatus(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter34 in self.labels:
-                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
+                for iter41 in self.labels:
+                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -3026,11 +3052,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = WorkerStatus()
-                            _elem40.read(iprot)
-                            self.workers.append(_elem40)
+                        (_etype45, _size42) = iprot.readListBegin()
+                        for _i46 in range(_size42):
+                            _elem47 = WorkerStatus()
+                            _elem47.read(iprot)
+                            self.workers.append(_elem47)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3043,11 +3069,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype44, _size41) = iprot.readListBegin()
-                        for _i45 in range(_size41):
-                            _elem46 = TaskStatus()
-                            _elem46.read(iprot)
-                            self.tasks.append(_elem46)
+                        (_etype51, _size48) = iprot.readListBegin()
+                        for _i52 in range(_size48):
+                            _elem53 = TaskStatus()
+                            _elem53.read(iprot)
+                            self.tasks.append(_elem53)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3059,10 +3085,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype50, _size47) = iprot.readListBegin()
-                        for _i51 in range(_size47):
-                            _elem52 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem52)
+                        (_etype57, _size54) = iprot.readListBegin()
+                        for _i58 in range(_size54):
+                            _elem59 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem59)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3104,8 +3130,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter53 in self.workers:
-                    iter53.write(oprot)
+                for iter60 in self.workers:
+                    iter60.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3115,8 +3141,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter54 in self.tasks:
-                    iter54.write(oprot)
+                for iter61 in self.tasks:
+                    iter61.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3126,8 +3152,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter55 in self.decisions:
-                    oprot.writeString(iter55.encode('utf-8') if sys.version_info[0] == 2 else iter55)
+                for iter62 in self.decisions:
+                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3213,10 +3239,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype59, _size56) = iprot.readListBegin()
-                        for _i60 in range(_size56):
-                            _elem61 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem61)
+                        (_etype66, _size63) = iprot.readListBegin()
+                        for _i67 in range(_size63):
+                            _elem68 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem68)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3249,8 +3275,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter62 in self.lines:
-                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
+                for iter69 in self.lines:
+                    oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -3592,6 +3618,8 @@ TaskMessage.thrift_spec = (
     (9, TType.STRUCT, 'frozen', [PublishedFile, None], None, ),  # 9
     (10, TType.DOUBLE, 'share', None, 1.0000000000000000, ),  # 10
     (11, TType.STRUCT, 'step', [PublishedFile, None], None, ),  # 11
+    (12, TType.LIST, 'leading', (TType.STRUCT, [PublishedFile, None], False), [
+    ], ),  # 12
 )
 all_structs.append(Update)
 Update.thrift_spec = (

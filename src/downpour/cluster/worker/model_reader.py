@@ -1,0 +1,42 @@
+"""Reads the model versions that tasks begin from.
+
+Where versions are published as steps, the last one that was read stays in memory: the next is one
+step away from it, and what was read of the model needs no second reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from downpour.base.values import PublishedFile
+from downpour.files.store import Parameters, Store, read_version
+
+
+class ModelReader:
+    """Reads the versions of one experiment; for one thread.
+
+    Args:
+        store: Where their files lie.
+        keeps: Whether the last one stays in memory.
+    """
+
+    def __init__(self, store: Store, *, keeps: bool) -> None:
+        self._store = store
+        self._keeps = keeps
+        self._last: tuple[PublishedFile, Parameters] | None = None
+
+    def read(self, file: PublishedFile, leading: Sequence[PublishedFile]) -> Parameters:
+        """Return a version, to which the steps of some lead; its tensors must not be changed.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        model = read_version(self._store, file, leading, self._known)
+        if self._keeps:
+            self._last = file, model
+        return model
+
+    def _known(self, file: PublishedFile) -> Parameters | None:
+        if self._last is None or self._last[0] != file:
+            return None
+        return self._last[1]

@@ -1,0 +1,78 @@
+"""Which model versions are published whole, and which lead to another one by their steps.
+
+With a `model_compression` a version's file holds how far it has moved from the one before. So that
+one must stay as long as it is needed, and the ones before it, back to a whole one. All versions
+from there on stay, so that a version's number follows from its place among those that are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from downpour.base.values import PublishedFile
+from downpour.core.scheduler.shard_task import TaskKey
+
+if TYPE_CHECKING:
+    from downpour.core.scheduler.experiment import Experiment
+
+WHOLE_EVERY = 16
+"""Of versions that are published as steps, one of this many is whole. So whoever has none reads at
+most 15 steps and a whole one. Whole ones add two bits a number to what each version takes."""
+
+
+def is_whole(experiment: Experiment, version: int) -> bool:
+    """Whether a version's file holds the whole model; also for the one that is being made."""
+    if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
+        return True
+    # What may become the best one stays when the versions before it are gone.
+    if experiment.spec.keep_best is None:
+        return False
+    if experiment.spec.in_step:
+        return experiment.wants_evaluation(version - 1)
+    if version <= experiment.version:
+        return version in experiment.evaluated_versions
+    return any(map(experiment.wants_evaluation, _ending(experiment)))
+
+
+def _ending(experiment: Experiment) -> Iterator[int]:
+    """Yield the rounds that end with the version that is being made."""
+    applying = set(experiment.applying)
+    for each in experiment.rounds:
+        open_tasks = (TaskKey(each.number, t.shard) for t in each.tasks if not t.is_over)
+        if not applying.issuperset(open_tasks):
+            return
+        yield each.number
+
+
+def leading_to(experiment: Experiment, model: PublishedFile) -> tuple[PublishedFile, ...]:
+    """Return the versions whose steps lead to one that is kept, the whole one first.
+
+    None do if it is whole itself.
+    """
+    if not experiment.spec.publishes_steps or model == experiment.kept_best:
+        return ()
+    place = experiment.models.index(model)
+    return tuple(experiment.models[_whole_before(experiment, place) : place])
+
+
+def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[PublishedFile]:
+    """Return the versions that must stay because a step leads from them to a needed one.
+
+    Args:
+        experiment: The experiment.
+        needed: The names of the versions that are needed, but for the best and the newest.
+    """
+    if not experiment.spec.publishes_steps:
+        return ()
+    newest = max(0, len(experiment.models) - experiment.kept_newest)
+    named = (place for place, file in enumerate(experiment.models) if file.name in needed)
+    return experiment.models[_whole_before(experiment, min([newest, *named])) :]
+
+
+def _whole_before(experiment: Experiment, place: int) -> int:
+    """Return the place of the whole version with which the steps to a version begin."""
+    last = len(experiment.models) - 1
+    while place > 0 and not is_whole(experiment, experiment.version - (last - place)):
+        place -= 1
+    return place

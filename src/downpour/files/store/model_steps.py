@@ -1,0 +1,105 @@
+"""Model versions that are published as steps: how far each has moved from the one before it.
+
+A step's file is laid out as an update that was trained from that version (`update_format.py`): the
+differences are as a codec writes them, and buffers are whole. It names the version before it by
+checksum, and so do the steps before it, back to a file that holds a whole model. So the checksum of
+a step names all of the parameters that it leads to. The files of the versions before it have random
+names, which a step must not hold, because equal models have equal files; who asks for a version
+says which they are.
+
+What the codec loses is lost for everyone: a version *is* the one before it moved by what its step
+says, with the same bytes in every process. Some versions are written whole, and hold the same
+parameters (`core/scheduler/steps.py` says which).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from downpour.base.errors import FileCorrupt
+from downpour.base.values import PublishedFile
+from downpour.files.compression import CODECS
+from downpour.files.store.base import Buffer, Store
+from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
+from downpour.files.store.header import Array
+from downpour.files.store.update_format import (
+    WHOLE,
+    UpdateFormat,
+    compress,
+    compression_of,
+    moved_by,
+)
+
+Known = Callable[[PublishedFile], Parameters | None]
+"""Returns a version that is in memory, if it is."""
+
+
+class Step(NamedTuple):
+    """A model version, and the file of its step."""
+
+    model: Parameters
+    content: Sequence[Buffer]
+
+
+def step_to(
+    tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
+) -> Step:
+    """Return the version to which a step leads that is nearest to some tensors.
+
+    Args:
+        tensors: The parameters and buffers that were aggregated.
+        base: The version before.
+        file: Its file.
+        compression: The codec.
+
+    Raises:
+        NonFinite: a difference is NaN, infinite or too large for the codec.
+    """
+    form = UpdateFormat.of(base, file, compression)
+    held, _ = compress(form, base.tensors, tensors, {})
+    content = encode(held, {**base.metadata, **form.metadata}, form.layout)
+    return Step(moved_by(base, decode(b"".join(content), file.name)), content)
+
+
+def read_version(
+    store: Store, file: PublishedFile, leading: Sequence[PublishedFile], known: Known
+) -> Parameters:
+    """Read a model version; its tensors must not be changed.
+
+    Args:
+        store: Where its files lie.
+        file: The version.
+        leading: The versions before it, oldest first; those that are needed end the sequence.
+        known: Which versions are in memory.
+
+    Raises:
+        StoreError: a file cannot be read, or a step is not from the version before it.
+    """
+    steps: list[tuple[PublishedFile, ParameterFile]] = []
+    before = list(leading)
+    model = known(file)
+    while model is None:
+        held = decode(store.read(file), file.name)
+        if compression_of(held) == WHOLE:
+            model = held
+        elif not before:
+            raise FileCorrupt(file.name, "is a step, and the version before it is not named")
+        else:
+            steps.append((file, held))
+            file = before.pop()
+            model = known(file)
+    for following, step in reversed(steps):
+        misfit = _misfit(model, file, step)
+        if misfit is not None:
+            raise FileCorrupt(following.name, misfit)
+        model, file = moved_by(model, step), following
+    return model
+
+
+def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str | None:
+    """Say why a step is none from a version; None if it is."""
+    compression = compression_of(step)
+    if compression not in CODECS:
+        return f"its compression is {compression!r}, which is not known here"
+    return UpdateFormat.of(model, file, compression).misfit(step)
