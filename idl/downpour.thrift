@@ -81,6 +81,8 @@ struct TaskMessage {
    * it, the first one whole. A worker that has one of them reads those after it alone.
    */
   12: list<PublishedFile> leading = []
+  /** The model in one file, where an attempt at the task could not read those that lead to it. */
+  13: optional PublishedFile whole
 }
 
 /** What a task published. Seconds are the worker's own clock. */

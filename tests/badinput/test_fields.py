@@ -52,6 +52,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
     "aggregate": ("average, weighted, samples or first", "'mean'", "'fedavg'", "1"),
     "compression": ("none, ", "'zip'", "8", "''"),
+    "model_compression": ("none, ", "'zip'", "8", "''"),
     "policy": ("wait, drop, backup", "'none'", "'hand-off'", "true"),
     "policy_options": ("a table", "1", "'slowness=2'"),
     "standbys": (f"{WHOLE} of at least 0", "-1", "0.5", "'one'"),

@@ -84,8 +84,8 @@ class Family(Mapping[str, Any]):
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def check(self, name: object) -> str:
-        """Return a name that the field accepts.
+    def check(self, name: object, field: str | None = None) -> str:
+        """Return a name that the field accepts; errors name another `field` that takes it, too.
 
         Raises:
             SpecError: there is none of that name.
@@ -93,7 +93,7 @@ class Family(Mapping[str, Any]):
         if isinstance(name, str) and (name in self._others or name in self):
             return name
         meant = did_you_mean(name, self.accepted) if isinstance(name, str) else ""
-        raise SpecError(self.field, name, f"must be {_listed(self.accepted)}{meant}")
+        raise SpecError(field or self.field, name, f"must be {_listed(self.accepted)}{meant}")
 
     def described(self) -> str:
         """Return all names in words, each with its note."""

@@ -34,6 +34,7 @@ _GROUPS = {
 }
 # The form of a value, where its type does not show it.
 _METAVARS = {
+    "model_compression": "CODEC",
     "name": "NAME",
     "dataset": "NAME",
     "data_path": "PATH",

@@ -10,11 +10,15 @@ from threading import Event
 import pytest
 
 from downpour.base.states import ExperimentState
+from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.files.records.attempt_lines import UpdatedLine
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import AggregatedLine
-from downpour.files.store import RECORD_NAME
+from downpour.files.store import RECORD_NAME, SPEC_NAME
+from downpour.learning.datasets.array_folder import open_array_folder, write_array_folder
+from downpour.learning.datasets.prepared import ARRAYS
+from downpour.learning.tasks import prepare_data
 from tests.cluster.manager.test_takeover import (
     PATIENCE_SECONDS,
     diligent_until,
@@ -29,11 +33,22 @@ FORMER = Path(__file__).parent / "former"
 ROUNDS = 56
 
 
+DATASET = "digits-8ba1fe71c5025646"
+MEAN = 4.881095705841446
+"""As the BLAS of its machine had rounded it: the key of prepared data followed from that."""
+
+
 @pytest.fixture
 def left(tmp_path: Path) -> Path:
     """The folder of the experiment, in a directory that was restored as a whole."""
     shutil.copytree(FORMER, tmp_path, dirs_exist_ok=True)
     [folder] = (tmp_path / "experiments").iterdir()
+    datasets = tmp_path / "datasets"
+    spec = Spec.from_toml((folder / SPEC_NAME).read_text())
+    data = open_array_folder(datasets, prepare_data(spec, datasets, None, None), ARRAYS)
+    facts = {name: fact for name, fact in data.facts.items() if name != "arrays"}
+    former = write_array_folder(datasets, "digits", {**facts, "mean": [MEAN]}, data.arrays)
+    assert former == DATASET
     return folder
 
 

@@ -52,6 +52,29 @@ def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_path: Path) -> None:
+    """However many workers read them, and whether one has the version before or not."""
+    spec = downpour.Spec(
+        shards=SHARDS, epochs=3, meet=7, overlap=overlap, train_limit=400, batch_size=8
+    )
+    spec = spec.replace(model_compression="int3", compression="terngrad")
+    results = [
+        downpour.run(spec, workers=workers, shared=tmp_path, on="inline")
+        for workers in (1, 2, SHARDS)
+    ]
+    models = [Path(str(result.model_file)).read_bytes() for result in results]
+    assert models[0] == models[1] == models[2]
+    versions = sorted(Path(str(results[0].model_file)).parent.glob("model-*.safetensors"))
+    sizes = [version.stat().st_size for version in versions]
+    # From the last whole version on, all lead to the newest.
+    assert [int(version.name.split("-")[1]) for version in versions] == [*range(16, 22)]
+    assert sizes[0] == len(models[0]) > 5 * max(sizes[1:])
+    assert results[0].accuracy is not None
+    assert results[0].accuracy > 0.5
+
+
+@pytest.mark.timeout(300)
 def test_a_shard_alone_trains_as_if_it_waited(tmp_path: Path) -> None:
     """It knows all that there is when it goes on: only rounding is different."""
     spec = downpour.Spec(shards=1, epochs=2, meet=MEET, overlap=1, train_limit=400)

@@ -9,6 +9,7 @@ from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.steps import WHOLE_EVERY
 
 
 class Judge:
@@ -37,6 +38,7 @@ class Judge:
         self.reported: set[tuple[str, str]] = set()
         self.discarded: set[tuple[str, str]] = set()
         self.kept: set[tuple[str, str]] = set()
+        self.whole: set[tuple[str, int]] = set()
 
     def see(self, scheduler: Scheduler, event: on.Event, output: Output) -> None:
         """Take in what came out of an event; raises AssertionError where that was wrong."""
@@ -91,6 +93,7 @@ class Judge:
         match command:
             case do.Assign(assigned):
                 self._ask(assigned)
+                self._leads(assigned.experiment, assigned.model, command.leading)
             case do.Adopt():
                 assert all(self.assigned[attempt] for attempt, _ in command.attempts)
             case do.Gather():
@@ -100,6 +103,7 @@ class Judge:
             case do.Evaluate():
                 self.evaluated[command.experiment, command.round] += 1
                 self.measuring.add((command.experiment, command.round, command.part))
+                self._leads(command.experiment, command.model, command.leading)
             case do.Publish():
                 self._publish(command)
             case do.Discard():
@@ -208,8 +212,19 @@ class Judge:
         else:
             assert _task(fact.attempt) not in self.contributions
 
+    def _leads(self, name: str, model: PublishedFile, leading: tuple[PublishedFile, ...]) -> None:
+        """Look whether a version can be read that may be a step: back to one that is whole."""
+        numbers = {file.name: number for (of, number), file in self.versions.items() if of == name}
+        chain = [numbers.get(file.name, 0) for file in (*leading, model)]
+        assert chain == list(range(chain[0], chain[0] + len(chain))), "each is a step from the last"
+        assert chain[0] == 0 or (name, chain[0]) in self.whole
+        assert not any((name, number) in self.whole for number in chain[1:])
+        assert not any((name, file.name) in self.discarded for file in leading)
+
     def _aggregate(self, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
+        if command.whole:
+            self.whole.add((name, number + 1))
         assert self.aggregated[name, number] == 0
         assert number == 0 or self.aggregated[name, number - 1] == 1
         shards = range(self.specs[name].spec.shards)
@@ -232,6 +247,7 @@ class Judge:
 
     def _publish(self, command: do.Publish) -> None:
         name = command.experiment
+        self._leads(name, command.model, command.leading)
         assert name not in self.asked_for, "the result is asked for once"
         assert command.model == self.newest[name], "the newest version is the result"
         assert (name, command.model.name) not in self.discarded
@@ -310,7 +326,8 @@ class Judge:
                 assert last in {None, *tested}, "the last counts"
                 assert ending.model == experiment.result
                 assert self.asked_for[name] == experiment.models[-1]
-                assert len(experiment.models) <= max(spec.keep_models, 1 + spec.overlap)
+                leading = WHOLE_EVERY - 1 if spec.publishes_steps else 0
+                assert len(experiment.models) <= max(spec.keep_models, 1 + spec.overlap) + leading
                 if spec.keep_best is not None:
                     lowest = min(self.values[name].values())
                     assert self.best[name].value == lowest

@@ -90,6 +90,7 @@ class Surroundings(RuleBasedStateMachine):
         validation=st.sampled_from([0.0, 0.5]),
         mode=st.sampled_from(["sync", *MODES]),
         overlap=st.sampled_from([0, 1]),
+        model_compression=st.sampled_from(["none", "int3"]),
     )
     def submit(self, name: str, keep: bool, **fields: Any) -> None:  # noqa: FBT001 - a strategy's
         """A client submits an experiment, perhaps for the second time."""
@@ -98,6 +99,8 @@ class Surroundings(RuleBasedStateMachine):
             fields |= {"keep_best": None, "stop_after": None, "validation": 0.0}
         if fields.get("mode", "sync") != "sync":
             fields |= {"stop_after": None, "overlap": 0}
+        if fields.get("mode") == "easgd":
+            fields |= {"model_compression": "none"}
         if fields.get("overlap"):
             fields |= {"stop_after": None}
         spec = self.make.spec(optimizer_state=state, **fields)

@@ -166,8 +166,19 @@ def states_of(result: downpour.Result, shared: Path) -> list[Path]:
         {"mode": "k-sync", "mode_options": {"k": 2}, "optimizer_state": "keep"},
         {"overlap": 1},
         {"overlap": 1, "compression": "topk", "keep_models": 1, "outer": "nesterov"},
+        {"model_compression": "int3", "compression": "int3"},
+        {"overlap": 1, "model_compression": "terngrad"},
     ],
-    ids=["defaults", "adam", "error feedback", "k-sync", "overlap", "overlap and error feedback"],
+    ids=[
+        "defaults",
+        "adam",
+        "error feedback",
+        "k-sync",
+        "overlap",
+        "overlap and error feedback",
+        "steps",
+        "overlap and steps",
+    ],
 )
 def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, Any]) -> None:
     """Momentum, Adam's moments, what a codec has not sent, and a shard's own way."""

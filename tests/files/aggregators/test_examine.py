@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from downpour.files.aggregators import Contribution
 from downpour.files.aggregators.examine import examine
-from downpour.files.store import Array, MemoryStore
+from downpour.files.aggregators.passes import Base
+from downpour.files.store import WHOLE, Array, MemoryStore
+
+
+def opened(store: MemoryStore, base: Contribution) -> Base:
+    """Return the model that whole updates were trained from."""
+    return Base.opened(store, base.file, WHOLE)
 
 
 def test_nothing_is_wrong_with_good_updates(contribute: Any) -> None:
     """An innocent round has no reasons."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}] * 4)
-    assert examine(store, base.file, parts, known={}) == {}
+    assert examine(store, opened(store, base), parts, known={}) == {}
 
 
 def test_what_is_known_is_not_looked_at_again(contribute: Any) -> None:
@@ -23,7 +30,7 @@ def test_what_is_known_is_not_looked_at_again(contribute: Any) -> None:
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}] * 3)
     store.delete(parts[1].file.name)
-    assert examine(store, base.file, parts, known={2: "gone"}) == {2: "gone"}
+    assert examine(store, opened(store, base), parts, known={2: "gone"}) == {2: "gone"}
 
 
 def test_what_the_model_has_and_is_not_finite_is_nobodys_fault(contribute: Any) -> None:
@@ -31,7 +38,7 @@ def test_what_the_model_has_and_is_not_finite_is_nobodys_fault(contribute: Any) 
     store = MemoryStore()
     mask, moved = np.array([0, -np.inf, 0]), np.array([0, -np.inf, -np.inf])
     base, *parts = contribute(store, [{"w": mask}, {"w": mask}, {"w": moved}])
-    assert set(examine(store, base.file, parts, known={})) == {2}
+    assert set(examine(store, opened(store, base), parts, known={})) == {2}
 
 
 @pytest.mark.parametrize(
@@ -47,4 +54,4 @@ def test_differences_are_told(contribute: Any, tensors: dict[str, Array], told: 
     """The first tensor that differs is named, with what it is and what it should be."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}, tensors])
-    assert told in examine(store, base.file, parts, known={})[1]
+    assert told in examine(store, opened(store, base), parts, known={})[1]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.base.errors import FileMissing
+from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import Move, Versions, moved
-from downpour.files.store import Array, DirectoryStore, encode
+from downpour.files.store import Array, DirectoryStore, encode, step_to
 
 NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
 ABOUT = {"buffers": "[]"}
@@ -52,8 +52,8 @@ def test_a_kept_version_is_not_read_again_until_it_is_forgotten(store: Directory
 def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
     """Three versions where two have room; one that is larger than the limit is never kept."""
     files = [published(store, f"model-{number}") for number in range(3)]
-    versions = Versions(store, limit_bytes=2 * files[0].size_bytes)
-    narrow = Versions(store, limit_bytes=files[0].size_bytes - 1)
+    versions = Versions(store, limit_bytes=2 * NUMBERS["w"].nbytes)
+    narrow = Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
     for file in files:
         versions.keep(file, NUMBERS, ABOUT)
         narrow.keep(file, NUMBERS, ABOUT)
@@ -62,6 +62,34 @@ def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
     for full, gone in ((versions, files[0]), (narrow, files[2])):
         with pytest.raises(FileMissing):
             full.read(gone)
+
+
+def test_the_newest_stays_where_versions_are_steps(store: DirectoryStore) -> None:
+    """However large it is: the next one is a step from it, and its file alone does not tell it."""
+    files = [published(store, f"model-{number}") for number in range(2)]
+    versions = Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
+    versions.follow(files)
+    for file in files:
+        versions.keep(file, NUMBERS, ABOUT)
+        store.delete(file.name)
+    assert versions.read(files[1]).tensors["w"][1] == 1
+    with pytest.raises(FileMissing):
+        versions.read(files[0])
+
+
+def test_a_manager_that_has_kept_nothing_reads_the_steps(store: DirectoryStore) -> None:
+    """The base of a round's updates is the version, and never its step by itself."""
+    first = published(store, "model-0")
+    model, content = step_to({"w": NUMBERS["w"] + 1}, Versions(store).read(first), first, "int8")
+    second = store.put_new("model-1", content)
+    versions = Versions(store)
+    with pytest.raises(FileCorrupt, match="is a step"):
+        versions.base_of(second, "int8")
+    versions.follow([first, second])
+    base = versions.base_of(second, "int8")
+    assert base.form.base == second.checksum
+    held = base.form.model.views(base.source.data)
+    assert held["w"].tobytes() == model.tensors["w"].tobytes()
 
 
 def test_a_move_from_memory_has_the_bytes_of_one_from_files(store: DirectoryStore) -> None:

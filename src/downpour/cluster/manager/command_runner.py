@@ -192,8 +192,9 @@ class CommandRunner(Effects[[]]):
 
     def _task(self, command: do.Assign) -> TaskMessage:
         assigned = command.assigned
+        space = self._spaces[assigned.attempt.experiment]
         task = work.task_of(
-            self._spaces[assigned.attempt.experiment],
+            space,
             assigned.attempt,
             assigned.model,
             leading=command.leading,
@@ -202,7 +203,12 @@ class CommandRunner(Effects[[]]):
             optimizer_state=assigned.optimizer_state,
             step=assigned.step,
         )
-        return replace(task, snapshot=assigned.snapshot, term=self._term)
+        whole = None
+        if command.in_one:
+            # If it cannot be had either, the attempt tries the files once more.
+            with suppress(StoreError):
+                whole = work.in_one_file(space, assigned.model, command.leading)
+        return replace(task, snapshot=assigned.snapshot, term=self._term, whole=whole)
 
     # Work on parameters
 
@@ -286,7 +292,8 @@ class CommandRunner(Effects[[]]):
     def _discard(self, command: do.Discard) -> None:
         space = self._spaces[command.experiment]
         space.versions.forget(command.files)
-        for file in command.files:
+        copies = [space.copies.pop(file) for file in command.files if file in space.copies]
+        for file in (*command.files, *copies):
             space.store.delete(file.name)
 
     def _conclude(self, command: do.Conclude) -> None:

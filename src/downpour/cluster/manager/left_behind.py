@@ -18,8 +18,9 @@ from downpour.base.values import AttemptId, PublishedFile
 from downpour.core.scheduler.events import HandedOn
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
-from downpour.files.store import Store, layout
+from downpour.files.store import DirectoryStore, Store, layout
 from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.model_steps import whole_content
 
 _DEPENDS_ON = (
     "task",
@@ -69,7 +70,9 @@ class LeftBehind:
         if self.former is not None:
             # Not as a model version: an experiment has one of each number.
             name = layout.own_name(0, 0, secrets.token_hex(3))
-            former = store.put_new(name, [read_regular(self.former)])
+            # And whole: the versions whose steps lead to it are another experiment's.
+            content = whole_content(DirectoryStore(self.former.parent), self.former.name)
+            former = store.put_new(name, content)
         return HandedOn(
             states=_copies(store, "optimizer", self.states),
             steps=_copies(store, "update", self.steps),

@@ -184,6 +184,24 @@ def task_of(
     )
 
 
+def in_one_file(
+    space: Workspace, model: PublishedFile, leading: Sequence[PublishedFile]
+) -> PublishedFile:
+    """Publish a version whole that is a step from others; returns the file.
+
+    Raises:
+        StoreError: it is not in memory and cannot be read, or the copy cannot be written.
+    """
+    if model not in space.copies:
+        content = _whole(space, model, leading, with_frozen=False)
+        parsed = layout.parse_name(model.name)
+        version = parsed.version if isinstance(parsed, layout.ModelName) else 0
+        name = layout.whole_name(version, secrets.token_hex(3))
+        log.warning("%s: %s is published whole, as %s", space.experiment, model.name, name)
+        space.copies[model] = space.store.put_new(name, content)
+    return space.copies[model]
+
+
 def indices_of(
     space: Workspace, shard: int, portion: tuple[int, int] | None
 ) -> IndexArray | IndicesFile:

@@ -86,6 +86,7 @@ class Workspace:
     its folder `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model`
     is made by `prepare` if the experiment begins here, else by its first evaluation. Of the round's
     updates, `gathering` has summed some; those that have `arrived`, by shard, it may still sum.
+    `copies` are versions that were published whole, too, for workers that could not read them.
     """
 
     experiment: str
@@ -104,6 +105,7 @@ class Workspace:
     versions: Versions = field(init=False)
     arrived: dict[int, Gather] = field(default_factory=dict)
     gathering: Gathering | None = None
+    copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Keep no version so far."""

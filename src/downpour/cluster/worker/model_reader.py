@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from downpour.base.values import PublishedFile
-from downpour.files.store import Parameters, Store, read_version
+from downpour.files.store import Parameters, Store, decode, read_version
 
 
 class ModelReader:
@@ -25,13 +25,23 @@ class ModelReader:
         self._keeps = keeps
         self._last: tuple[PublishedFile, Parameters] | None = None
 
-    def read(self, file: PublishedFile, leading: Sequence[PublishedFile]) -> Parameters:
+    def read(
+        self,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        whole: PublishedFile | None = None,
+    ) -> Parameters:
         """Return a version, to which the steps of some lead; its tensors must not be changed.
+
+        One that is not in memory is read from the file that has the `whole` of it, if there is one.
 
         Raises:
             StoreError: a file cannot be read.
         """
-        model = read_version(self._store, file, leading, self._known)
+        if whole is not None and self._known(file) is None:
+            model: Parameters = decode(self._store.read(whole), whole.name)
+        else:
+            model = read_version(self._store, file, leading, self._known)
         if self._keeps:
             self._last = file, model
         return model

@@ -139,7 +139,7 @@ def _start_of(
     loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
 ) -> Start:
     """Read the model once more, so that training need not hold it, nor snapshots."""
-    model = loaded.models.read(task.model, task.leading)
+    model = loaded.models.read(task.model, task.leading, task.whole)
     return Start(
         model=model,
         file=task.model,
@@ -151,7 +151,7 @@ def _start_of(
 
 def _begun_from(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, Array]:
     """Return the parameters and buffers that a task begins from."""
-    model = loaded.models.read(task.model, task.leading)
+    model = loaded.models.read(task.model, task.leading, task.whole)
     if task.step is not None:
         model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
     return model.tensors

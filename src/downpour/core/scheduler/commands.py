@@ -42,11 +42,13 @@ class Prepare:
 class Assign:
     """Ask a worker for an attempt, or ask it again after it has registered without it.
 
-    `leading` are the versions whose steps lead to the attempt's, see `steps.py`.
+    `leading` are the versions whose steps lead to the attempt's, see `steps.py`. If the task's last
+    attempt could not read its files, the version is needed in one, for one of these may be gone.
     """
 
     assigned: Assigned
     leading: tuple[PublishedFile, ...] = ()
+    in_one: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

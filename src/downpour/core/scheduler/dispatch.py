@@ -126,7 +126,7 @@ def _assign(
     asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
     assigned = replace(asked, forecast=forecast)
     state.note(assigned)
-    state.do(do.Assign(assigned, leading_to(experiment, assigned.model)))
+    state.do(_assignment(experiment, task, assigned))
 
 
 def _asked(
@@ -153,6 +153,13 @@ def _asked(
     )
 
 
+def _assignment(experiment: Experiment, task: ShardTask, assigned: facts.Assigned) -> do.Assign:
+    """Return the command for an attempt, with what its model follows from."""
+    unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
+    leading = leading_to(experiment, assigned.model)
+    return do.Assign(assigned, leading, in_one=unread and bool(leading))
+
+
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
     """Ask workers that came back without their attempts for them again."""
     for worker in state.workers.take_empty_handed():
@@ -163,7 +170,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
             asked = _asked(state, experiment, context.round, worker.running, worker.name, reason)
-            state.do(do.Assign(asked, leading_to(experiment, asked.model)))
+            state.do(_assignment(experiment, context.task, asked))
 
 
 def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:

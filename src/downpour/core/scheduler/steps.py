@@ -8,20 +8,44 @@ from there on stay, so that a version's number follows from its place among thos
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from downpour.base.values import PublishedFile
+from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import TaskKey
-
-if TYPE_CHECKING:
-    from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
 
 WHOLE_EVERY = 16
 """Of versions that are published as steps, one of this many is whole. So whoever has none reads at
 most 15 steps and a whole one. Whole ones add two bits a number to what each version takes."""
 
 
-def is_whole(experiment: Experiment, version: int) -> bool:
+class Versioned(Protocol):
+    """What is asked of an experiment here, see `Experiment`."""
+
+    spec: ResolvedSpec
+    version: int
+    models: list[PublishedFile]
+    evaluated_versions: set[int]
+    applying: tuple[TaskKey, ...]
+    rounds: list[Round]
+
+    @property
+    def kept_best(self) -> PublishedFile | None:
+        """The best model version, if the spec keeps it."""
+        ...
+
+    @property
+    def kept_newest(self) -> int:
+        """How many of the newest versions are kept."""
+        ...
+
+    def wants_evaluation(self, round_number: int) -> bool:
+        """Whether to evaluate the model after a round."""
+        ...
+
+
+def is_whole(experiment: Versioned, version: int) -> bool:
     """Whether a version's file holds the whole model; also for the one that is being made."""
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
@@ -35,7 +59,7 @@ def is_whole(experiment: Experiment, version: int) -> bool:
     return any(map(experiment.wants_evaluation, _ending(experiment)))
 
 
-def _ending(experiment: Experiment) -> Iterator[int]:
+def _ending(experiment: Versioned) -> Iterator[int]:
     """Yield the rounds that end with the version that is being made."""
     applying = set(experiment.applying)
     for each in experiment.rounds:
@@ -45,7 +69,7 @@ def _ending(experiment: Experiment) -> Iterator[int]:
         yield each.number
 
 
-def leading_to(experiment: Experiment, model: PublishedFile) -> tuple[PublishedFile, ...]:
+def leading_to(experiment: Versioned, model: PublishedFile) -> tuple[PublishedFile, ...]:
     """Return the versions whose steps lead to one that is kept, the whole one first.
 
     None do if it is whole itself.
@@ -56,7 +80,7 @@ def leading_to(experiment: Experiment, model: PublishedFile) -> tuple[PublishedF
     return tuple(experiment.models[_whole_before(experiment, place) : place])
 
 
-def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[PublishedFile]:
+def linked(experiment: Versioned, needed: Collection[str]) -> Sequence[PublishedFile]:
     """Return the versions that must stay because a step leads from them to a needed one.
 
     Args:
@@ -70,7 +94,7 @@ def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[Publishe
     return experiment.models[_whole_before(experiment, min([newest, *named])) :]
 
 
-def _whole_before(experiment: Experiment, place: int) -> int:
+def _whole_before(experiment: Versioned, place: int) -> int:
     """Return the place of the whole version with which the steps to a version begin."""
     last = len(experiment.models) - 1
     while place > 0 and not is_whole(experiment, experiment.version - (last - place)):

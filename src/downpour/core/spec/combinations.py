@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from downpour.base.evaluations import LOSS, Goal
+from downpour.core.families import CODECS
 from downpour.core.spec.refusals import ACCEPTED, refusal
 from downpour.core.spec.spec_fields import SpecFields
 
@@ -35,6 +36,7 @@ def check_together(spec: SpecFields) -> None:
     _data_fits(spec)
     _start_fits(spec)
     _goal_fits(spec)
+    _steps_fit(spec)
 
 
 def _optimizer_fits(spec: SpecFields) -> None:
@@ -93,3 +95,11 @@ def _goal_fits(spec: SpecFields) -> None:
     if spec.keep_best and spec.task is None and Goal.of(spec.keep_best).metric not in _MEASURED:
         accepted = "must be accuracy or loss; a task may measure others"
         raise refusal("keep_best", spec.keep_best, accepted)
+
+
+def _steps_fit(spec: SpecFields) -> None:
+    name = spec.model_compression
+    if name != "none" and CODECS[name].feedback is not None:
+        fit = ["none", *(one for one, codec in CODECS.items() if codec.feedback is None)]
+        accepted = f"leaves out what it would send later, and a model is whole: {', '.join(fit)}"
+        raise refusal("model_compression", name, accepted)

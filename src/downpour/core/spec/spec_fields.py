@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo
 
 from downpour.base import devices
 from downpour.base.errors import SpecError
@@ -27,9 +27,9 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 def _one_of(family: Family) -> BeforeValidator:
     """Accept the names of a family's members, whichever are installed."""
 
-    def checked(value: object) -> str:
+    def checked(value: object, info: ValidationInfo) -> str:
         try:
-            return family.check(value)
+            return family.check(value, info.field_name)
         except SpecError as error:
             raise InvalidField(error) from None
 
@@ -288,8 +288,8 @@ class SpecFields(Fields):
     )
     model_compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
-        description="How model versions are written; all but none write, in fewer bytes, how far "
-        "each moved from the one before, and every sixteenth version whole",
+        description="How model versions are written: none, whole, or a codec of updates that keeps "
+        "nothing for later; then all but every sixteenth say how far they moved",
     )
 
     repeatable: bool = Field(

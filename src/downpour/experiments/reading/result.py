@@ -348,14 +348,19 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
 
 
 def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an update takes, where updates are compressed."""
-    compression = spec.get("compression", "none")
-    if compression == "none" or not fold.updated or not fold.aggregated:
+    """Yield what an update and a model version take, where they are compressed."""
+    if not fold.updated or not fold.aggregated or fold.prepared is None:
         return
+    model, versions = fold.prepared.bytes, fold.aggregated.values()
     update = max(line.bytes for line in fold.updates())
-    model = max(line.bytes for line in fold.aggregated.values())
-    fewer = f"{model / update:.3g} times fewer than the model's {model:,}"
-    yield f"updates ({compression}): {update:,} bytes each, {fewer}"
+    steps = [line.bytes for line in versions if not line.whole]
+    sent = [("updates", "compression", update)]
+    sent += [("model versions", "model_compression", max(steps))] if steps else []
+    for what, name, size in sent:
+        codec = spec.get(name, "none")
+        if codec != "none":
+            fewer = f"{model / size:.3g} times fewer than the model's {model:,}"
+            yield f"{what} ({codec}): {size:,} bytes each, {fewer}"
 
 
 _NOT_PREPARED = PreparedLine(

@@ -56,7 +56,8 @@ class TrainedTask:
 class MadeVersion:
     """A model version, and the tasks that it is made of, in the order in which they count.
 
-    Where it was `summed_otherwise`, an earlier release added its updates in another order.
+    Where it was `summed_otherwise`, an earlier release added its updates in another order. Its file
+    is `whole`, or a step from the version before.
     """
 
     number: int
@@ -64,6 +65,7 @@ class MadeVersion:
     checksum: str
     tasks: tuple[TrainedTask, ...]
     summed_otherwise: bool = False
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,7 @@ class _Fold:
             checksum=line.checksum,
             tasks=tuple(self._task(line.version - 1, key, stale) for key, stale in tasks),
             summed_otherwise=not line.parts and line.summed != ORDER and len(parts) > 1,
+            whole=line.whole,
         )
 
     def _delay(self, version: int) -> int:

@@ -27,7 +27,8 @@ from downpour.experiments.reproduction.outcome import Difference, Replay
 from downpour.experiments.reproduction.past import FIELD, Past, past_of
 from downpour.experiments.reproduction.workbench import Workbench
 from downpour.experiments.running.surroundings import shared_path
-from downpour.files.store import SPEC_NAME
+from downpour.files.store import SPEC_NAME, DirectoryStore
+from downpour.files.store.model_steps import whole_content
 from downpour.host.paths import empty_folder, path_of
 from downpour.learning.accelerators import devices_here
 from downpour.learning.training.numeric_class import numeric_class
@@ -244,6 +245,9 @@ def _keep(folder: Path, made: str, kept: Path, name: str) -> Path:
     """Copy a model and the spec out of the folder that is removed; returns the model's path."""
     try:
         shutil.copyfile(folder / SPEC_NAME, kept / SPEC_NAME)
-        return Path(shutil.copyfile(folder / made, kept / name))
+        # Whole, because the versions from which it may be a step are removed.
+        with (kept / name).open("wb") as file:
+            file.writelines(whole_content(DirectoryStore(folder), made))
+        return kept / name
     except OSError as error:
         raise SpecError("to", str(kept), f"cannot be written: {error.strerror}") from None

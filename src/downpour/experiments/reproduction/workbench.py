@@ -77,6 +77,7 @@ class Workbench:
         )
         self._worker = TaskRunner(bench, device)
         self._models: dict[int, PublishedFile] = {}
+        self._whole = {-1, 0}
         self._outer: PublishedFile | None = None
         self._states: dict[int, PublishedFile] = {}
         self._steps: dict[int, PublishedFile] = {}
@@ -119,6 +120,7 @@ class Workbench:
             self._space,
             attempt,
             self._base(task),
+            leading=self._leading(task.base),
             portion=task.portion,
             share=task.share,
             optimizer_state=self._states.get(task.shard),
@@ -139,6 +141,8 @@ class Workbench:
             experiment=self._space.experiment,
             round=version.number - 1,
             model=self._models[version.number - 1],
+            whole=version.whole,
+            versions=tuple(self._models[number] for number in sorted(self._models)),
             outer=outer,
             pushes=tuple(
                 Push(
@@ -164,7 +168,10 @@ class Workbench:
         spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
         spent += [outer] if outer is not None else []
         self._models[version.number], self._outer = made.model, made.outer
+        self._whole |= {version.number} if version.whole else set()
+        linked = range(self._whole_before(min([version.number, *needed])), version.number)
         unneeded = self._models.keys() - {*needed, version.number}
+        unneeded -= {*linked} if self._spec.publishes_steps else set()
         spent += [self._models.pop(number) for number in unneeded]
         for file in spent:
             self._space.store.delete(file.name)
@@ -172,8 +179,19 @@ class Workbench:
 
     def publish(self, number: int) -> PublishedFile:
         """Publish a version as the experiment's result; returns its file."""
-        command = Publish(experiment=self._space.experiment, model=self._models[number])
+        command = Publish(
+            experiment=self._space.experiment,
+            model=self._models[number],
+            leading=self._leading(number),
+        )
         return work.publish(self._space, command)
+
+    def _leading(self, number: int) -> tuple[PublishedFile, ...]:
+        """Return the versions whose steps lead to one."""
+        return tuple(self._models[n] for n in range(self._whole_before(number), number))
+
+    def _whole_before(self, number: int) -> int:
+        return max(n for n in self._whole if n <= number)
 
     def _base(self, task: TrainedTask) -> PublishedFile:
         """Return what a task began from: what its shard had of its own, or a version."""

@@ -124,8 +124,8 @@ class AggregatedLine:
     mean of the updates' losses. Where shards are not in step, `parts` are the tasks that it is made
     of, by round and shard, and `staleness` how many versions old those were that they began from.
     `summed` names the order in which the updates of a round in step were added; versions that were
-    added in another one differ in rounding. `checksum` is the version's. Both are empty in old
-    records.
+    added in another one differ in rounding. The version's file, whose checksum this is, is `whole`,
+    or the step from the version before. Order and checksum are empty in old records.
     """
 
     round: int
@@ -138,6 +138,7 @@ class AggregatedLine:
     parts: tuple[tuple[int, int], ...] = ()
     staleness: tuple[int, ...] = ()
     summed: str = ""
+    whole: bool = True
     checksum: str = ""
 
 
@@ -257,6 +258,8 @@ def to_fields(fact: RecordLine) -> dict[str, Any]:
     # The lines of an earlier release stay as it wrote them.
     if not named.get("summed", True):
         del named["summed"]
+    if named.get("whole"):
+        del named["whole"]
     return {"kind": _KIND_OF[type(fact)], **_plain(named)}
 
 

@@ -67,6 +67,7 @@ def aggregating(command: do.Aggregate) -> Observed:
         "loss": weighted / samples if samples else 0.0,
         "parts": command.parts,
         "summed": ORDER if command.in_step else "",
+        "whole": command.whole,
         "staleness": tuple(push.staleness for push in command.pushes) if command.parts else (),
     }
     return Observed(experiment=command.experiment, line=line)
@@ -137,6 +138,7 @@ class View:
                 parts=tuple((number, shard) for number, shard in known["parts"]),
                 staleness=tuple(known["staleness"]),
                 summed=known.get("summed", ""),
+                whole=known.get("whole", True),
                 checksum=event.model.checksum,
             ),
         )

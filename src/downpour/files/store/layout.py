@@ -32,7 +32,7 @@ RESULT_NAMES = {FINAL_NAME, ADAPTER_NAME, BEST_NAME}
 """What only an experiment that has finished has."""
 
 _INDICES = "indices-"
-_MODEL = re.compile(r"(model|outer)-(\d+)-(\w+)\.safetensors")
+_MODEL = re.compile(r"(model|outer|whole)-(\d+)-(\w+)\.safetensors")
 _OWN = re.compile(r"own-(\d+)-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
 
@@ -57,6 +57,17 @@ class OuterName(_VersionName):
     """The outer optimizer's state that belongs to a model version, whose token it has."""
 
     kind = "outer"
+
+
+class WholeName(_VersionName):
+    """A version's file once more, whole, where what leads to it by steps cannot be read."""
+
+    kind = "whole"
+
+
+_VERSIONS: dict[str, type[ModelName | OuterName | WholeName]] = {
+    one.kind: one for one in (ModelName, OuterName, WholeName)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +111,11 @@ def outer_name(version: int, token: str) -> str:
     return str(OuterName(version=version, token=token))
 
 
+def whole_name(version: int, token: str) -> str:
+    """Name the file in which a model version is whole that is published as a step."""
+    return str(WholeName(version=version, token=token))
+
+
 def own_name(version: int, shard: int, token: str) -> str:
     """Name a shard's own parameters, published with the model version of this number and token."""
     return str(OwnName(version=version, shard=shard, token=token))
@@ -130,7 +146,8 @@ def frozen_name(token: str) -> str:
 
 def is_in_flight(name: str) -> bool:
     """Whether only a running experiment needs a file of this name."""
-    return isinstance(parse_name(name), AttemptName | OwnName) or name.startswith(_INDICES)
+    parsed = parse_name(name)
+    return isinstance(parsed, AttemptName | OwnName | WholeName) or name.startswith(_INDICES)
 
 
 def is_left_over(name: str, *, finished: bool) -> bool:
@@ -142,16 +159,15 @@ def is_left_over(name: str, *, finished: bool) -> bool:
 def is_spent(name: str, round_: int) -> bool:
     """Whether an unknown file is one that no report of this round or a later one can name."""
     parsed = parse_name(name)
-    return isinstance(parsed, ModelName | OuterName | OwnName) or (
+    return isinstance(parsed, ModelName | OuterName | OwnName | WholeName) or (
         isinstance(parsed, AttemptName) and parsed.round < round_
     )
 
 
-def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | None:
+def parse_name(name: str) -> ModelName | OuterName | WholeName | OwnName | AttemptName | None:
     """Parse the name of a file that a manager or an attempt publishes; None for other names."""
     if match := _MODEL.fullmatch(name):
-        kind = ModelName if match[1] == "model" else OuterName
-        return kind(version=int(match[2]), token=match[3])
+        return _VERSIONS[match[1]](version=int(match[2]), token=match[3])
     if match := _OWN.fullmatch(name):
         return OwnName(version=int(match[1]), shard=int(match[2]), token=match[3])
     if match := _ATTEMPT.fullmatch(name):

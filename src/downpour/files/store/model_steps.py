@@ -23,9 +23,11 @@ from downpour.files.compression import CODECS
 from downpour.files.store.base import Buffer, Store
 from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
 from downpour.files.store.header import Array
+from downpour.files.store.layout import ModelName, parse_name
 from downpour.files.store.update_format import (
     WHOLE,
     UpdateFormat,
+    base_of,
     compress,
     compression_of,
     moved_by,
@@ -35,7 +37,7 @@ Known = Callable[[PublishedFile], Parameters | None]
 """Returns a version that is in memory, if it is."""
 
 
-class Step(NamedTuple):
+class VersionStep(NamedTuple):
     """A model version, and the file of its step."""
 
     model: Parameters
@@ -44,7 +46,7 @@ class Step(NamedTuple):
 
 def step_to(
     tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
-) -> Step:
+) -> VersionStep:
     """Return the version to which a step leads that is nearest to some tensors.
 
     Args:
@@ -59,7 +61,7 @@ def step_to(
     form = UpdateFormat.of(base, file, compression)
     held, _ = compress(form, base.tensors, tensors, {})
     content = encode(held, {**base.metadata, **form.metadata}, form.layout)
-    return Step(moved_by(base, decode(b"".join(content), file.name)), content)
+    return VersionStep(moved_by(base, decode(b"".join(content), file.name)), content)
 
 
 def read_version(
@@ -103,3 +105,42 @@ def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str 
     if compression not in CODECS:
         return f"its compression is {compression!r}, which is not known here"
     return UpdateFormat.of(model, file, compression).misfit(step)
+
+
+def whole_content(store: Store, name: str) -> Sequence[Buffer]:
+    """Return the content of a file with the whole of a version, see `version_in`."""
+    content = store.read(store.describe(name))
+    if base_of(decode(content, name)) is None:
+        return [content]
+    model = version_in(store, name)
+    return encode(model.tensors, model.metadata)
+
+
+def version_in(store: Store, name: str) -> Parameters:
+    """Read a version of an experiment that has ended, of which nothing but the name is known.
+
+    Raises:
+        StoreError: a file cannot be read, or the versions whose steps lead to it are not there.
+    """
+    file = store.describe(name)
+    leading: list[PublishedFile] = []
+    before: PublishedFile | None = file
+    while before is not None:
+        held = decode(store.read(before), before.name)
+        before = _before(store, before, held)
+        leading = [before, *leading] if before is not None else leading
+    return read_version(store, file, leading, lambda _: None)
+
+
+def _before(store: Store, file: PublishedFile, held: ParameterFile) -> PublishedFile | None:
+    """Return the version from which a file is a step; None if it is whole."""
+    checksum, number = base_of(held), parse_name(file.name)
+    if checksum is None:
+        return None
+    for name in store.list():
+        other = parse_name(name)
+        if isinstance(other, ModelName) and isinstance(number, ModelName):
+            found = store.describe(name) if other.version == number.version - 1 else None
+            if found is not None and found.checksum == checksum:
+                return found
+    raise FileCorrupt(file.name, "is a step, and the version before it is not here")

@@ -17,7 +17,7 @@ import xxhash
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import is_bare_name
 from downpour.files.store.codec import decode
-from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.directory import DirectoryStore, names_in, read_regular
 from downpour.files.store.header import BFLOAT16, FOREIGN_DTYPES, Array
 from downpour.files.store.layout import (
     ADAPTER_NAME,
@@ -27,7 +27,9 @@ from downpour.files.store.layout import (
     ModelName,
     parse_name,
 )
+from downpour.files.store.model_steps import version_in
 from downpour.files.store.shared_directory import SharedDirectory
+from downpour.files.store.update_format import base_of
 from downpour.host.paths import path_of
 
 _BEST = "@best"
@@ -123,7 +125,11 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
     """
     try:
         contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
-        files = [decode(content, path.name, FOREIGN_DTYPES).tensors for content in contents]
+        held, *others = (decode(content, path.name, FOREIGN_DTYPES) for content in contents)
+        # A version that is a step from another one, whose checksum it holds.
+        is_step = base_of(held) is not None and isinstance(parse_name(path.name), ModelName)
+        model = version_in(DirectoryStore(path.parent), path.name) if is_step else held
+        files = [model.tensors, *(one.tensors for one in others)]
     except MemoryError:
         raise SpecError(field, name, "does not fit into the memory of this machine") from None
     except SharedDirectoryError as error:

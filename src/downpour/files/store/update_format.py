@@ -60,6 +60,11 @@ def compression_of(file: Parameters) -> str:
     return file.metadata.get(_COMPRESSION, WHOLE)
 
 
+def base_of(file: Parameters) -> str | None:
+    """Return the checksum of the model that a compressed file is a difference from."""
+    return file.metadata.get(_BASE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdateFormat:
     """The layout of all updates that are trained from one model; `base` is its checksum."""

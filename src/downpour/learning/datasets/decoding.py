@@ -9,6 +9,7 @@ names, amounts in place of class numbers. What is merely unusual becomes a remar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,10 +228,18 @@ def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tup
 
 
 def _byte_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return mean and standard deviation a channel, from exact counts of the 256 values."""
-    channels = range(images.shape[3])
-    counts = np.stack([np.bincount(images[..., c].ravel(), minlength=256) for c in channels])
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    values = np.arange(256.0)
-    mean = shares @ values
-    return mean, np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
+    """Return mean and standard deviation a channel, from exact counts of the 256 values.
+
+    In whole numbers, each rounded once: they are part of the key of the data, and a product of
+    floats has other last digits on another make of processor.
+    """
+    moments = [_moments(images[..., channel]) for channel in range(images.shape[3])]
+    return np.array([mean for mean, _ in moments]), np.array([std for _, std in moments])
+
+
+def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
+    counts = np.bincount(values.ravel(), minlength=256).tolist()
+    count = sum(counts)
+    total = sum(value * times for value, times in enumerate(counts))
+    squares = sum(value * value * times for value, times in enumerate(counts))
+    return total / count, math.sqrt((count * squares - total * total) / count**2)

@@ -53,7 +53,8 @@ class TaskMessage:
     `frozen` holds the parameters that are never trained, if there are some. Of the task's steps the
     first are trained, this `share` of them. Where rounds overlap, the task begins from the model
     moved by `step`, the shard's last update. The model may be published as a step itself, from the
-    last of the versions that are `leading`, the first of which is whole.
+    last of the versions that are `leading`, the first of which is whole. `whole` is a file with all
+    of it, where an earlier attempt could not read its files.
     """
 
     id: AttemptId
@@ -68,6 +69,7 @@ class TaskMessage:
     share: float = 1.0
     step: PublishedFile | None = None
     leading: tuple[PublishedFile, ...] = ()
+    whole: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

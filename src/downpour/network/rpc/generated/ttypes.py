@@ -535,6 +535,7 @@ class TaskMessage(object):
      - step: Where rounds overlap, the shard's last update: the task begins from the model moved by it.
      - leading: Where `model` is a step: the versions from which it follows, each a step from the one before
     it, the first one whole. A worker that has one of them reads those after it alone.
+     - whole: The model in one file, where an attempt at the task could not read those that lead to it.
 
     """
     thrift_spec: typing.Any = None
@@ -552,11 +553,12 @@ class TaskMessage(object):
         'share',
         'step',
         'leading',
+        'whole',
     )
 
 
     def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000, step: typing.Optional[PublishedFile] = None, leading: typing.Optional[list[PublishedFile]] = [
-    ],):
+    ], whole: typing.Optional[PublishedFile] = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -572,6 +574,7 @@ class TaskMessage(object):
             leading = [
             ]
         self.leading: typing.Optional[list[PublishedFile]] = leading
+        self.whole: typing.Optional[PublishedFile] = whole
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -658,6 +661,12 @@ class TaskMessage(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 13:
+                    if ftype == TType.STRUCT:
+                        self.whole = PublishedFile()
+                        self.whole.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -723,6 +732,10 @@ class TaskMessage(object):
                 for iter6 in self.leading:
                     iter6.write(oprot)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.whole is not None:
+                oprot.writeFieldBegin('whole', TType.STRUCT, 13)
+                self.whole.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3620,6 +3633,7 @@ TaskMessage.thrift_spec = (
     (11, TType.STRUCT, 'step', [PublishedFile, None], None, ),  # 11
     (12, TType.LIST, 'leading', (TType.STRUCT, [PublishedFile, None], False), [
     ], ),  # 12
+    (13, TType.STRUCT, 'whole', [PublishedFile, None], None, ),  # 13
 )
 all_structs.append(Update)
 Update.thrift_spec = (

@@ -1,0 +1,136 @@
+"""Versions that are published as steps: what they lead to, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.values import PublishedFile
+from downpour.files.compression import CODECS
+from downpour.files.store import (
+    Array,
+    MemoryStore,
+    Parameters,
+    Store,
+    decode,
+    encode,
+    model_metadata,
+    model_name,
+    read_version,
+    step_to,
+)
+from downpour.files.store.model_steps import version_in, whole_content
+
+ABOUT = model_metadata(["b.mean", "d.count"])
+
+
+def tensors(seed: int) -> dict[str, Array]:
+    """Return parameters and buffers."""
+    random = np.random.default_rng(seed)
+    return {
+        "a.weight": random.normal(size=(3, 1667)).astype(np.float32),
+        "b.mean": random.normal(size=3).astype(np.float32),
+        "c.half": random.normal(size=200).astype(np.float16),
+        "d.count": np.array(seed),
+        "e.wide": random.normal(size=300),
+    }
+
+
+def published(
+    store: Store, codec: str, versions: int = 4, whole: Sequence[int] = (0,)
+) -> tuple[list[PublishedFile], list[Parameters]]:
+    """Publish some versions, each a step from the one before unless it is to be whole."""
+    first = encode(tensors(0), ABOUT)
+    files = [store.put_new(model_name(0, "t0"), first)]
+    models: list[Parameters] = [decode(b"".join(first), "model")]
+    for number in range(1, versions):
+        model, content = step_to(tensors(number), models[-1], files[-1], codec)
+        held = encode(model.tensors, ABOUT) if number in whole else content
+        files.append(store.put_new(model_name(number, f"t{number}"), held))
+        models.append(model)
+    return files, models
+
+
+def nothing(_: PublishedFile) -> None:
+    """Have no version in memory."""
+
+
+def assert_same(one: Parameters, other: Parameters) -> None:
+    """Compare all bytes, and what versions say of themselves."""
+    assert one.metadata == other.metadata
+    assert one.layout == other.layout
+    for name, tensor in one.tensors.items():
+        assert tensor.tobytes() == other.tensors[name].tobytes(), name
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_reader_comes_to_the_same_version(codec: str) -> None:
+    """From its files alone, from a version that it has, or from a whole one on the way."""
+    store = MemoryStore()
+    files, models = published(store, codec)
+    for number, (file, model) in enumerate(zip(files, models, strict=True)):
+        assert_same(read_version(store, file, files[:number], nothing), model)
+        assert_same(version_in(store, file.name), model)
+    known = {files[1]: models[1]}
+    assert_same(read_version(store, files[3], files[:3], known.get), models[3])
+    # What is not compressed is as it was aggregated, and what is compressed near to that.
+    for name in ("b.mean", "d.count"):
+        np.testing.assert_array_equal(models[3].tensors[name], tensors(3)[name])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_version_has_the_same_parameters_whole_or_as_a_step(codec: str) -> None:
+    """So it does not matter which versions are whole."""
+    steps, mixed = (
+        published(MemoryStore(), codec)[1],
+        published(MemoryStore(), codec, whole=(0, 2))[1],
+    )
+    for step, other in zip(steps, mixed, strict=True):
+        assert_same(step, other)
+
+
+def test_a_reader_reads_no_more_than_it_must() -> None:
+    """Steps after the version that it has, or after a whole one, and nothing before."""
+    store = MemoryStore()
+    files, models = published(store, "int8", versions=6, whole=(0, 3))
+    for number in (0, 1, 2):
+        store.delete(files[number].name)
+    assert_same(read_version(store, files[5], files[:5], nothing), models[5])
+    store.delete(files[3].name)
+    assert_same(read_version(store, files[5], files[:5], {files[4]: models[4]}.get), models[5])
+    with pytest.raises(FileMissing):
+        read_version(store, files[5], files[:5], nothing)
+
+
+def test_a_step_leads_from_its_own_version_alone() -> None:
+    """One that is named wrongly, or not at all, is refused; nothing is made of it."""
+    store = MemoryStore()
+    files, _ = published(store, "int8")
+    for leading in ((), files[1:2], [files[0], files[0], files[0]]):
+        with pytest.raises(FileCorrupt, match=r"another version|is not named"):
+            read_version(store, files[3], leading, nothing)
+    store.delete(files[1].name)
+    with pytest.raises(FileCorrupt, match="the version before it is not here"):
+        version_in(store, files[3].name)
+
+
+def test_a_step_in_an_unknown_codec_is_refused() -> None:
+    """It may be of a later release."""
+    store = MemoryStore()
+    base = store.put_new(model_name(0, "a"), encode(tensors(0), ABOUT))
+    step = encode(tensors(1), {"compression": "later", "trained_from": base.checksum})
+    file = store.put_new(model_name(1, "b"), step)
+    with pytest.raises(StoreError, match="'later', which is not known here"):
+        read_version(store, file, [base], nothing)
+
+
+def test_the_whole_of_a_version_can_be_kept_by_itself() -> None:
+    """A whole one as it is, byte for byte, and a step as if it had been published whole."""
+    store = MemoryStore()
+    files, models = published(store, "terngrad", versions=3)
+    assert b"".join(whole_content(store, files[0].name)) == bytes(store.read(files[0]))
+    whole = decode(b"".join(whole_content(store, files[2].name)), "model")
+    assert_same(whole, models[2])
