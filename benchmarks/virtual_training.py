@@ -29,8 +29,10 @@ from downpour.core.scheduler import facts
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers import POLICIES
 from downpour.files.store import SharedDirectory
+from downpour.files.store.model_steps import whole_content
 from downpour.learning.factory_code import fixed_code
 from downpour.learning.training.epoch_order import part_of
+from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor import pretrained
 from downpour.virtual.faults.plan import Plan
 from downpour.virtual.simulated.disk import DiskTimings
@@ -78,7 +80,8 @@ class Look:
 class Trained:
     """A training in virtual time.
 
-    `steps` are those of each worker; `staleness` has an entry for each update that counted.
+    `steps` are those of each worker; `staleness` has an entry for each update that counted. Workers
+    upload updates and download versions; the manager writes what it has published.
     """
 
     looks: tuple[Look, ...]
@@ -86,6 +89,7 @@ class Trained:
     steps: Mapping[str, int]
     uploaded_bytes: int
     downloaded_bytes: int
+    published_bytes: int
     staleness: tuple[int, ...]
     model: bytes
 
@@ -195,7 +199,10 @@ class _Numbers(Observer):
         self._runner = TaskRunner(space.shared, "cpu")
         self._files: dict[str, PublishedFile] = {}
         self._updates: dict[str, Update] = {}
-        self._assigned: dict[AttemptId, facts.Assigned] = {}
+        self._assigned: dict[AttemptId, do.Assign] = {}
+        # The versions that are kept, where some are steps, and the last that each worker has read.
+        self._order: tuple[PublishedFile, ...] = ()
+        self._read: dict[str, PublishedFile] = {}
         self._made: dict[int, tuple[NewVersion, int]] = {}
         self._newest: PublishedFile | None = None
         self._began_at = self._seconds = 0.0
@@ -233,8 +240,9 @@ class _Numbers(Observer):
             steps=dict(self._steps),
             uploaded_bytes=self._bytes["up"],
             downloaded_bytes=self._bytes["down"],
+            published_bytes=self._bytes["published"],
             staleness=tuple(self._staleness),
-            model=bytes(self._space.store.read(self._newest)),
+            model=b"".join(whole_content(self._space.store, self._newest.name)),
         )
 
     def _follow(self, event: on.Event) -> None:
@@ -257,6 +265,7 @@ class _Numbers(Observer):
 
     def _put(self, event: on.Prepared | on.Aggregated, real: NewVersion) -> None:
         self._files[event.model.name] = self._newest = real.model
+        self._bytes["published"] += _size((real.model, real.outer, *real.own))
         if event.outer is not None and real.outer is not None:
             self._files[event.outer.name] = real.outer
 
@@ -265,7 +274,7 @@ class _Numbers(Observer):
         each, looks = self._tasks_an_epoch, self._looks_an_epoch
         if before * looks // each == after * looks // each:
             return
-        command = do.Evaluate(experiment=_NAME, round=0, model=model)
+        command = do.Evaluate(experiment=_NAME, round=0, model=model, leading=self._order[:-1])
         found = work.measure(self._space, command)
         look = Look(
             tasks=after,
@@ -282,10 +291,11 @@ class _Numbers(Observer):
             case do.Prepare():
                 made = work.prepare(self._space, self._data_dir, command)
                 self._space.prepared, self._space.global_model = made, made.begun.drawn
-            case do.Assign(assigned):
-                self._assigned[assigned.attempt] = assigned
+            case do.Assign():
+                self._assigned[command.assigned.attempt] = command
             case do.Aggregate():
                 version = work.aggregate(self._space, self._real(command))
+                self._order = (*self._real_ones(command.versions), version.model)
                 self._made[command.round] = version, len(command.pushes)
                 self._staleness += [push.staleness for push in command.pushes]
             case do.Discard():
@@ -296,11 +306,13 @@ class _Numbers(Observer):
 
     def _train(self, accepted: facts.Accepted) -> None:
         """Train the task of an update that counts."""
-        assigned = self._assigned[accepted.attempt]
+        command = self._assigned[accepted.attempt]
+        assigned = command.assigned
         task = work.task_of(
             self._space,
             accepted.attempt,
             self._files[assigned.model.name],
+            leading=self._real_ones(command.leading),
             portion=assigned.portion,
             share=assigned.share,
             optimizer_state=self._state(assigned.optimizer_state),
@@ -312,8 +324,19 @@ class _Numbers(Observer):
         if accepted.update.optimizer_state is not None and update.optimizer_state is not None:
             self._files[accepted.update.optimizer_state.name] = update.optimizer_state
         self._steps[accepted.worker] += update.steps
-        self._bytes["down"] += _size((task.model, task.optimizer_state, task.step))
+        self._bytes["down"] += _size((task.optimizer_state, task.step))
+        self._bytes["down"] += self._version_bytes(accepted.worker, task)
         self._bytes["up"] += _size((update.file, update.optimizer_state))
+
+    def _version_bytes(self, worker: str, task: TaskMessage) -> int:
+        """Return what a worker reads of a version: what came after the last one that it has."""
+        chain = [*task.leading, task.model]
+        last = self._read.get(worker)
+        self._read[worker] = task.model
+        return _size(chain[chain.index(last) + 1 :] if last in chain[:-1] else chain)
+
+    def _real_ones(self, files: Iterable[PublishedFile]) -> tuple[PublishedFile, ...]:
+        return tuple(self._files[file.name] for file in files)
 
     def _state(self, file: PublishedFile | None) -> PublishedFile | None:
         # Simulated workers keep a state always, real ones only if their optimizer has one.
@@ -334,7 +357,13 @@ class _Numbers(Observer):
             for push in command.pushes
         ]
         model = self._files[command.model.name]
-        return replace(command, model=model, outer=self._state(command.outer), pushes=tuple(pushes))
+        return replace(
+            command,
+            model=model,
+            versions=self._real_ones(command.versions),
+            outer=self._state(command.outer),
+            pushes=tuple(pushes),
+        )
 
 
 def _size(files: Iterable[PublishedFile | None]) -> int:

@@ -13,13 +13,14 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 from downpour import Client, Spec, run
 from downpour.base.states import BLAMELESS
@@ -83,9 +84,13 @@ class Cluster:
         return Process("manager", "--shared", str(self.shared), "--port", port)
 
 
-def spec_for(workers: int, epochs: int, overlap: int = 0) -> Spec:
+STEPS = {"compression": "terngrad", "model_compression": "int3"}
+"""So that a new manager has to follow the steps between versions."""
+
+
+def spec_for(workers: int, epochs: int, **fields: Any) -> Spec:
     """Make a spec of more shards than workers, which costs nothing but messages and files."""
-    return Spec(shards=workers + 1, epochs=epochs, seed=3, overlap=overlap)
+    return Spec(shards=workers + 1, epochs=epochs, seed=3, **fields)
 
 
 def undisturbed(spec: Spec, shared: Path) -> bytes:
@@ -170,10 +175,12 @@ def _costs(
     return tuple(costs)
 
 
-def measured(workers: int, kills: int, epochs: int, seed: int, overlap: int = 0) -> list[Outcome]:
+def measured(
+    workers: int, kills: int, epochs: int, seed: int, fields: Mapping[str, Any]
+) -> list[Outcome]:
     """Play experiments until there were so many kills."""
     random, outcomes = Random(seed), list[Outcome]()
-    spec = spec_for(workers, epochs, overlap)
+    spec = spec_for(workers, epochs, **fields)
     with tempfile.TemporaryDirectory() as folder:
         expected = undisturbed(spec, Path(folder))
     while (done := sum(one.kills for one in outcomes)) < kills:
@@ -212,10 +219,12 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=40, help="of each experiment")
     parser.add_argument("--seed", type=int, default=0, help="decides when the manager is killed")
     parser.add_argument("--overlap", type=int, default=0, help="as the spec's field")
+    parser.add_argument("--steps", action="store_true", help="versions are steps, in few bytes")
     options = parser.parse_args()
     wrong = 0
     for workers in options.workers:
-        outcomes = measured(workers, options.kills, options.epochs, options.seed, options.overlap)
+        fields = {"overlap": options.overlap, **(STEPS if options.steps else {})}
+        outcomes = measured(workers, options.kills, options.epochs, options.seed, fields)
         say(told(workers, outcomes))
         wrong += sum(not one.same_bytes or bool(one.burned) for one in outcomes)
     return int(bool(wrong))

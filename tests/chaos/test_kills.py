@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.chaos.kills import measured, told
+from tests.chaos.kills import STEPS, measured, told
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("workers", "overlap"), [(3, 0), (6, 0), (3, 1)])
+@pytest.mark.parametrize(("workers", "fields"), [(3, {}), (6, {}), (3, {"overlap": 1, **STEPS})])
 def test_a_killed_manager_costs_nothing_but_the_time_until_the_next_is_there(
-    workers: int, overlap: int
+    workers: int, fields: dict[str, Any]
 ) -> None:
-    """Nor where rounds overlap; many more are played by the script of this test."""
-    outcomes = measured(workers, kills=1, epochs=30, seed=workers, overlap=overlap)
+    """Nor where rounds overlap, and versions are steps; the script of this test plays many more."""
+    outcomes = measured(workers, kills=1, epochs=30, seed=workers, fields=fields)
     assert all(one.same_bytes and not one.burned for one in outcomes), told(workers, outcomes)

@@ -26,13 +26,14 @@ from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.work import prepare
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, open_workspace
 from downpour.cluster.manager.workspaces import Workspaces
+from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.node.answers import Answers
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records.journal import Journal
-from downpour.files.store import DirectoryStore, SharedDirectory, leaders
+from downpour.files.store import DirectoryStore, SharedDirectory, leaders, step_to
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -272,6 +273,49 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     manager.sink.carry_out([CONCLUDE])
     manager.rest()
     assert not [name for name in manager.space.store.list() if name.startswith("indices")]
+
+
+def test_a_version_whose_steps_are_gone_is_read_in_one_file(
+    manager: RunningManager,
+) -> None:
+    """The manager has it in memory; the worker reads the same parameters, and knows whose they are.
+
+    The file goes with the version.
+    """
+    tasks: SimpleQueue[TaskMessage] = SimpleQueue()
+
+    class Client:
+        """Remembers tasks."""
+
+        train = tasks.put
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    space = manager.space
+    space.prepared = made = _prepared(manager)
+    first = made.begun.model
+    base = space.versions.read(first)
+    moved = {name: tensor + 1 for name, tensor in base.tensors.items()}
+    model, content = step_to(moved, base, first, "int3")
+    version = space.store.put_new("model-000001-abc.safetensors", content)
+    space.versions.follow([first, version])
+    space.versions.keep(version, model.tensors, model.metadata)
+    space.store.delete(first.name)
+    manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
+    assigned = replace(ASSIGN.assigned, model=version)
+    manager.sink.carry_out(
+        [do.Assign(assigned, (first,)), do.Assign(assigned, (first,), in_one=True)]
+    )
+    reader = ModelReader(space.shared.files_in(space.folder), keeps=True)
+    steps, whole = (tasks.get(timeout=PATIENCE_SECONDS) for _ in range(2))
+    assert (steps.model, steps.whole, whole.model) == (version, None, version)
+    found = reader.read(whole.model, whole.leading, whole.whole)
+    for name, tensor in model.tensors.items():
+        assert found.tensors[name].tobytes() == tensor.tobytes()
+    manager.sink.carry_out([do.Discard(experiment="any", files=(version,))])
+    assert manager.rest() == []
+    assert not [name for name in space.store.list() if name.startswith(("whole", "model"))]
 
 
 def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downpour.base.states import FailureKind
 from downpour.core.scheduler import Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
 
@@ -21,11 +22,14 @@ KEY = "KeyError: 'x' (mine.py:12) at step 0"
 class Stage:
     """One shard, three retries, and some workers; an attempt fails as soon as it is made."""
 
-    def __init__(self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1) -> None:
+    def __init__(
+        self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1, **fields: Any
+    ) -> None:
         self.core = Scheduler(SchedulerOptions(patience=patience))
+        self.asked: list[do.Assign] = []
         self.assigned: list[facts.Assigned] = []
         self.ended: list[facts.Concluded] = []
-        spec = make.spec(shards=shards, epochs=1, learning_rate=0.5)
+        spec = make.spec(**{"shards": shards, "epochs": 1, "learning_rate": 0.5, **fields})
         sizes, model = (1,) * shards, make.file("m0")
         for worker in workers:
             self.happen(on.WorkerJoined(at_seconds=0.0, worker=worker))
@@ -38,7 +42,9 @@ class Stage:
 
     def happen(self, event: on.Event) -> None:
         """Let the core take in an event."""
-        for fact in self.core.handle(event).facts:
+        output = self.core.handle(event)
+        self.asked += (one for one in output.commands if isinstance(one, do.Assign))
+        for fact in output.facts:
             if isinstance(fact, facts.Assigned):
                 self.assigned.append(fact)
             elif isinstance(fact, facts.Concluded):
@@ -129,6 +135,25 @@ def test_a_shard_whose_files_failed_waits_longer_each_time(make: Make) -> None:
         stage.happen(on.Tick(at_seconds=now))
         assert len(stage.assigned) == before + 1
     assert not stage.ended
+
+
+def test_a_version_that_could_not_be_read_is_asked_for_in_one_file(make: Make) -> None:
+    """A step needs the versions before it, and one of their files may be gone; a whole one none."""
+    stage = Stage(make, "w1", "w2", epochs=3, model_compression="int3")
+    assert (stage.asked[-1].leading, stage.asked[-1].in_one) == ((), False)
+    stage.happen(
+        on.UpdatePublished(
+            at_seconds=0.0, worker="w1", attempt=stage.assigned[0].attempt, update=make.update("u")
+        )
+    )
+    stage.happen(on.Aggregated(at_seconds=0.0, experiment="e", round=0, model=make.file("m1")))
+    assert (stage.asked[-1].leading, stage.asked[-1].in_one) == ((make.file("m0"),), False)
+    stage.fail(FailureKind.LOST, "it is silent")
+    assert not stage.asked[-1].in_one
+    stage.fail(FailureKind.STORE, "m0: no such file")
+    stage.happen(on.Tick(at_seconds=9.0))
+    assert len(stage.asked) == 4
+    assert stage.asked[-1].in_one
 
 
 def test_only_the_shard_whose_files_failed_waits(make: Make) -> None:

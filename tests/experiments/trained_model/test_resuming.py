@@ -166,8 +166,8 @@ def states_of(result: downpour.Result, shared: Path) -> list[Path]:
         {"mode": "k-sync", "mode_options": {"k": 2}, "optimizer_state": "keep"},
         {"overlap": 1},
         {"overlap": 1, "compression": "topk", "keep_models": 1, "outer": "nesterov"},
-        {"model_compression": "int3", "compression": "int3"},
-        {"overlap": 1, "model_compression": "terngrad"},
+        {"model_compression": "int3", "compression": "int3", "optimizer_state": "keep"},
+        {"overlap": 1, "model_compression": "terngrad", "optimizer_state": "keep"},
     ],
     ids=[
         "defaults",
