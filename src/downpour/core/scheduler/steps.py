@@ -15,9 +15,10 @@ from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import TaskKey
 from downpour.core.spec import ResolvedSpec
 
-WHOLE_EVERY = 16
-"""Of versions that are published as steps, one of this many is whole. So whoever has none reads at
-most 15 steps and a whole one. Whole ones add two bits a number to what each version takes."""
+WHOLE_EVERY = 32
+"""Of versions that are published as steps, one of this many is whole, which all workers read. That
+adds a bit a number to what a worker reads of each version. One that comes new reads a whole version
+and at most 31 steps, which in three bits are as much as three more."""
 
 
 class Versioned(Protocol):

@@ -289,7 +289,7 @@ class SpecFields(Fields):
     model_compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
         description="How model versions are written: none, whole, or a codec of updates that keeps "
-        "nothing for later; then all but every sixteenth say how far they moved",
+        "nothing for later; then all but every 32nd say how far they moved",
     )
 
     repeatable: bool = Field(

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import FileCorrupt, StoreError
 from downpour.base.states import Failure, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
@@ -104,6 +104,9 @@ class Training:
         def read(content: bytes) -> None:
             if not fake_files.is_step(content):
                 then(content)
+                return
+            if not leading:
+                self._fail(running, FileCorrupt(file.name, "is a step, from what is not named"))
                 return
             before = leading[-1]
             follow = partial(fake_files.led_to, step=content)
