@@ -12,7 +12,7 @@ import numpy as np
 
 from downpour.files.compression.base import Bytes, Numbers, check_finite
 
-_BLOCKS_AT_ONCE = 64
+_BLOCKS_AT_ONCE, _NUMBERS_AT_ONCE = 64, 2**16
 """As many as are coded together: enough to be fast, few enough to stay in the cache."""
 
 
@@ -55,7 +55,8 @@ class BlockCodec(ABC):
 
     def _parts(self, numbers: Numbers, encoded: Bytes) -> list[tuple[Numbers, Bytes]]:
         """Return views of some blocks and their records, until all have been."""
-        each, step = self._record_bytes(self.block), _BLOCKS_AT_ONCE
+        each = self._record_bytes(self.block)
+        step = max(_BLOCKS_AT_ONCE, _NUMBERS_AT_ONCE // self.block)
         whole = len(numbers) // self.block
         rest = len(numbers) % self.block
         blocks = numbers[: whole * self.block].reshape(whole, self.block)

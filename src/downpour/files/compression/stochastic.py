@@ -25,8 +25,11 @@ from downpour.files.compression.blocks import BlockCodec
 from downpour.files.compression.floats import from_bfloat16
 
 _SCALE_BYTES = 2
+_BLOCK = 128
+_PLACES = np.arange(_BLOCK, dtype=np.uint32) * np.uint32(0x9E3779B9)
+"""A different number for each place of a block: multiples of 2 ** 32 over the golden ratio."""
 
-_Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+_Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint16]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Stochastic(BlockCodec):
     base: int
     together: int
     word_bits: int
-    block: ClassVar[int] = 128
+    block: ClassVar[int] = _BLOCK
     feedback: ClassVar[None] = None
 
     def _record_bytes(self, count: int) -> int:
@@ -56,18 +59,19 @@ class Stochastic(BlockCodec):
     def _encode_blocks(self, numbers: Numbers) -> Bytes:
         rows, count = numbers.shape
         scale = self._scale(np.abs(numbers).max(axis=1, keepdims=True))
-        numbers_scaled = numbers / np.where(scale > 0, scale, np.float32(np.inf))
-        codes = np.floor(numbers_scaled + _drawn(numbers))
-        digits = np.full((rows, self._words(count) * self.together), self.largest, np.uint32)
-        digits[:, :count] = np.clip(codes, -self.largest, self.largest) + self.largest
-        words = (digits.reshape(rows, -1, self.together) * self._powers).sum(2, dtype=np.uint32)
+        codes = numbers / np.where(scale > 0, scale, np.float32(np.inf))
+        codes += _drawn(numbers)
+        np.floor(codes, out=codes)
+        np.clip(codes, -self.largest, self.largest, out=codes)
+        digits = np.full((rows, self._words(count) * self.together), self.largest, np.uint16)
+        digits[:, :count] = codes + np.float32(self.largest)
         halves = (scale.view(np.uint32) >> np.uint32(16)).astype("<u2")
-        return np.concatenate([halves.view(np.uint8), self._packed(words)], axis=1)
+        return np.concatenate([halves.view(np.uint8), self._packed(self._joined(digits))], axis=1)
 
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
         scale = from_bfloat16(records[:, :_SCALE_BYTES].copy().view("<u2"))
         words = self._unpacked(records[:, _SCALE_BYTES:], self._words(out.shape[1]))
-        numbers = self._table[words].reshape(len(records), -1)
+        numbers = self._table.take(words, axis=0).reshape(len(records), -1)
         np.multiply(numbers[:, : out.shape[1]], scale, out=out)
 
     def _scale(self, largest: Numbers) -> Numbers:
@@ -87,15 +91,18 @@ class Stochastic(BlockCodec):
         most = np.float32(np.finfo(np.float32).max / np.float32(self.largest))
         return (most.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
-    @property
-    def _powers(self) -> _Words:
-        return (self.base ** np.arange(self.together)).astype(np.uint32)
+    def _joined(self, digits: _Words) -> _Words:
+        """Return the words [m, n / together] of digits [m, n]."""
+        words = digits[:, :: self.together].copy()
+        for place in range(1, self.together):
+            words += digits[:, place :: self.together] * np.uint16(self.base**place)
+        return words
 
     @cached_property
     def _table(self) -> Numbers:
         """The codes [2 ** word_bits, together] of each word, NaN for words that are not written."""
         words = np.arange(2**self.word_bits, dtype=np.int64)[:, None]
-        digits = words // self._powers.astype(np.int64)
+        digits = words // self.base ** np.arange(self.together)
         digits[:, :-1] %= self.base
         table = (digits - self.largest).astype(np.float32)
         table[(digits > 2 * self.largest).any(axis=1)] = np.nan
@@ -104,32 +111,38 @@ class Stochastic(BlockCodec):
     def _packed(self, words: _Words) -> Bytes:
         if self.word_bits == 8:
             return words.astype(np.uint8)
-        pairs = np.pad(words, ((0, 0), (0, words.shape[1] % 2))).reshape(len(words), -1, 2)
-        joined = pairs[:, :, 0] | (pairs[:, :, 1] << np.uint32(self.word_bits))
-        packed = joined.astype("<u4").view(np.uint8).reshape(len(words), -1, 4)[:, :, :3]
-        return packed.reshape(len(words), -1)[:, : -(-words.shape[1] * self.word_bits // 8)]
+        rows, count = words.shape
+        packed = np.zeros((rows, -(-count // 2) * 3), np.uint8)
+        first, second = words[:, ::2], words[:, 1::2]
+        packed[:, ::3] = first
+        packed[:, 1::3] = first >> np.uint16(8)
+        packed[:, 1 : second.shape[1] * 3 : 3] |= (second << np.uint16(4)).astype(np.uint8)
+        packed[:, 2 : second.shape[1] * 3 : 3] = second >> np.uint16(4)
+        return packed[:, : -(-count * self.word_bits // 8)]
 
-    def _unpacked(self, packed: Bytes, count: int) -> _Words:
+    def _unpacked(self, packed: Bytes, count: int) -> _Words | Bytes:
         if self.word_bits == 8:
-            return packed.astype(np.uint32)
-        threes = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 3))).reshape(len(packed), -1, 3)
-        joined = np.pad(threes, ((0, 0), (0, 0), (0, 1))).view("<u4")[:, :, 0]
-        low = np.uint32(2**self.word_bits - 1)
-        pairs = np.stack([joined & low, joined >> np.uint32(self.word_bits)], axis=2)
-        return pairs.reshape(len(packed), -1)[:, :count]
+            return packed
+        words = np.empty((len(packed), count), np.uint16)
+        middle = packed[:, 1::3].astype(np.uint16)
+        words[:, ::2] = packed[:, ::3] | ((middle & np.uint16(15)) << np.uint16(8))
+        pairs = count // 2
+        high = packed[:, 2::3].astype(np.uint16) << np.uint16(4)
+        words[:, 1::2] = (middle[:, :pairs] >> np.uint16(4)) | high[:, :pairs]
+        return words
 
 
 def _drawn(numbers: Numbers) -> Numbers:
     """Return numbers [m, n] that are 0 or more and below 1, made of those of each row."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
-    mixed = bits.sum(axis=1, keepdims=True, dtype=np.uint32)
-    mixed = mixed + np.arange(numbers.shape[1], dtype=np.uint32) * np.uint32(0x9E3779B9)
+    mixed = bits.sum(axis=1, keepdims=True, dtype=np.uint32) + _PLACES[: numbers.shape[1]]
     # The finalizer of MurmurHash3, which spreads every bit over all others.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed ^= mixed >> np.uint32(shift)
         mixed *= np.uint32(factor)
-    mixed ^= mixed >> np.uint32(16)
-    drawn: Numbers = (mixed >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+    mixed >>= np.uint32(8)
+    drawn: Numbers = mixed.astype(np.float32)
+    drawn *= np.float32(2**-24)
     return drawn
 
 
