@@ -1,0 +1,37 @@
+"""How a lab says in one line why it cannot do something, and the one way it runs programs."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+
+PATIENCE_SECONDS = 60.0
+
+
+class NoLab(Exception):
+    """There can be no such lab here, in one line."""
+
+
+def run(*words: object, text: str | None = None) -> str:
+    """Run a program of the system's, which must succeed; returns what it says."""
+    line = [str(word) for word in words]
+    done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise NoLab(f"{shlex.join(line)[:200]}: {said or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def until(what: str, look: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    """Look again and again until it is so.
+
+    Raises:
+        NoLab: the time is over, and it is not.
+    """
+    begun = time.monotonic()
+    while not look():
+        if time.monotonic() - begun > seconds:
+            raise NoLab(f"after {seconds:.0f} s still not: {what}")
+        time.sleep(0.01)
