@@ -1,0 +1,199 @@
+"""The lab in a box: hosts, links between them, and what they share, from `with` to its end.
+
+Everything lies in one folder, and in namespaces and groups that end with the lab. A lab that was
+killed ends all the same, because the kernel ends its hosts; the next one removes its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Self
+
+import psutil
+from filelock import FileLock, Timeout
+
+from tests.lab.failing import NoLab
+from tests.lab.hosts import LabHost
+from tests.lab.links import LinkProfile, Switch, Traffic, profile_named
+from tests.lab.shares import remove_shares, why_no_shares
+from tests.lab.ssh import hosts_file, start_sshd, why_no_ssh, write_keys
+from tests.lab.store import (
+    BUCKET,
+    mount_folder,
+    serve_folder,
+    serve_objects,
+    why_no_folder,
+    why_no_objects,
+)
+
+Shared = Literal["folder", "objects", "nothing"]
+"""What hosts have in common over the links, beside the local files that all of them see."""
+
+HOSTS_MAX = 200
+_PREFIX = "downpour-lab-"
+_STORE_NUMBER = 250
+_PROGRAMS = ("unshare", "nsenter", "ip", "tc", "mount", "ss")
+
+
+def why_not(shared: Shared = "nothing") -> str:
+    """Say in one line why there can be no lab here; empty where there can be one."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a lab needs root on Linux"
+    for program in _PROGRAMS:
+        if shutil.which(program) is None:
+            return f"a lab needs {program}"
+    if not Path("/dev/net/tun").exists():
+        return "a lab needs /dev/net/tun"
+    reasons = {"folder": why_no_folder, "objects": why_no_objects}
+    reason = why_no_shares() or why_no_ssh()
+    if not reason and shared in reasons:
+        reason = reasons[shared]()
+    return f"a lab cannot be: {reason}" if reason else ""
+
+
+class Lab:
+    """Hosts `pc1`, `pc2` and so on, and a host `store` that serves what they share.
+
+    Args:
+        profile: what the links are like; see `links.PROFILES`.
+        hosts: how many hosts there are, beside the store.
+        shared: a folder over the links at `folder`, a bucket at `url`, or nothing.
+
+    Raises:
+        NoLab: there can be no such lab here, in one line.
+    """
+
+    def __init__(self, profile: str, *, hosts: int, shared: Shared = "folder") -> None:
+        self.profile: LinkProfile = profile_named(profile)
+        if not 1 <= hosts <= HOSTS_MAX:
+            raise NoLab(f"hosts = {hosts} must be from 1 to {HOSTS_MAX}")
+        if reason := why_not(shared):
+            raise NoLab(reason)
+        self.shared = shared
+        self._names = [f"pc{number}" for number in range(1, hosts + 1)]
+        self._hosts: dict[str, LabHost] = {}
+        self._switch: Switch | None = None
+
+    def __enter__(self) -> Self:
+        with _alone():
+            remove_leftovers()
+            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._lock = FileLock(self._path / "lock")
+            self._lock.acquire()
+        try:
+            self._up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self._hosts.values():
+            host.close()
+        if self._switch is not None:
+            self._switch.close()
+        with suppress(OSError):
+            remove_shares(self._path.name)
+        self._lock.release()
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def __getitem__(self, name: str) -> LabHost:
+        """The host of that name."""
+        return self._hosts[name]
+
+    def __iter__(self) -> Iterator[LabHost]:
+        """All hosts but the store."""
+        return (self._hosts[name] for name in self._names)
+
+    @property
+    def path(self) -> Path:
+        """The lab's own folder, which all hosts see as this machine does."""
+        return self._path
+
+    @property
+    def folder(self) -> Path:
+        """Where every host, but not this machine, has the shared folder."""
+        if self.shared != "folder":
+            raise NoLab("this lab has no shared folder: ask for shared='folder'")
+        return self._path / "shared"
+
+    @property
+    def export(self) -> Path:
+        """Where the store, and so this machine, has the files of the shared folder."""
+        return self._path / "export"
+
+    @property
+    def url(self) -> str:
+        """The bucket; hosts have the variables by which it is found in their environment."""
+        if self.shared != "objects":
+            raise NoLab("this lab has no bucket: ask for shared='objects'")
+        return f"s3://{BUCKET}/lab"
+
+    @property
+    def hosts_file(self) -> Path:
+        """The file that `downpour run --on ssh --hosts` reads."""
+        return self._path / "hosts.txt"
+
+    def start(self, name: str) -> None:
+        """Start a host that was killed: with a new link, its daemon and the shared folder."""
+        host = self._hosts[name]
+        host.up()
+        start_sshd(self._path, host)
+        if self.shared == "folder":
+            mount_folder(self._path, host, self.folder)
+
+    def traffic(self) -> Traffic:
+        """Return what all hosts, the store too, have sent and received together."""
+        return sum((host.traffic() for host in self._hosts.values()), Traffic())
+
+    def wire_seconds(self) -> float:
+        """Return the processor time that the cables have taken: what the lab itself costs."""
+        assert self._switch is not None
+        used = psutil.Process(self._switch.process).cpu_times()
+        return float(used.user + used.system)
+
+    def _up(self) -> None:
+        self._switch = Switch()
+        numbers = dict(zip(self._names, range(1, HOSTS_MAX + 1), strict=False))
+        numbers["store"] = _STORE_NUMBER
+        for name, number in numbers.items():
+            self._hosts[name] = LabHost(name, number, self._path, self._switch, self.profile)
+        lines = [f"{host.address} {host.name}\n" for host in self._hosts.values()]
+        (self._path / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines))
+        write_keys(self._path)
+        self._start_store()
+        for name in self._names:
+            self.start(name)
+        hosts_file(self._path, self)
+
+    def _start_store(self) -> None:
+        store = self._hosts["store"]
+        store.up()
+        if self.shared == "folder":
+            serve_folder(self._path, store)
+        if self.shared == "objects":
+            variables = serve_objects(store)
+            for host in self:
+                host.environment |= variables
+
+
+def remove_leftovers() -> list[Path]:
+    """Remove what killed labs have left; returns their folders."""
+    removed = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(Timeout), FileLock(path / "lock", timeout=0):
+            remove_shares(path.name)
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    return removed
+
+
+def _alone() -> FileLock:
+    """Let one lab at a time begin: it finds those of others, and must not take them for dead."""
+    return FileLock(Path(tempfile.gettempdir(), f".{_PREFIX}{os.geteuid()}.lock"))

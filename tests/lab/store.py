@@ -1,0 +1,119 @@
+"""What the hosts of a lab have in common, served by a host of its own, over the links.
+
+`folder`: a file system of GlusterFS, one brick without replication, mounted by every host. The
+kernel of a plain virtual machine often lacks an NFS client, and this one needs only FUSE. It is a
+shared folder as small companies have them: locks reach other hosts, hosts keep names and attributes
+for a second, and each request takes a round trip. It says nothing of what NFS clients do.
+
+`objects`: a bucket of `moto`, an S3 server that keeps objects in memory and honours conditions.
+One process answers, so a real store has more hands.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.cluster.packages import installed
+from tests.files.objects.lab import environment
+from tests.lab.failing import until
+from tests.lab.hosts import LabHost
+
+BUCKET = "lab"
+_PORT = 24007
+_S3_PORT = 9000
+_SERVER = """
+volume files
+  type storage/posix
+  option directory {export}
+end-volume
+volume locks
+  type features/locks
+  subvolumes files
+end-volume
+volume threads
+  type performance/io-threads
+  subvolumes locks
+end-volume
+volume server
+  type protocol/server
+  option transport-type tcp
+  option transport.socket.bind-address {address}
+  option transport.socket.listen-port {port}
+  option auth.addr.threads.allow *
+  subvolumes threads
+end-volume
+"""
+_CLIENT = """
+volume store
+  type protocol/client
+  option transport-type tcp
+  option remote-host {address}
+  option remote-port {port}
+  option remote-subvolume threads
+end-volume
+volume behind
+  type performance/write-behind
+  subvolumes store
+end-volume
+"""
+_MAKE_BUCKET = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], method="PUT")
+urllib.request.urlopen(request).close()
+"""
+
+
+def why_no_folder() -> str:
+    """Say in a few words what is missing for a folder; it is installed where that can be."""
+    if not Path("/dev/fuse").exists():
+        return "its folder needs FUSE in the kernel"
+    if shutil.which("glusterfsd") is None and not installed("glusterfs-server"):
+        return "its folder needs glusterfsd, and apt-get cannot install glusterfs-server"
+    return ""
+
+
+def why_no_objects() -> str:
+    """Say in a few words what is missing for a bucket."""
+    missing = [name for name in ("obstore", "moto", "flask") if find_spec(name) is None]
+    return (
+        f"its bucket needs {', '.join(missing)}: pip install downpour-sgd[dev]" if missing else ""
+    )
+
+
+def serve_folder(lab: Path, store: LabHost) -> None:
+    """Let a host serve the folder `export` in the lab's folder."""
+    (lab / "export").mkdir(exist_ok=True)
+    server, log = store.home / "server.vol", store.home / "glusterfsd.log"
+    values = {"export": lab / "export", "address": store.address, "port": _PORT}
+    server.write_text(_SERVER.format(**values))
+    (lab / "client.vol").write_text(_CLIENT.format(**values))
+    store.start("glusterfsd", "-N", "-f", server, "-l", log, output=-3, errors=-3)
+    listening = f"{store.address}:{_PORT} "
+    until("the store serves its folder", lambda: listening in store.run("ss", "-Hltn"))
+
+
+def mount_folder(lab: Path, host: LabHost, folder: Path) -> None:
+    """Let a host see the folder."""
+    folder.mkdir(exist_ok=True)
+    log = host.home / "glusterfs.log"
+    words = ["glusterfs", "-N", "-f", lab / "client.vol", "-l", log, folder]
+    host.start(*words, output=-3, errors=-3)
+    mounts = Path(f"/proc/{host.process}/mounts")
+    until(f"{host.name} has mounted the folder", lambda: f" {folder} fuse." in mounts.read_text())
+    host.run("ls", folder)
+
+
+def serve_objects(store: LabHost) -> dict[str, str]:
+    """Let a host serve a bucket; returns the variables by which the others find it."""
+    log = (store.home / "moto.log").open("w")
+    words = [sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", _S3_PORT]
+    with log:
+        store.start(*words, output=log, errors=log)
+    endpoint = f"http://{store.address}:{_S3_PORT}"
+    listening = f":{_S3_PORT} "
+    until("the store serves objects", lambda: listening in store.run("ss", "-Hltn"))
+    store.run(sys.executable, "-c", _MAKE_BUCKET, f"{endpoint}/{BUCKET}")
+    return environment(endpoint)
