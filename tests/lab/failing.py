@@ -20,7 +20,7 @@ def run(*words: object, text: str | None = None) -> str:
     done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
-        raise NoLab(f"{shlex.join(line)[:200]}: {said or f'status {done.returncode}'}")
+        raise NoLab(f"{said or f'status {done.returncode}'} ({shlex.join(line)[:200]})")
     return done.stdout
 
 

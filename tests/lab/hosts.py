@@ -69,6 +69,7 @@ class LabHost:
         self._first: subprocess.Popen[str] | None = None
         self._process = 0
         self._before = Traffic()
+        self._started: list[HostProcess] = []
 
     @property
     def is_up(self) -> bool:
@@ -136,6 +137,11 @@ class LabHost:
         """Kill it, and give its share of the machine back."""
         self.kill()
         self._share.close()
+        for process in self._started:
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def start(
         self,
@@ -149,7 +155,7 @@ class LabHost:
         into = ["nsenter", "--target", str(self.process), *_NAMESPACES]
         # Here a folder is that of the host, where another file system may be mounted.
         there = ["sh", "-c", 'cd "$0" && exec "$@"', str(cwd or self.home), *map(str, words)]
-        return HostProcess(
+        process = HostProcess(
             self._sharing([*into, *there]),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -158,6 +164,8 @@ class LabHost:
             env=self._variables(environment or {}),
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
 
     def run(
         self,

@@ -11,14 +11,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, Self
 
 import psutil
 from filelock import FileLock, Timeout
 
-from tests.lab.failing import NoLab
+from tests.lab.failing import NoLab, run
 from tests.lab.hosts import LabHost
 from tests.lab.links import LinkProfile, Switch, Traffic, profile_named
 from tests.lab.shares import remove_shares, why_no_shares
@@ -38,6 +38,7 @@ Shared = Literal["folder", "objects", "nothing"]
 HOSTS_MAX = 200
 _PREFIX = "downpour-lab-"
 _STORE_NUMBER = 250
+_TRIAL = "tc qdisc add dev lo root tbf rate 1mbit burst 5000 limit 5000"
 _PROGRAMS = ("unshare", "nsenter", "ip", "tc", "mount", "ss")
 
 
@@ -50,6 +51,10 @@ def why_not(shared: Shared = "nothing") -> str:
             return f"a lab needs {program}"
     if not Path("/dev/net/tun").exists():
         return "a lab needs /dev/net/tun"
+    try:
+        run("unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", _TRIAL)
+    except NoLab as error:
+        return f"a lab cannot be: {error}"
     reasons = {"folder": why_no_folder, "objects": why_no_objects}
     reason = why_no_shares() or why_no_ssh()
     if not reason and shared in reasons:
@@ -78,30 +83,21 @@ class Lab:
         self.shared = shared
         self._names = [f"pc{number}" for number in range(1, hosts + 1)]
         self._hosts: dict[str, LabHost] = {}
-        self._switch: Switch | None = None
 
     def __enter__(self) -> Self:
-        with _alone():
-            remove_leftovers()
-            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._lock = FileLock(self._path / "lock")
-            self._lock.acquire()
-        try:
-            self._up()
-        except BaseException:
-            self.__exit__()
-            raise
+        with ExitStack() as ending:
+            with _alone():
+                remove_leftovers()
+                self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                ending.callback(shutil.rmtree, self._path, ignore_errors=True)
+                ending.enter_context(FileLock(self._path / "lock", thread_local=False))
+            ending.callback(remove_shares, self._path.name)
+            self._up(ending)
+            self._ending = ending.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for host in self._hosts.values():
-            host.close()
-        if self._switch is not None:
-            self._switch.close()
-        with suppress(OSError):
-            remove_shares(self._path.name)
-        self._lock.release()
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._ending.close()
 
     def __getitem__(self, name: str) -> LabHost:
         """The host of that name."""
@@ -154,16 +150,17 @@ class Lab:
 
     def wire_seconds(self) -> float:
         """Return the processor time that the cables have taken: what the lab itself costs."""
-        assert self._switch is not None
         used = psutil.Process(self._switch.process).cpu_times()
         return float(used.user + used.system)
 
-    def _up(self) -> None:
+    def _up(self, ending: ExitStack) -> None:
         self._switch = Switch()
+        ending.callback(self._switch.close)
         numbers = dict(zip(self._names, range(1, HOSTS_MAX + 1), strict=False))
         numbers["store"] = _STORE_NUMBER
         for name, number in numbers.items():
             self._hosts[name] = LabHost(name, number, self._path, self._switch, self.profile)
+            ending.callback(self._hosts[name].close)
         lines = [f"{host.address} {host.name}\n" for host in self._hosts.values()]
         (self._path / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines))
         write_keys(self._path)

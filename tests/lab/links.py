@@ -28,7 +28,7 @@ _BRIDGE = "switch"
 _SEGMENT_SECONDS = 0.001
 _SEGMENT_BYTES = (1514, 65_536)
 _QUEUE_SECONDS = 0.02
-_QUEUE_BYTES = 128 * 1024
+_QUEUE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
