@@ -1,17 +1,34 @@
-"""How a lab says in one line why it cannot do something, and the one way it runs programs."""
+"""How a lab says in one line why it cannot do something, and gets the programs that it needs."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
+
+from tests.cluster.packages import installed
 
 PATIENCE_SECONDS = 60.0
 
 
 class NoLab(Exception):
     """There can be no such lab here, in one line."""
+
+
+def why_missing(program: str, package: str) -> str:
+    """Say in a few words that a program is missing, which apt-get installs where it can."""
+    if shutil.which(program) is not None or _installed(package):
+        return ""
+    return f"a lab needs {program}, and apt-get cannot install {package}"
+
+
+@cache
+def _installed(package: str) -> bool:
+    """Try it once: without a network each attempt takes its time."""
+    return installed(package)
 
 
 def run(*words: object, text: str | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import Literal, Self
 import psutil
 from filelock import FileLock, Timeout
 
-from tests.lab.failing import NoLab, run
+from tests.lab.failing import NoLab, run, why_missing
 from tests.lab.hosts import LabHost
 from tests.lab.links import LinkProfile, Switch, Traffic, profile_named
 from tests.lab.shares import remove_shares, why_no_shares
@@ -39,16 +39,23 @@ HOSTS_MAX = 200
 _PREFIX = "downpour-lab-"
 _STORE_NUMBER = 250
 _TRIAL = "tc qdisc add dev lo root tbf rate 1mbit burst 5000 limit 5000"
-_PROGRAMS = ("unshare", "nsenter", "ip", "tc", "mount", "ss")
+_PROGRAMS = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "ss": "iproute2",
+}
 
 
 def why_not(shared: Shared = "nothing") -> str:
     """Say in one line why there can be no lab here; empty where there can be one."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a lab needs root on Linux"
-    for program in _PROGRAMS:
-        if shutil.which(program) is None:
-            return f"a lab needs {program}"
+    for program, package in _PROGRAMS.items():
+        if reason := why_missing(program, package):
+            return reason
     if not Path("/dev/net/tun").exists():
         return "a lab needs /dev/net/tun"
     try:
@@ -57,9 +64,7 @@ def why_not(shared: Shared = "nothing") -> str:
         return f"a lab cannot be: {error}"
     reasons = {"folder": why_no_folder, "objects": why_no_objects}
     reason = why_no_shares() or why_no_ssh()
-    if not reason and shared in reasons:
-        reason = reasons[shared]()
-    return f"a lab cannot be: {reason}" if reason else ""
+    return reason or (reasons[shared]() if shared in reasons else "")
 
 
 class Lab:

@@ -31,9 +31,9 @@ def why_no_shares() -> str:
     """Say in a few words why there can be no groups here; empty where there can be."""
     for root in _roots():
         if not (root / "cgroup.procs").is_file():
-            return f"it needs a cgroup at {root}"
+            return f"a lab needs a cgroup at {root}"
         if not os.access(root / "cgroup.procs", os.W_OK) or not os.access(root, os.W_OK):
-            return f"it needs to write in {root}"
+            return f"a lab needs to write in {root}"
     return ""
 
 

@@ -6,12 +6,10 @@ of whoever runs the lab are not used.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.cluster.packages import installed
-from tests.lab.failing import run, until
+from tests.lab.failing import run, until, why_missing
 from tests.lab.hosts import LabHost
 
 _DAEMON = """
@@ -37,15 +35,11 @@ Host *
   StrictHostKeyChecking yes
 """
 _SSHD = "/usr/sbin/sshd"
-_PROGRAMS = (_SSHD, "ssh", "ssh-keygen")
 
 
 def why_no_ssh() -> str:
-    """Say in a few words what is missing, which is installed where that can be."""
-    missing = [program for program in _PROGRAMS if shutil.which(program) is None]
-    if missing and not installed("openssh-server", "openssh-client"):
-        return f"it needs {missing[0]}, and apt-get cannot install it"
-    return ""
+    """Say in a few words what is missing; empty if nothing is."""
+    return why_missing("ssh", "openssh-client") or why_missing(_SSHD, "openssh-server")
 
 
 def write_keys(lab: Path) -> None:

@@ -11,14 +11,12 @@ One process answers, so a real store has more hands.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.cluster.packages import installed
 from tests.files.objects.lab import environment
-from tests.lab.failing import until
+from tests.lab.failing import until, why_missing
 from tests.lab.hosts import LabHost
 
 BUCKET = "lab"
@@ -67,19 +65,19 @@ urllib.request.urlopen(request).close()
 
 
 def why_no_folder() -> str:
-    """Say in a few words what is missing for a folder; it is installed where that can be."""
+    """Say in a few words what is missing for a folder; empty if nothing is."""
     if not Path("/dev/fuse").exists():
-        return "its folder needs FUSE in the kernel"
-    if shutil.which("glusterfsd") is None and not installed("glusterfs-server"):
-        return "its folder needs glusterfsd, and apt-get cannot install glusterfs-server"
-    return ""
+        return "a lab's folder needs FUSE in the kernel"
+    return why_missing("glusterfsd", "glusterfs-server")
 
 
 def why_no_objects() -> str:
     """Say in a few words what is missing for a bucket."""
     missing = [name for name in ("obstore", "moto", "flask") if find_spec(name) is None]
     return (
-        f"its bucket needs {', '.join(missing)}: pip install downpour-sgd[dev]" if missing else ""
+        f"a lab's bucket needs {', '.join(missing)}: pip install downpour-sgd[dev]"
+        if missing
+        else ""
     )
 
 
