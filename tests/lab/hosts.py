@@ -41,8 +41,9 @@ class HostProcess(subprocess.Popen[str]):
 
     def send_signal(self, sig: int) -> None:
         """Send a signal."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, sig)
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, sig)
 
 
 class LabHost:

@@ -36,6 +36,7 @@ def test_a_missing_program_is_named(
         Lab("switch", hosts=1)
 
 
+@pytest.mark.slow  # installs what is missing
 def test_no_permission_for_namespaces_is_one_line() -> None:
     """As in a container, whose root may not make any."""
     if reason := why_not():

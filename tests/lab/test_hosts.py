@@ -100,6 +100,26 @@ def test_locks_of_the_folder_reach_other_hosts_and_end_with_them(make_lab: MakeL
     until("the lock is free", is_free)
 
 
+def test_a_host_dies_at_once_while_it_waits_for_a_store_that_is_away(make_lab: MakeLab) -> None:
+    """A program that waits in the kernel for the folder ends with its host, too."""
+    lab = make_lab("switch", 2, "folder")
+    one, other = lab
+    lab["store"].cut()
+    waiting = one.start("mkdir", lab.folder / "new")
+    until("it waits", lambda: waits(waiting.pid, "mkdir"))
+    one.kill()
+    assert waiting.wait(60) != 0
+    lab["store"].heal()
+    other.run("ls", lab.folder)
+
+
+def waits(process: int, name: str) -> bool:
+    """Whether a program that a process has started waits for something."""
+    family = psutil.Process(process).children(recursive=True)
+    asleep = {psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP}
+    return any(one.name() == name and one.status() in asleep for one in family)
+
+
 def test_the_folder_of_one_host_is_slow(make_lab: MakeLab) -> None:
     """Each of its requests takes longer; the others' do not, and hosts talk as before."""
     lab = make_lab("switch", 2, "folder")

@@ -229,6 +229,7 @@ def main() -> None:
     """Serve one lab."""
     gc.disable()  # there are no cycles, and a pause is a delay that nobody asked for
     with suppress(OSError):  # first in line for a processor, or delays grow with the load
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     Wire().run()
 
