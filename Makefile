@@ -24,7 +24,7 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers clean
+.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers bench-lab clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -75,6 +75,9 @@ bench: venv  ## Run the benchmarks
 bench-peers: venv  ## Compare Downpour with other systems, each in an environment of its own (PEER=NAME: one)
 	mkdir -p benchmarks/out
 	$(BIN)/python benchmarks/compared.py $(PEER) --keep benchmarks/out/compared.json
+
+bench-lab: venv  ## Compare Downpour with DDP and local SGD over slow links (LAB="--profiles wifi --hosts 2": some)
+	$(BIN)/python benchmarks/lab.py $(LAB)
 
 clean:  ## Remove the environment and whatever was built
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,9 +1,9 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
-what it compares with, and `stragglers`, `accuracy`, `more_workers` and `defaults`, which train for
-half an hour each and longer. Close first: most figures are times, and even those that are ratios
-vary on a busy machine.
+what it compares with, `lab`, which needs root, and `stragglers`, `accuracy`, `more_workers` and
+`defaults`, which train for half an hour each and longer. Close first: most figures are times, and
+even those that are ratios vary on a busy machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ USUAL = (
     "sampling",
     "recovery",
 )
-ALL = (*USUAL, "finished", "compared", "stragglers", "accuracy", "more_workers", "defaults")
+LONG = ("finished", "compared", "lab", "stragglers", "accuracy", "more_workers", "defaults")
+ALL = (*USUAL, *LONG)
 
 
 def run(name: str) -> list[Row] | None:
