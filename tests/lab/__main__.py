@@ -29,8 +29,8 @@ def main(words: list[str]) -> int:
         if profile == "measure":
             _measure()
         else:
-            _stay(profile, int(hosts))
-    except (NoLab, ValueError) as error:
+            _stay(profile, _number(hosts))
+    except NoLab as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -38,11 +38,19 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def _number(hosts: str) -> int:
+    if not hosts.isascii() or not hosts.isdigit():
+        raise NoLab(f"hosts = {hosts!r} must be a number")
+    return int(hosts)
+
+
 def _stay(profile: str, hosts: int) -> None:
     """Keep a lab up until somebody ends it."""
     began = time.monotonic()
     with Lab(profile, hosts=hosts) as lab:
         _say(f"{profile}: up in {time.monotonic() - began:.1f} s; Ctrl-C takes it down")
+        for path in lab.removed:
+            _say(f"removed what a killed lab has left: {path}")
         for host in [*lab, lab["store"]]:
             _say(f"\n{host.name} {host.address}\n  {host.entering}")
         train = [sys.executable, "-m", "downpour.cli", "run", "--on", "ssh"]

@@ -86,13 +86,14 @@ class Lab:
         if reason := why_not(shared):
             raise NoLab(reason)
         self.shared = shared
+        self.removed: list[Path] = []  # folders of killed labs, which this one has removed
         self._names = [f"pc{number}" for number in range(1, hosts + 1)]
         self._hosts: dict[str, LabHost] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as ending:
             with _alone():
-                remove_leftovers()
+                self.removed = remove_leftovers()
                 self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
                 ending.callback(shutil.rmtree, self._path, ignore_errors=True)
                 ending.enter_context(FileLock(self._path / "lock", thread_local=False))
@@ -106,6 +107,8 @@ class Lab:
 
     def __getitem__(self, name: str) -> LabHost:
         """The host of that name."""
+        if name not in self._hosts:
+            raise NoLab(f"there is no host {name!r}; there are {', '.join(self._hosts)}")
         return self._hosts[name]
 
     def __iter__(self) -> Iterator[LabHost]:

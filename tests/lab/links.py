@@ -119,7 +119,11 @@ class Switch:
         self._asking = Lock()
         try:
             self._ask("hello")
-            self._ip(f"link add {_BRIDGE} type bridge mcast_snooping 0", f"link set {_BRIDGE} up")
+            self._ip(
+                f"link add {_BRIDGE} type bridge mcast_snooping 0",
+                f"link set {_BRIDGE} addrgenmode none",
+                f"link set {_BRIDGE} up",
+            )
         except NoLab:
             self.close()
             raise
@@ -135,13 +139,17 @@ class Switch:
         self._ask("plug", host=host, near=near, far=far)
         ethernet = f"02:00:00:00:00:{number:02x}"
         self._ip(
+            # First of all: an interface that is up has an address of its own, and asks for routers.
+            f"link set {near} addrgenmode none",
+            f"link set {far} addrgenmode none",
             f"link set {near} netns {process} name eth0 address {ethernet}",
-            f"link set {far} addrgenmode none master {_BRIDGE} up",
+            f"link set {far} master {_BRIDGE} up",
         )
         enter = ("nsenter", f"--net=/proc/{process}/ns/net")
         lines = [
             "link set lo up",
-            "link set eth0 addrgenmode none up",
+            "link set eth0 addrgenmode none",
+            "link set eth0 up",
             f"address add {NETWORK}.{number}/24 dev eth0",
         ]
         run(*enter, "ip", "-batch", "-", text="\n".join(lines))

@@ -184,7 +184,8 @@ def test_a_killed_lab_is_cleaned_up_by_the_next() -> None:
             path, *processes = killed.stdout.readline().split()
             os.kill(killed.pid, signal.SIGKILL)
         until("its hosts end", lambda: not any(psutil.pid_exists(int(one)) for one in processes))
-        with Lab("switch", hosts=1, shared="nothing"):
+        with Lab("switch", hosts=1, shared="nothing") as cleaning:
+            assert Path(path) in cleaning.removed
             assert alive.path.is_dir()
             until("all is gone", lambda: not list(leftovers(Path(path))))
         assert alive["pc1"].run("echo", "here") == "here\n"
