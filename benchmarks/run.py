@@ -1,8 +1,8 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
-what it compares with, `lab`, which needs root, and `stragglers`, `accuracy`, `more_workers` and
-`defaults`, which train for half an hour each and longer. Close first: most figures are times, and
+what it compares with, `lab`, which needs root, and `stragglers`, `accuracy`, `more_workers`,
+`defaults` and `fewer_bytes`, which train for half an hour each and longer. Close first: most figures are times, and
 even those that are ratios vary on a busy machine.
 """
 
@@ -37,7 +37,16 @@ USUAL = (
     "sampling",
     "recovery",
 )
-LONG = ("finished", "compared", "lab", "stragglers", "accuracy", "more_workers", "defaults")
+LONG = (
+    "finished",
+    "compared",
+    "lab",
+    "stragglers",
+    "accuracy",
+    "more_workers",
+    "defaults",
+    "fewer_bytes",
+)
 ALL = (*USUAL, *LONG)
 
 
