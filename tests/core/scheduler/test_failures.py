@@ -172,3 +172,38 @@ def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:
     stage.happen(on.UpdatePublished(at_seconds=0.1, worker="w1", attempt=first, update=update))
     assert stage.core.state.experiments["e"].round is not None
     assert stage.core.state.experiments["e"].round.complete
+
+
+def test_a_standby_trains_where_all_others_have_other_code(make: Make) -> None:
+    """A shard that was handed back blamelessly is one that no worker has failed at."""
+    stage = Stage(make, "w1", "w2", policy="blacklist", standbys=1)
+    first = stage.assigned[-1].worker
+    stage.fail(FailureKind.OTHER_CODE, "mine.py is another one")
+    assert len(stage.assigned) == 2
+    assert stage.assigned[-1].worker != first
+
+
+def test_a_standby_trains_where_all_others_hang(make: Make) -> None:
+    """Nobody waits for a worker that makes no step: it may never make one."""
+    stage = Stage(make, "w1", "w2", policy="blacklist", standbys=1, shards=2)
+    hung = stage.assigned[-1]
+    second = 0
+    while stage.assigned[-1] is hung:
+        second += 4
+        for worker in ("w1", "w2"):
+            running = (make.progress(hung.attempt, 0),) if worker == hung.worker else ()
+            beat = on.HeartbeatReceived(
+                at_seconds=float(second), worker=worker, running=running, system=make.system()
+            )
+            stage.happen(beat)
+        stage.happen(on.Tick(at_seconds=float(second)))
+    again = stage.assigned[-1]
+    assert again.worker != hung.worker
+    update = make.update("u")
+    stage.happen(
+        on.UpdatePublished(
+            at_seconds=second, worker=again.worker, attempt=again.attempt, update=update
+        )
+    )
+    elsewhere = [one for one in stage.assigned if one.worker != hung.worker]
+    assert {one.attempt.shard for one in elsewhere} == {0, 1}

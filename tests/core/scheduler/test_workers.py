@@ -71,3 +71,19 @@ def test_a_sign_of_life_is_noted() -> None:
     assert ann.seen_at_seconds == 7.0
     assert workers.heard("bob", 7.0) is None
     assert len(workers) == 1
+
+
+def test_a_stuck_worker_is_not_able(make: Make) -> None:
+    """It is again when it reports that it works at nothing; an excluded one when it may."""
+    workers = Workers()
+    for name in ("ann", "bob"):
+        workers.join(name, 0.0)
+    workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
+    workers.stick("ann")
+    workers.exclude("bob")
+    assert not workers.able
+    workers.unstick("ann")
+    workers.unstick("bob")
+    assert list(workers.able) == ["ann"]
+    workers.readmit()
+    assert list(workers.able) == ["ann", "bob"]

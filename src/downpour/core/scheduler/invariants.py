@@ -56,8 +56,8 @@ def _workers(core: SchedulerState) -> Iterator[str]:
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
     ready = core.active is not None and core.active.ready
     for current in core.active.rounds if core.active else ():
-        if ready and current.any_pending and idle and len(idle) == len(states):
-            yield f"all workers are idle, although round {current.number} has pending shards"
+        if ready and current.any_pending and idle and len(idle) == len(core.workers.able):
+            yield f"no worker trains that could, although round {current.number} has pending shards"
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"

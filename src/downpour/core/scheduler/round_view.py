@@ -33,7 +33,7 @@ def view_of(
         at_seconds=state.now_seconds,
         pending=current.pending(current.enough_for(workers.idle)),
         idle=workers.idle,
-        workers=workers.names,
+        workers=workers.able,
         shards=len(current.tasks),
         begun=current.begun,
         standbys=spec.standbys,

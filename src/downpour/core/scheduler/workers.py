@@ -140,6 +140,7 @@ class Workers:
         self._all: dict[str, Worker] = {}
         self._idle: dict[str, None] = {}
         self._empty_handed: list[str] = []
+        self._stuck: set[str] = set()
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._all.values())
@@ -160,6 +161,17 @@ class Workers:
     def idle(self) -> KeysView[str]:
         """The names of the idle workers, longest idle first; a view that changes with them."""
         return self._idle.keys()
+
+    @property
+    def able(self) -> KeysView[str]:
+        """The names of all workers but the stuck ones.
+
+        A stuck worker may hang for good, or cannot train the active experiment: nobody may wait for
+        it.
+        """
+        if not self._stuck:
+            return self.names
+        return dict.fromkeys(name for name in self._all if name not in self._stuck).keys()
 
     @property
     def any_idle(self) -> bool:
@@ -258,6 +270,7 @@ class Workers:
             self.remove(name)
             return
         worker.life.step("stick")
+        self._stuck.add(name)
         worker.running = None
         worker.progress = worker.remaining = worker.forecast = None
         # A worker that joins while it runs another manager's attempt is idle until now.
@@ -288,11 +301,13 @@ class Workers:
         if worker is not None and worker.life.state is WorkerState.STUCK and not worker.excluded:
             worker.life.step("release")
             worker.lingering = None
+            self._stuck.discard(name)
             self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
         """Remove a worker; returns it, or None if it is not registered."""
         worker = self._all.pop(name, None)
+        self._stuck.discard(name)
         if worker is not None:
             worker.life.step("go")
             self._idle.pop(name, None)
