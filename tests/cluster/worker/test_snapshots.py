@@ -178,6 +178,20 @@ class Costly:
         self.names.append(name)
         return PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
 
+    def delete(self, name: str) -> None:
+        """Forget a file, if it is there."""
+        if name in self.names:
+            self.names.remove(name)
+
+
+class AnswersLost(Costly):
+    """Takes files, and says that it did not."""
+
+    def put_new(self, name: str, chunks: object) -> PublishedFile:
+        """Take a file."""
+        super().put_new(name, chunks)
+        raise StoreError("the server did not answer")
+
 
 class Training:
     """Makes a step a second, after each of which the manager hears of the last snapshot."""
@@ -252,3 +266,12 @@ def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> Non
         published_over(store, clock, Leaving(trainable.task.id), 10)
     assert published_over(store, clock, control, 10) == 0, "another one trains to its end"
     assert control.steps_done == 10
+
+
+def test_a_snapshot_that_only_seemed_to_fail_is_removed(trainable: Trainable) -> None:
+    """Nobody knows its name, so it would stay where its experiment has ended meanwhile."""
+    clock = Clock()
+    store = AnswersLost(clock, 0.001)
+    published_over(store, clock, TaskControl(trainable.task.id), 100)
+    assert clock.now > 100, "it has published some"
+    assert not store.names

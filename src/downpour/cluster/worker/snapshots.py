@@ -39,6 +39,8 @@ class Snapshots:
             file = self._store.put_new(name, encode(training.snapshot(), {}))
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
+            # It may be there although it seemed to fail, and nobody else knows its name.
+            self._remove(name)
             return None
         done, total = training.steps_done, training.steps_total
         return Snapshot(file=file, steps_done=done, steps_total=total)
@@ -48,7 +50,10 @@ class Snapshots:
         # The manager removes the files that it knows; no other process would remove this one.
         snapshot = self._control.withdraw_unknown()
         if snapshot is not None:
-            try:
-                self._store.delete(snapshot.file.name)
-            except StoreError as error:
-                log.warning("%s: a snapshot is left over: %s", self._control.attempt, error)
+            self._remove(snapshot.file.name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._store.delete(name)
+        except StoreError as error:
+            log.warning("%s: a snapshot is left over: %s", self._control.attempt, error)
