@@ -24,6 +24,9 @@ def test_seeds_that_are_well_end_with_status_0(downpour: Downpour) -> None:
     assert outcome.err.startswith("20 seeds, ")
     told = json.loads(downpour("simulate", "--seeds", 3, "--json").out)
     assert (told["seeds"], told["failure"]) == (3, None)
+    assert (told["twice"], told["changed"]) == ([0], [])
+    assert all(made > 0 for made in told["compared"].values())
+    assert "manager.results" in told["never"]["message"]
 
 
 def test_a_seed_tells_its_story(downpour: Downpour) -> None:

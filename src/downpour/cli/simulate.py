@@ -17,10 +17,13 @@ from downpour.cli.printing import err, note, out, print_json
 if TYPE_CHECKING:
     from downpour.virtual.faults.plan import Plan
     from downpour.virtual.trials.simulation import Outcome
+    from downpour.virtual.trials.tally import RunsTally
 
 _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
+_ENOUGH_SEEDS = 1000
+"""Fewer leave out so much that the list of it is long, and says nothing."""
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story"}
 _PLANNING = {
@@ -115,7 +118,8 @@ def simulate(
     Each seed stands for a small cluster, an experiment, and faults: managers and workers die, hang
     and are cut off; messages and files come late, twice or not at all. If a run violates a check,
     the command prints the smallest set of faults that is enough, and how to run it again, and the
-    exit status is 1.
+    exit status is 1. One seed in a hundred runs twice, and must do the same. In the end the command
+    lists every message, event and fault that never occurred.
 
     With --workers the command estimates how many rounds and updates an hour has, in any mode and
     with any policy, and how stale the updates are. There are no faults, unless --deaths-an-hour
@@ -164,29 +168,61 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
     from rich.progress import Progress
 
     from downpour.virtual.trials.seed_search import outcomes, shrunken
+    from downpour.virtual.trials.tally import RunsTally
 
-    began, steps, virtual = time.perf_counter(), 0, 0.0
+    began, tally = time.perf_counter(), RunsTally()
     quiet = not err().is_terminal
     with Progress(console=err(), disable=quiet, transient=True) as bars:
         bar = bars.add_task("seeds", total=count)
-        for done, outcome in enumerate(outcomes(range(first, first + count)), 1):
-            bars.update(bar, completed=done)
-            steps += outcome.steps
-            virtual += outcome.seconds
+        for outcome in outcomes(range(first, first + count)):
+            tally.take(outcome)
+            bars.update(bar, completed=tally.runs)
             if outcome.failure:
                 break
     took = time.perf_counter() - began
-    failed = bool(outcome.failure)
+    changed = tally.changed() if not outcome.failure else []
     if as_json:
-        failure = _as_json(outcome) if failed else None
-        print_json({"seeds": done, "seconds": took, "steps": steps, "failure": failure})
+        failure = _as_json(outcome) if outcome.failure else None
+        print_json({**_as_json_of(tally), "seconds": took, "failure": failure, "changed": changed})
     else:
-        rate = f"{took / done * 1e3:.1f} ms each, {steps / took:,.0f} steps/s"
-        note(f"{done} seeds, {virtual / 3600:.1f} hours of virtual time, {rate}")
-    if failed and not as_json:
+        _note_runs(tally, took)
+    if outcome.failure and not as_json:
         _show_failure(outcome, shrunken(outcome.plan), story=story)
-    if failed:
+    for seed in changed if not as_json else ():
+        _print_lines((f"seed {seed} gives another run the second time",))
+    if outcome.failure or changed:
         raise typer.Exit(_FAILED)
+
+
+def _note_runs(tally: RunsTally, took_seconds: float) -> None:
+    """Say how much was run and compared, and what has never happened."""
+    runs, hours = tally.runs, tally.virtual_seconds / 3600
+    rate = f"{took_seconds / runs * 1e3:.1f} ms each, {tally.steps / took_seconds:,.0f} steps/s"
+    note(f"{runs} seeds, {hours:.1f} hours of virtual time, {rate}")
+    made, twice = sum(tally.compared.values()), len(tally.to_repeat)
+    note(f"{made:,} comparisons with {len(tally.compared)} promises; {twice} seeds ran twice")
+    never = _never(tally)
+    if runs < _ENOUGH_SEEDS:
+        note(f"{sum(map(len, never.values()))} happenings never occurred; --json names them")
+        return
+    for group, names in never.items():
+        note(f"never occurred, {group}: {', '.join(names)}")
+
+
+def _as_json_of(tally: RunsTally) -> dict[str, object]:
+    return {
+        "seeds": tally.runs,
+        "steps": tally.steps,
+        "compared": {promise.value: made for promise, made in tally.compared.items()},
+        "never": _never(tally),
+        "twice": [outcome.plan.seed for outcome in tally.to_repeat],
+    }
+
+
+def _never(tally: RunsTally) -> dict[str, list[str]]:
+    from downpour.network.rpc.services import kinds_of_refusals, messages
+
+    return tally.never(messages(), kinds_of_refusals())
 
 
 def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:

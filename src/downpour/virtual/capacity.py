@@ -18,6 +18,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.spec import ResolvedSpec
 from downpour.virtual.checks.checks import InvariantCheck
+from downpour.virtual.checks.promises import Comparisons
 from downpour.virtual.faults.faults import Fault, FaultKind
 from downpour.virtual.faults.plan import RETRIES_ENOUGH, Plan
 from downpour.virtual.simulated.environment import Observation, Observer, Timings
@@ -191,7 +192,7 @@ class _Pace(Observer):
         self.events = 0
         self.lost = 0
         self.ended = False
-        self._check = InvariantCheck()
+        self._check = InvariantCheck(Comparisons())
         self._began_at = 0.0
         self._assigned_at: dict[AttemptId, float] = {}
 

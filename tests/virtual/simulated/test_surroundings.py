@@ -17,6 +17,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records.view import aggregating
 from downpour.virtual.checks.checks import RecordCheck
+from downpour.virtual.checks.promises import Comparisons
 from downpour.virtual.simulated.clock import Clock, Process
 from downpour.virtual.simulated.disk import Disk, DiskTimings
 from downpour.virtual.simulated.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
@@ -261,7 +262,7 @@ def test_a_record_that_is_not_of_one_piece_is_found(
     place.disk.write_lines(place.caller, "e", (1, 1), kept, sync=True)
     errors = AssertionError, FileCorrupt
     with pytest.raises(errors, match=sentence) if sentence else nullcontext():
-        RecordCheck(place.disk)._look("e", 2, log)
+        RecordCheck(Comparisons(), place.disk)._look("e", 2, log)
 
 
 def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count, islice
 
-from downpour.virtual.faults.faults import Fault, FaultKind
-from downpour.virtual.faults.plan import plan_of
+from downpour.virtual.faults.faults import FaultKind
+from downpour.virtual.faults.plan import Plan, plan_of
 
 
-def seeds_with(*kinds: FaultKind, operation: str = "", number: int) -> Iterator[int]:
+def seeds_with(
+    *kinds: FaultKind, operation: str = "", policy: str = "", number: int
+) -> Iterator[int]:
     """Yield the first seeds whose plans have faults of all these kinds.
 
     A plan is made in less than a millisecond and run in a hundred, so to leave out those that
     cannot show a defect makes a rare one found in seconds. An `operation` is one of the directory
-    that must fail.
+    that must fail, and a `policy` one that an experiment must have.
     """
-    found = (seed for seed in count() if _has(plan_of(seed).faults, set(kinds), operation))
+    found = (seed for seed in count() if _has(plan_of(seed), set(kinds), operation, policy))
     return islice(found, number)
 
 
-def _has(faults: Sequence[Fault], kinds: set[FaultKind], operation: str) -> bool:
-    fails = not operation or any(operation in fault.detail.split()[1:2] for fault in faults)
-    return fails and kinds <= {fault.kind for fault in faults}
+def _has(plan: Plan, kinds: set[FaultKind], operation: str, policy: str) -> bool:
+    fails = not operation or any(operation in fault.detail.split()[1:2] for fault in plan.faults)
+    decides = not policy or any(spec.policy == policy for _, spec in plan.specs)
+    return fails and decides and kinds <= {fault.kind for fault in plan.faults}

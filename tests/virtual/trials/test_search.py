@@ -7,23 +7,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from downpour.core.node.step_loop import StepLoop
-from downpour.core.node.worker import WorkerNode
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
+from downpour.virtual.checks.promises import Promise
 from downpour.virtual.faults.faults import Fault, FaultKind
 from downpour.virtual.faults.plan import plan_of
 from downpour.virtual.simulated.environment import Timings
 from downpour.virtual.simulated.manager import SimulatedManager
 from downpour.virtual.trials.seed_search import outcomes, shrunken
 from downpour.virtual.trials.simulation import simulate
-from tests.core.node import defects as worker_defects
-from tests.core.node import loop_defects
-from tests.virtual.trials import async_defects, defects
+from tests.virtual.trials import defects
+from tests.virtual.trials.planted import PLANTED, RARE, Planted
 from tests.virtual.trials.seeds import seeds_with
 
 SEEDS_FOR_A_DEFECT = 600
@@ -44,8 +41,6 @@ def failing_seed(
     "seeds",
     [
         range(150),
-        [3_025_303],  # a lost end of a journal, and an update of another share of the steps
-        [4_011_057],  # an optimizer state whose publication seemed to fail, and a cancellation
         pytest.param(range(1_500), marks=pytest.mark.slow),
         pytest.param(range(1_500, 3_000), marks=pytest.mark.slow),
     ],
@@ -58,119 +53,45 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: Sequence[in
 
 
 @pytest.mark.parametrize(
-    ("manager_class", "sentence"),
+    "seed",
     [
-        (defects.ActsBeforeItKeeps, "is running"),
-        (defects.ForgetsAssignments, "gives another state"),
-        (defects.NeverResigns, "in the time of a later one"),
-        (defects.ActsWithoutLeading, "in the time of a later one"),
-        (defects.ForgetsToKeep, "gives another state"),
-        (defects.TakesASecondUpdate, "is one too many"),
-        (defects.FoldsInAnotherOrder, "folds"),
-        (defects.TrainsFromAnOldModel, "is not what it should be"),
-        (defects.NeverPublishes, "does not end"),
-        (defects.KeepsTheLastForTheBest, "has kept another model than its best"),
-        (defects.RunsAhead, "but something of it goes on"),
-        (defects.LeavesFiles, "are left over"),
-        (defects.ForgetsTheOuterState, "is another one"),
-        (defects.ForgetsTheBusy, "which does not run it"),
-        (defects.FoldsWhatIsDropped, "folds"),
-        (defects.CountsTheAbsentIn, "and is not registered"),
-        (defects.BlamesWhoComesBack, "costs a retry"),
-        (async_defects.ForgetsTheBase, "is not what it should be"),
-        (async_defects.DecidesSharesAnew, "% of shard"),
-        (async_defects.BeginsFromTheCentre, "is not what it should be"),
-        (async_defects.IgnoresTheBound, "open rounds, more than"),
-        (async_defects.CountsStaleAsFresh, "is not what it should be"),
-        (async_defects.HasNoGrace, "before its grace window is over"),
-        (async_defects.EndsRoundsEarly, "ends with 1 of"),
-        (async_defects.LosesPushes, "have arrived, its tasks say"),
+        3_025_303,  # a lost end of a journal, and an update of another share of the steps
+        4_011_057,  # an optimizer state whose publication seemed to fail, and a cancellation
     ],
 )
-def test_a_defect_is_found_by_the_check_that_is_there_for_it(
-    manager_class: type[SimulatedManager], sentence: str
-) -> None:
+def test_what_has_failed_before_there_were_swarms_does_not_fail(seed: int) -> None:
+    """Their plans stay as they were."""
+    assert not simulate(plan_of(seed, swarm=False)).failure
+
+
+def test_every_promise_has_a_planted_defect_that_breaks_it() -> None:
+    """Else nobody knows whether its check can fail."""
+    assert {each.promise for each in (*PLANTED, *RARE)} - {None} == set(Promise)
+
+
+def find(planted: Planted) -> None:
+    """Look for a planted defect, and see that its seed is well without it."""
+    seeds = seeds_with(*planted.faults, policy=planted.policy, number=SEEDS_FOR_A_DEFECT)
+    for outcome in outcomes(seeds, **planted.how()):
+        if planted.sentence in outcome.failure:
+            assert outcome.broken is planted.promise
+            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
+            return
+    pytest.fail("the defect was not found")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_a_defect_is_found_by_the_check_that_is_there_for_it(planted: Planted) -> None:
     """Some hundred seeds are enough for each, and the sentence says what is wrong."""
-    plan = plan_of(failing_seed(manager_class, sentence))
-    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+    find(planted)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("manager_class", "sentence", "faults"),
-    [
-        (defects.BuildsOnSand, "is forgotten", [FaultKind.MANAGER_MACHINE_DIES]),
-        (defects.RefusesByPlace, "KeyError", [FaultKind.UPDATE_DAMAGED]),
-        (defects.TakesCopies, "KeyError", [FaultKind.DAMAGED_MEANWHILE]),
-        (defects.EndsWithOneJournal, "does not end", [FaultKind.DAMAGED_MEANWHILE]),
-        (defects.BlamesWorkers, "is whole, and refused", [FaultKind.DISK_REFUSES]),
-        (defects.FailsWithTheDirectory, "the directory refuses", [FaultKind.DISK_REFUSES]),
-        (
-            defects.BelievesItIsKept,
-            ", and is forgotten",
-            [FaultKind.DISK_REFUSES, FaultKind.MANAGER_DIES],
-        ),
-        (
-            defects.DecidesWhileItReads,
-            "no step 'drop' from 'dropped'",
-            [FaultKind.MANAGER_DIES, FaultKind.UPDATE_DAMAGED],
-        ),
-    ],
-)
-def test_a_rare_defect_is_found_where_its_faults_are(
-    manager_class: type[SimulatedManager], sentence: str, faults: list[FaultKind]
-) -> None:
+@pytest.mark.parametrize("planted", RARE, ids=str)
+def test_a_rare_defect_is_found_where_its_faults_are(planted: Planted) -> None:
     """Some hundred seeds that have the faults it takes are enough for each."""
-    plan = plan_of(failing_seed(manager_class, sentence, tuple(faults)))
-    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
-
-
-@pytest.mark.parametrize(
-    ("worker_node", "sentence"),
-    [
-        (worker_defects.DropsReports, "held, and not mentioned"),
-        (worker_defects.NeverFree, "was not asked for last"),
-        (worker_defects.MentionsWhatItBegan, "held, and not mentioned"),
-        (worker_defects.MentionsNothing, "held, and not mentioned"),
-        (worker_defects.NeverStops, "though it is to stop"),
-        (worker_defects.GoesOnUnwanted, "though it is to stop"),
-        (worker_defects.BeginsAnew, "is stopped without being asked to"),
-        (worker_defects.StaysWithItsManager, "does not end"),
-        (worker_defects.NeverRegistersAnew, "does not end"),
-    ],
-)
-def test_a_defect_of_a_workers_node_is_found(
-    worker_node: type[WorkerNode[Any]], sentence: str
-) -> None:
-    """Defects that a seed shows soon; real workers show the others (`tests/cluster/worker`)."""
-    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
-        if sentence in outcome.failure:
-            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
-            return
-    pytest.fail("the defect was not found")
-
-
-@pytest.mark.parametrize(
-    ("step_loop", "sentence"),
-    [
-        (loop_defects.NeverStops, "is trained on, though it is to stop"),
-        (loop_defects.NeverHandsOver, "is trained on, though it is to be saved"),
-        (loop_defects.StopsWhatItShouldSave, "and its steps are not saved"),
-        (loop_defects.SavesWhatIsCancelled, "is saved, though it is to stop"),
-        (loop_defects.SavesBeforeItWasHeard, "is saved again before its manager has heard"),
-        (loop_defects.FinishesEarly, "ends before its last step"),
-    ],
-)
-def test_a_defect_of_the_loop_between_steps_is_found(
-    step_loop: type[StepLoop], sentence: str
-) -> None:
-    """All but `NeverSaves`, which costs time alone; real workers show it (`cluster/worker`)."""
-    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), step_loop=step_loop):
-        if sentence in outcome.failure:
-            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
-            return
-    pytest.fail("the defect was not found")
+    find(planted)
 
 
 def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
@@ -206,7 +127,7 @@ def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
     """Its attempt is given up at once, and not after four seconds of silence."""
     died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_DIES, target="worker-1")
     plan = replace(
-        plan_of(1),
+        plan_of(1, swarm=False),
         specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
         workers=("worker-1",),
         timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
@@ -226,3 +147,62 @@ def test_seeds_differ() -> None:
     assert {1, 2, 3, 4} < {len(plan.workers) for plan in plans}
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
     assert {spec.policy for plan in plans for _, spec in plan.specs} == set(POLICIES)
+
+
+def test_swarms_differ_in_kinds_numbers_and_strength() -> None:
+    """Most leave most kinds out; together they have all, and each of them weakly and strongly."""
+    plans = [plan_of(seed, swarm=True) for seed in range(600)]
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {fault.kind for fault in faults} == set(FaultKind)
+    kinds = [len({fault.kind for fault in plan.faults}) for plan in plans]
+    assert sorted(kinds)[len(kinds) // 2] < len(FaultKind) / 4
+    assert max(len(plan.faults) for plan in plans) > 20
+    seconds = [fault.seconds for fault in faults]
+    assert min(seconds) < 0.3
+    assert max(seconds) > 120
+    for kind in (FaultKind.DISK_SLOW, FaultKind.HOST_FAR, FaultKind.CLOCK_JUMPS):
+        amounts = [fault.amount for fault in faults if fault.kind is kind]
+        assert max(amounts) > 10 * min(map(abs, amounts))
+
+
+def test_a_seed_has_one_plan() -> None:
+    """Whatever was drawn before it."""
+    assert [plan_of(seed) for seed in (3, 5, 3)] == [plan_of(3), plan_of(5), plan_of(3)]
+
+
+def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
+    """Its connections do not end, so its attempt is given up after seconds."""
+    died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_MACHINE_DIES, target="worker-1")
+    plan = replace(
+        plan_of(1, swarm=False),
+        specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
+        workers=("worker-1",),
+        timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
+        faults=(replace(died, seconds=90.0),),
+    )
+    outcome = simulate(plan, story=True)
+    assert not outcome.failure
+    [missed] = [line for line in outcome.story if "is given up" in line]
+    assert "no heartbeat for" in missed
+    assert float(missed.split()[0]) > 4.0
+
+
+def test_a_successor_leads_while_the_isolated_leader_lives() -> None:
+    """The lock's lease ends, and the run is as if nothing had happened."""
+    isolated = Fault(
+        number=1, at_seconds=4.0, kind=FaultKind.MANAGER_ISOLATED, target="manager-a", seconds=25.0
+    )
+    plan = replace(
+        plan_of(1, swarm=False),
+        specs=(("e", ResolvedSpec(shards=4, epochs=3, retries=3)),),
+        managers=("manager-a", "manager-b"),
+        workers=("worker-1", "worker-2"),
+        timings=Timings(task_seconds=4.0),
+        faults=(isolated,),
+    )
+    outcome = simulate(plan, story=True)
+    assert not outcome.failure
+    told = [line.split("  ", 1)[1].strip() for line in outcome.story]
+    leads = [n for n, line in enumerate(told) if "manager-b leads, term 2" in line]
+    assert leads
+    assert not any("manager-a dies" in line for line in told[: leads[0]])

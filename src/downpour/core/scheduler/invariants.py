@@ -22,11 +22,12 @@ _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 
 def check_invariants(core: SchedulerState) -> None:
     """Raise AssertionError with a sentence for the first invariant that does not hold."""
-    for sentence in _violations(core):
+    for sentence in violations(core):
         raise AssertionError(f"after event {core.events_handled}: {sentence}")
 
 
-def _violations(core: SchedulerState) -> Iterator[str]:
+def violations(core: SchedulerState) -> Iterator[str]:
+    """Yield a sentence for each invariant that does not hold."""
     yield from _in_turn(core)
     yield from _workers(core)
     for experiment in core.experiments.values():

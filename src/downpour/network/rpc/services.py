@@ -102,6 +102,22 @@ class WorkerService(Protocol):
         """Finish what is running, then leave."""
 
 
+def messages() -> list[str]:
+    """Return the names of all messages, such as "manager.heartbeat"."""
+    services = {"manager": ManagerService, "worker": WorkerService}
+    return [
+        f"{who}.{name}"
+        for who, service in services.items()
+        for name, method in vars(service).items()
+        if callable(method) and not name.startswith("_")
+    ]
+
+
+def kinds_of_refusals() -> list[str]:
+    """Return the names of all kinds of refusals."""
+    return [kind.name for kind in RefusalKind]
+
+
 def serve_manager(
     service: ManagerService,
     host: str,

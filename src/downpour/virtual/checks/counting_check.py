@@ -15,7 +15,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
-from downpour.virtual.checks.checks import expect
+from downpour.virtual.checks.promises import Broken, Comparisons, Promise
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.environment import Observation, Observer, Stories
 from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_version, version_in
@@ -59,7 +59,14 @@ class CountingCheck(Observer):
     follows from that.
     """
 
-    def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
+    def __init__(
+        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
+    ) -> None:
+        self._own = comparisons.of(Promise.OWN)
+        self._once = comparisons.of(Promise.ONCE)
+        self._folds = comparisons.of(Promise.FOLDS)
+        self._holds = comparisons.of(Promise.BYTES)
+        self._whole = comparisons.of(Promise.REFUSES)
         self._disk = disk
         self._specs = specs
         self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
@@ -70,13 +77,16 @@ class CountingCheck(Observer):
         """Count anew from the journals: what the earlier manager did not journal is lost."""
         self._tallies[core] = {}
         strange = set(core.state.experiments) - set(self._specs)
-        expect(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
+        self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             if isinstance(line.entry, Entry):
                 self._count(core, line.entry)
 
     def handled(self, step: Observation) -> None:
         """Count what was accepted, refused and aggregated."""
+        if isinstance(step.event, on.ExperimentSubmitted):
+            name = step.event.experiment
+            self._own(name in self._specs, f"{name} is taken in, and was never submitted here")
         if isinstance(step.event, on.AggregationFailed) and self._is_in_step(step.event.experiment):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
@@ -92,7 +102,9 @@ class CountingCheck(Observer):
         """Return the version that a model file must hold; AssertionError if there is none."""
         version = self._versions.get((experiment, model.name))
         if version is None:
-            raise AssertionError(f"{model.name} of {experiment} was made of nothing that counts")
+            raise Broken(
+                Promise.BYTES, f"{model.name} of {experiment} was made of nothing that counts"
+            )
         return version
 
     def models_of(self, experiment: str, rounds: int) -> list[bytes]:
@@ -128,7 +140,7 @@ class CountingCheck(Observer):
                 self._aggregated(self._tally(core, entry.experiment), entry)
             case Checkpoint():
                 version = self.version_of(entry.experiment, entry.models[-1])
-                expect(version.number == entry.rounds_done, f"{entry} is of another round")
+                self._once(version.number == entry.rounds_done, f"{entry} is of another round")
                 self._tally(core, entry.experiment).go_on(version)
             case _:
                 pass
@@ -146,10 +158,10 @@ class CountingCheck(Observer):
     def _assign(self, tally: _Tally, entry: facts.Assigned) -> None:
         shard, share, cut = entry.attempt.shard, entry.share, tally.cut
         policy = self._specs[entry.experiment].policy
-        expect(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
+        self._once(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
         again = entry.attempt.attempt > 0
         same = not again or share == cut.share(shard)
-        expect(
+        self._once(
             same, f"{entry.attempt} trains {share:.0%} of shard {shard}, not {cut.share(shard):.0%}"
         )
         if share < 1:
@@ -160,35 +172,39 @@ class CountingCheck(Observer):
         attempt = entry.attempt
         at, last = tally.version.number, tally.version.number
         last += self._specs[entry.experiment].overlap
-        expect(at <= attempt.round <= last, f"{attempt} counts in round {at}")
+        self._once(at <= attempt.round <= last, f"{attempt} counts in round {at}")
         counted = tally.of(attempt.round)
-        expect(attempt.shard not in counted, f"{attempt} is one too many")
-        expect(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
+        self._once(attempt.shard not in counted, f"{attempt} is one too many")
+        self._once(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
         counted[attempt.shard] = entry.update.file.name
 
     def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
         enough = mode_of(spec).enough
         if enough is None:
-            expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
+            self._once(
+                not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards"
+            )
         else:
             counted = len(tally.updates)
-            expect(
+            self._once(
                 counted >= enough, f"round {entry.round} ends with {counted} of {enough} updates"
             )
-        expect(entry.round == tally.version.number, f"{entry} is of another round")
-        expect(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
+        self._once(entry.round == tally.version.number, f"{entry} is of another round")
+        self._once(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
         there = dropped & set(tally.updates)
-        expect(not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped")
+        self._once(
+            not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped"
+        )
         tally.cut = replace(tally.cut, dropped=dropped)
 
     def _resize(self, tally: _Tally, entry: facts.Resized) -> None:
         spec = self._specs[entry.experiment]
-        expect(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds anew")
-        expect(not tally.begun, f"round {entry.round} is cut anew, and has begun")
-        expect(entry.round == tally.version.number, f"{entry} is of another round")
+        self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds anew")
+        self._once(not tally.begun, f"round {entry.round} is cut anew, and has begun")
+        self._once(entry.round == tally.version.number, f"{entry} is of another round")
         made = sum(entry.samples)
-        expect(made == tally.samples, f"{made} samples are made of {tally.samples}")
+        self._once(made == tally.samples, f"{made} samples are made of {tally.samples}")
         tally.cut = replace(tally.cut, sizes=entry.samples)
 
     def _aggregated(self, tally: _Tally, entry: on.Aggregated) -> None:
@@ -200,18 +216,20 @@ class CountingCheck(Observer):
         """Note which version a file must hold, and check that it and its outer state do."""
         self._versions[experiment, entry.model.name] = version
         self._by_number.setdefault(experiment, {})[version.number] = version
-        content = self._read(experiment, entry.model)
-        right = content is None or version_in(content) == version.model
-        expect(right, f"model {version.number} of {experiment} is another one")
-        expect(
-            (entry.outer is None) == (version.outer is None),
-            f"the outer state of model {version.number} of {experiment} is {entry.outer}",
-        )
-        outer = self._read(experiment, entry.outer) if entry.outer is not None else None
-        expect(
-            outer in {None, version.outer},
-            f"the outer state of model {version.number} of {experiment} is another one",
-        )
+        self._compare(experiment, f"model {version.number}", entry.model, version.model)
+        state = f"the outer state of model {version.number}"
+        same = (entry.outer is None) == (version.outer is None)
+        self._holds(same, f"{state} of {experiment} is {entry.outer}")
+        if entry.outer is not None:
+            self._compare(experiment, state, entry.outer, version.outer)
+
+    def _compare(
+        self, experiment: str, what: str, file: PublishedFile, wanted: bytes | None
+    ) -> None:
+        content = self._read(experiment, file)
+        if content is not None:
+            right = version_in(content) == wanted
+            self._holds(right, f"{what} of {experiment} is another one")
 
     def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
         attempt = fact.attempt
@@ -219,7 +237,7 @@ class CountingCheck(Observer):
         if content is not None:
             tally = self._tally(core, attempt.experiment)
             right = content == tally.update(attempt.round, attempt.shard)
-            expect(right, f"the update of {attempt} is not what it should be")
+            self._holds(right, f"the update of {attempt} is not what it should be")
 
     def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
         """Check that no update is refused that is whole, and that every host can read.
@@ -230,7 +248,7 @@ class CountingCheck(Observer):
         for shard, reason in event.reasons if event.round == tally.version.number else ():
             name = tally.updates.get(shard)
             wrong = name not in there or self._disk.is_doubtful(name)
-            expect(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
 
     def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
@@ -239,7 +257,7 @@ class CountingCheck(Observer):
         counted = [(n, tally.updates.get(n)) for n in shards if n not in tally.cut.dropped]
         files = [update.file.name for update in command.updates]
         folded = [*zip(command.shards, files, strict=True)]
-        expect(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
+        self._folds(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
 
     def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
         there = file.name in self._disk.store(experiment)

@@ -9,35 +9,43 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import layout
-from downpour.virtual.checks.checks import expect
 from downpour.virtual.checks.counting_check import CountingCheck
+from downpour.virtual.checks.promises import Comparisons, Expect, Promise
 from downpour.virtual.checks.push_check import PushCheck
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.fake_files import loss_of
 
 
 def check_the_end(
+    comparisons: Comparisons,
     disk: Disk,
     core: Scheduler,
     counting: CountingCheck,
     pushes: PushCheck,
     may_fail: Collection[str],
 ) -> None:
-    """Raise AssertionError where an experiment has not ended as it would without faults."""
+    """Compare how experiments have ended with how they would without faults."""
+    expect = comparisons.of(Promise.RESULTS)
     for name, experiment in core.state.experiments.items():
         finished = experiment.life.state is ExperimentState.FINISHED
+        if name not in may_fail:
+            state = experiment.life.state
+            sentence = f"{name} is {state}: {experiment.reason}"
+            comparisons.expect(Promise.FINISHES, finished, sentence)
         if finished and not experiment.spec.in_step:
             pushes.check_result(core, experiment)
         elif finished:
-            _check_result(disk, experiment, counting)
-        elif name not in may_fail:
-            raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")
+            _check_result(expect, disk, experiment, counting)
 
 
-def _check_result(disk: Disk, experiment: Experiment, counting: CountingCheck) -> None:
+def _check_result(
+    expect: Expect, disk: Disk, experiment: Experiment, counting: CountingCheck
+) -> None:
     name, result = experiment.name, experiment.result
-    if result is None or result.name != layout.FINAL_NAME:
-        raise AssertionError(f"the result of {name} is {result}")
+    published = result is not None and result.name == layout.FINAL_NAME
+    expect(published, f"the result of {name} is {result}")
+    if result is None:
+        return
     version = counting.version_of(name, experiment.model)
     models = counting.models_of(name, version.number)
     last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))

@@ -18,7 +18,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import layout
-from downpour.virtual.checks.checks import expect
+from downpour.virtual.checks.promises import Comparisons, Promise
 from downpour.virtual.simulated import fake_files
 from downpour.virtual.simulated.disk import Disk
 from downpour.virtual.simulated.environment import Observation, Observer, Stories
@@ -43,6 +43,7 @@ class _Ledger:
     mode: Mode
     model: bytes
     outer: bytes | None
+    comparisons: Comparisons
     version: int = 0
     done: Counter[int] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
@@ -55,22 +56,36 @@ class _Ledger:
     def assign(self, key: Key, share: float) -> None:
         """Note the version that a task begins from, and how much of its steps is trained."""
         number, shard = key
-        expect(number == self.done[shard], f"shard {shard} is in round {number}, and not next")
+        self.comparisons.expect(
+            Promise.APART,
+            number == self.done[shard],
+            f"shard {shard} is in round {number}, and not next",
+        )
         slowest = min(self.done[each] for each in range(self.spec.shards))
         ahead = self.mode.ahead
         near = ahead is None or number - slowest <= ahead
-        expect(near, f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}")
+        self.comparisons.expect(
+            Promise.APART,
+            near,
+            f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}",
+        )
         self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
         known = self.shares.setdefault(key, share)
-        expect(
-            share == known, f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}"
+        self.comparisons.expect(
+            Promise.BYTES,
+            share == known,
+            f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}",
         )
 
     def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
         """Note an update; returns what it must hold."""
         number, shard = key
-        expect(key not in self.arrived, f"round {number} shard {shard} is one too many")
-        expect(number == self.done[shard], f"round {number} shard {shard} counts twice")
+        self.comparisons.expect(
+            Promise.ONCE, key not in self.arrived, f"round {number} shard {shard} is one too many"
+        )
+        self.comparisons.expect(
+            Promise.ONCE, number == self.done[shard], f"round {number} shard {shard} counts twice"
+        )
         _, base = self.bases[key]
         part = None, self.shares[key]
         made = fake_files.trained(number, shard, *part, base, self.states.get(shard, b""))
@@ -86,7 +101,11 @@ class _Ledger:
     def take(self, parts: tuple[Key, ...]) -> None:
         """Make the next version."""
         missing = [part for part in parts if part not in self.arrived]
-        expect(not missing, f"version {self.version + 1} is made of {missing}, which is not there")
+        self.comparisons.expect(
+            Promise.FOLDS,
+            not missing,
+            f"version {self.version + 1} is made of {missing}, which is not there",
+        )
         made = {part: self.arrived.pop(part)[1] for part in parts}
         weights = {part: self.mode.weight(self.version - self.bases[part][0]) for part in parts}
         pushes = [(shard, made[r, shard], weights[r, shard]) for r, shard in parts]
@@ -109,7 +128,15 @@ class _Ledger:
 class PushCheck(Observer):
     """Follows the asynchronous experiments of a run."""
 
-    def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
+    def __init__(
+        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
+    ) -> None:
+        self._comparisons = comparisons
+        self._folds = comparisons.of(Promise.FOLDS)
+        self._apart = comparisons.of(Promise.APART)
+        self._holds = comparisons.of(Promise.BYTES)
+        self._whole = comparisons.of(Promise.REFUSES)
+        self._results = comparisons.of(Promise.RESULTS)
         self._disk = disk
         self._specs = {name: spec for name, spec in specs.items() if not spec.in_step}
         self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
@@ -122,7 +149,9 @@ class PushCheck(Observer):
                 self._count(core, line.entry, line.at_seconds)
 
     def handled(self, step: Observation) -> None:
-        """Count what is journaled, and look at what is to be aggregated."""
+        """Count what is journaled, and look at what is to be aggregated, or is refused."""
+        if isinstance(step.event, on.AggregationFailed) and step.event.experiment in self._specs:
+            self._look_at_refused(self._ledgers[step.core][step.event.experiment], step.event)
         for entry in step.kept:
             self._count(step.core, entry, step.core.state.now_seconds)
         for command in step.output.commands:
@@ -137,11 +166,15 @@ class PushCheck(Observer):
         self.recovered(core, {name: self._disk.stories()[name]})
         ledger = self._ledgers[core][name]
         wanted = dict.fromkeys(range(spec.shards), spec.rounds)
-        expect(dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard")
+        self._results(
+            dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard"
+        )
         final = self._read(name, experiment.result) if experiment.result else None
-        expect(final == ledger.model, f"the result of {name} is not made of what has counted")
+        self._results(
+            final == ledger.model, f"the result of {name} is not made of what has counted"
+        )
         best = layout.BEST_NAME in self._disk.store(name)
-        expect(best == (spec.keep_best is not None), f"{name} keeps what it should not")
+        self._results(best == (spec.keep_best is not None), f"{name} keeps what it should not")
 
     def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
         name = entry.experiment
@@ -152,7 +185,7 @@ class PushCheck(Observer):
             spec = self._specs[name]
             outer = fake_files.first_outer(spec) if entry.outer is not None else None
             model = fake_files.first_model(spec)
-            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer)
+            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, self._comparisons)
             self._compare(name, entry.model, ledgers[name].model)
         ledger = ledgers.get(name)
         if ledger is None:
@@ -172,7 +205,7 @@ class PushCheck(Observer):
                 kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
                 for shard, file in zip(kept, entry.own, strict=True):
                     self._compare(name, file, ledger.own[shard])
-                expect(
+                self._holds(
                     (entry.outer is None) == (ledger.outer is None), f"{name} has no outer state"
                 )
                 if entry.outer is not None and ledger.outer is not None:
@@ -183,11 +216,22 @@ class PushCheck(Observer):
     def _in_order(self, ledger: _Ledger, command: do.Aggregate) -> None:
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
         known = [(*key, ledger.arrived[key][0]) for key in command.parts if key in ledger.arrived]
-        expect(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
+        self._folds(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
         together = ledger.mode.together or len(asked)
         if ledger.mode.grace_seconds is not None:
             together = len(ledger.arrived)
-        expect(len(asked) <= together, f"version {command.round + 1} takes in more than {together}")
+        self._folds(
+            len(asked) <= together, f"version {command.round + 1} takes in more than {together}"
+        )
+
+    def _look_at_refused(self, ledger: _Ledger, event: on.AggregationFailed) -> None:
+        """Check that no update is refused that is whole, and that every host can read."""
+        there = self._disk.store(event.experiment).list()
+        names = {shard: name for (_, shard), (name, _) in ledger.arrived.items()}
+        for shard, reason in event.reasons if event.round == ledger.version else ():
+            name = names.get(shard)
+            wrong = name not in there or self._disk.is_doubtful(name)
+            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
 
     def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
         """Check that a version whose tasks are not all there has waited for its grace window."""
@@ -195,14 +239,17 @@ class PushCheck(Observer):
         if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
             return
         there, next_one = [*ledger.arrived_at.values()], f"version {ledger.version + 1}"
-        expect(len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}")
+        self._apart(
+            len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}"
+        )
         over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
-        expect(over, f"{next_one} is made before its grace window is over")
+        self._apart(over, f"{next_one} is made before its grace window is over")
 
     def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
         content = self._read(experiment, file)
-        right = content is None or fake_files.version_in(content) == wanted
-        expect(right, f"{file.name} of {experiment} is not what it should be")
+        if content is not None:
+            right = fake_files.version_in(content) == wanted
+            self._holds(right, f"{file.name} of {experiment} is not what it should be")
 
     def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
         there = file.name in self._disk.store(experiment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from downpour.base.values import AttemptId
-from downpour.virtual.checks.checks import expect
+from downpour.virtual.checks.promises import Comparisons, Promise
 from downpour.virtual.simulated.environment import Observer, WorkerAction
 
 _STEP_SECONDS = 0.1
@@ -31,12 +31,17 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a worker: the attempt it was asked for last, and the one it has begun."""
+    """What is known of a worker: the attempt it was asked for last, and the one it has begun.
+
+    One that `drains` begins nothing but the `last` that it was asked for before.
+    """
 
     term: int = 0
     latest: _Asked | None = None
     begun: _Asked | None = None
+    last: _Asked | None = None
     leaves: bool = False
+    drains: bool = False
 
     def mentioned(self) -> set[AttemptId]:
         """Return the attempts that its heartbeats must mention."""
@@ -46,7 +51,11 @@ class _Seen:
 class WorkerCheck(Observer):
     """A worker begins the attempt it was asked for last, alone, and holds it until its report."""
 
-    def __init__(self) -> None:
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._trains = comparisons.of(Promise.TRAINS)
+        self._mentions = comparisons.of(Promise.MENTIONS)
+        self._ends = comparisons.of(Promise.STOPS)
+        self._keeps = comparisons.of(Promise.SAVES)
         self._seen: dict[object, _Seen] = {}
 
     def working(self, happened: WorkerAction) -> None:
@@ -66,6 +75,8 @@ class WorkerCheck(Observer):
                 self._cancelled(seen, happened)
             case "to hand over":
                 self._to_save(seen.begun, happened)
+            case "drains":
+                seen.last, seen.drains = seen.latest, True
             case "leaves":
                 seen.leaves = True
                 self._to_save(seen.begun, happened)
@@ -110,9 +121,13 @@ class WorkerCheck(Observer):
             asked.told_to_stop_at = happened.at_seconds
 
     def _begins(self, seen: _Seen, attempt: AttemptId) -> None:
-        expect(seen.begun is None, f"{attempt} is begun before the one before it was reported")
+        self._trains(
+            seen.begun is None, f"{attempt} is begun before the one before it was reported"
+        )
         wanted = seen.latest is not None and seen.latest.attempt == attempt
-        expect(wanted, f"{attempt} is begun, and was not asked for last")
+        self._trains(wanted, f"{attempt} is begun, and was not asked for last")
+        late = seen.drains and seen.latest is not seen.last
+        self._trains(not late, f"{attempt} is begun, though it came after the call to drain")
         seen.begun = seen.latest
 
     def _to_save(self, asked: _Asked | None, happened: WorkerAction) -> None:
@@ -126,9 +141,9 @@ class WorkerCheck(Observer):
             begun.unheard, begun.mentioned = True, False
             return
         [attempt] = happened.attempts
-        expect(begun.told_to_stop_at is None, f"{attempt} is saved, though it is to stop")
+        self._keeps(begun.told_to_stop_at is None, f"{attempt} is saved, though it is to stop")
         asked_for = begun.save_with_left is not None
-        expect(
+        self._keeps(
             asked_for or not begun.unheard,
             f"{attempt} is saved again before its manager has heard of the last snapshot",
         )
@@ -137,25 +152,25 @@ class WorkerCheck(Observer):
     def _beats(self, seen: _Seen, happened: WorkerAction) -> None:
         missing = seen.mentioned() - set(happened.attempts)
         attempts = ", ".join(map(str, sorted(missing)))
-        expect(not missing, f"{attempts}: held, and not mentioned")
+        self._mentions(not missing, f"{attempts}: held, and not mentioned")
         if seen.begun is not None:
             seen.begun.mentioned = seen.begun.unheard
 
     def _stopped(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
         told = seen.begun is not None and seen.begun.told_to_stop_at is not None
-        expect(told or seen.leaves, f"{attempt} is stopped without being asked to")
+        self._ends(told or seen.leaves, f"{attempt} is stopped without being asked to")
         unsaved = seen.begun is not None and seen.begun.save_with_left is not None
         lost = not told and unsaved and happened.own_steps > 0
-        expect(not lost, f"{attempt} is stopped, and its steps are not saved")
+        self._keeps(not lost, f"{attempt} is stopped, and its steps are not saved")
 
     def _trained(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
-        expect(not happened.steps_left, f"{attempt} ends before its last step")
+        self._trains(not happened.steps_left, f"{attempt} ends before its last step")
         if seen.begun is None:
             return
         told_at, left = seen.begun.told_to_stop_at, seen.begun.save_with_left
         late = told_at is not None and happened.at_seconds > told_at + _STEP_SECONDS
-        expect(not late, f"{attempt} is trained on, though it is to stop")
-        expect(left is None or left <= 1, f"{attempt} is trained on, though it is to be saved")
+        self._ends(not late, f"{attempt} is trained on, though it is to stop")
+        self._keeps(left is None or left <= 1, f"{attempt} is trained on, though it is to be saved")
         seen.begun.save_with_left, seen.begun.trained = None, True

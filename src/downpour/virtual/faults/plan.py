@@ -2,66 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from downpour.base.states import FailureKind
 from downpour.core import families
 from downpour.core.modes import APART, OVERLAPPING
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.kinds import (
+    DEATHS_OF_MANAGERS,
+    EVERYWHERE,
+    OF_MANAGERS,
+    OF_WORKERS,
+    SELDOM,
+)
+from downpour.virtual.faults.swarm import (
+    DISK_PATIENCE_SECONDS,
+    TRANSFER_SECONDS_MAX,
+    UNSEEN_SECONDS,
+    Stage,
+    swarm_of,
+    swarm_spec,
+    swarm_timings,
+)
 from downpour.virtual.simulated.disk import DAMAGES, DiskTimings
 from downpour.virtual.simulated.environment import Timings
 from downpour.virtual.simulated.manager import DEATH_POINTS
+from downpour.virtual.simulated.training import ALIKE, PHASES
 from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
 # More than all faults of a run can use up: such an experiment must finish.
 RETRIES_ENOUGH = 1000
 _FEW_RETRIES = 3
 _FAULTS_MAX = 8
-_DISK_PATIENCE_SECONDS = 12.0
-_UNSEEN_SECONDS = 0.8 * _DISK_PATIENCE_SECONDS
 _LARGE_SHARE = 0.05
 _WORKERS_MAX = 16
 _SHARDS_MAX = 24
 _MANAGERS_ALONE_SHARE = 0.15
 _STEPS_SHARE = 0.3
 _BEGINNING_SECONDS = 3.0
+_SWARM_SHARE = 0.75
+_CANCELLED_SHARE = 0.1
+"""Where an experiment is cancelled, the faults after that show nothing of it."""
 _MANAGERS = ("manager-a", "manager-b")
-_OF_MANAGERS = {
-    FaultKind.DAMAGED_MEANWHILE,
-    FaultKind.MANAGER_DIES,
-    FaultKind.MANAGER_DIES_AT,
-    FaultKind.MANAGER_MACHINE_DIES,
-    FaultKind.MANAGER_STANDS_STILL,
-    FaultKind.MANAGER_STOPS,
-    FaultKind.MANAGER_CUT_OFF,
-    FaultKind.CLOCK_JUMPS,
-}
-_OF_WORKERS = {
-    FaultKind.WORKER_DIES,
-    FaultKind.WORKER_DIES_AT,
-    FaultKind.WORKER_STANDS_STILL,
-    FaultKind.WORKER_LEAVES,
-    FaultKind.WORKER_DOUBLED,
-    FaultKind.WORKER_CUT_OFF,
-    FaultKind.CONNECTIONS_END,
-    FaultKind.UPDATE_DAMAGED,
-    FaultKind.ATTEMPT_FAILS,
-}
 _SHARES = {
     FaultKind.MESSAGES_LOST: 0.5,
     FaultKind.MESSAGES_DOUBLED: 1.0,
     FaultKind.MESSAGES_HELD_UP: 0.5,
-}
-# In one plan of ten: where an experiment is cancelled, the faults after that show nothing of it.
-_SELDOM = {FaultKind.CANCELLED}
-_DEATHS_OF_MANAGERS = {
-    FaultKind.MANAGER_DIES,
-    FaultKind.MANAGER_DIES_AT,
-    FaultKind.MANAGER_MACHINE_DIES,
-    FaultKind.MANAGER_STOPS,
 }
 # Kinds that have many variants, such as the points at which a process dies.
 _OFTEN = {
@@ -70,12 +60,11 @@ _OFTEN = {
     FaultKind.WORKER_DIES_AT: 2,
     FaultKind.DISK_REFUSES: 2,
 }
-_KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
+_KINDS = [kind for kind in EVERYWHERE if kind not in SELDOM for _ in range(_OFTEN.get(kind, 1))]
 _OPTIONS: dict[str, Callable[[Random], dict[str, Option]]] = {
     "drop": lambda random: {"k": random.choice((1, 0.5, 0.7))},
     "backup": lambda random: {"backups": random.randint(0, 2)},
 }
-_PHASES = ("reading", "training", "saving", "publishing", "reporting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +92,19 @@ class Plan:
 
     @property
     def calm_at_seconds(self) -> float:
-        """When the last fault is over."""
-        return max((fault.at_seconds + fault.seconds for fault in self.faults), default=0.0)
+        """When the last fault is over, and what it has slowed down."""
+        return max(map(_over_at_seconds, self.faults), default=0.0)
 
     @property
     def only_managers_end(self) -> bool:
         """Whether all faults are ends of managers, which cost no shard a retry."""
-        return all(fault.kind in _DEATHS_OF_MANAGERS for fault in self.faults)
+        return all(fault.kind in DEATHS_OF_MANAGERS for fault in self.faults)
 
     @property
     def may_fail(self) -> set[str]:
-        """The experiments that need not finish: those cancelled, or with few retries."""
+        """The experiments that need not finish: cancelled, with few retries, or asked wrongly."""
+        if any(map(_fails_experiments, self.faults)):
+            return {name for name, _ in self.specs}
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
         few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
         if self.only_managers_end:
@@ -126,8 +117,45 @@ class Plan:
         return sum(spec.shards * spec.rounds for _, spec in self.specs)
 
 
-def plan_of(seed: int) -> Plan:
-    """Return the plan of a seed."""
+def plan_of(seed: int, *, swarm: bool | None = None) -> Plan:
+    """Return the plan of a seed.
+
+    Args:
+        seed: whatever is drawn follows from it.
+        swarm: draw a few kinds of faults, and all that takes time; False: draw of all kinds that
+            were there before there were swarms, alike. None: most seeds are swarms.
+    """
+    random = Random(f"swarm of {seed}")
+    by_chance = random.random() < _SWARM_SHARE
+    plan = _plan_of_all_kinds(seed)
+    return _as_swarm(plan, random) if (by_chance if swarm is None else swarm) else plan
+
+
+def _as_swarm(plan: Plan, random: Random) -> Plan:
+    timings = swarm_timings(random, plan.timings.task_seconds)
+    specs = tuple((name, swarm_spec(random, spec)) for name, spec in plan.specs)
+    unlucky = random.choice(specs)[0]
+    stage = Stage(
+        until_seconds=_until_seconds(plan.tasks, timings.task_seconds, plan.workers),
+        managers=plan.managers,
+        workers=plan.workers,
+        unlucky=unlucky,
+        timings=timings,
+        shards_max=max(spec.shards for _, spec in specs),
+    )
+    faults = swarm_of(random, stage, managers_alone=plan.only_managers_end)
+    if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
+        specs = _with_an_unlucky_one(specs, unlucky)
+    return replace(
+        plan,
+        specs=specs,
+        timings=timings,
+        faults=_numbered(faults),
+        in_order=random.random() < 0.5,
+    )
+
+
+def _plan_of_all_kinds(seed: int) -> Plan:
     random = Random(seed)
     large, managers_alone = random.random() < _LARGE_SHARE, random.random() < _MANAGERS_ALONE_SHARE
     many = random.randint(5, _WORKERS_MAX) if large else random.randint(1, 4)
@@ -149,23 +177,15 @@ def plan_of(seed: int) -> Plan:
     specs = tuple((name, _with_steps(spec, steps)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum(spec.shards * spec.rounds for _, spec in specs)
-    # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
-    until = _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
-    among = [kind for kind in _KINDS if kind in _DEATHS_OF_MANAGERS] if managers_alone else _KINDS
+    until = _until_seconds(tasks, task_seconds, workers)
+    among = [kind for kind in _KINDS if kind in DEATHS_OF_MANAGERS] if managers_alone else _KINDS
     kinds = random.choices(among, k=random.randint(1, _FAULTS_MAX))
-    kinds += [kind for kind in sorted(_SELDOM) if random.random() < 0.1]
+    kinds += [FaultKind.CANCELLED] if random.random() < _CANCELLED_SHARE else []
     if not managers_alone and any(not POLICIES[spec.policy].preserves_bytes for _, spec in specs):
         kinds += random.choices((FaultKind.UPDATE_DAMAGED, FaultKind.MANAGER_DIES), k=2)
-    # What is lost for good must not be looked for for ever.
     unlucky = random.choice(specs)[0] if FaultKind.DAMAGED_MEANWHILE in kinds else ""
-    specs = tuple(
-        (name, spec.replace(retries=_FEW_RETRIES) if name == unlucky else spec)
-        for name, spec in specs
-    )
-    faults = sorted(
-        (_fault(random, k, until, managers, workers, unlucky) for k in kinds), key=_when
-    )
-    numbered = tuple(replace(fault, number=n + 1) for n, fault in enumerate(faults))
+    specs = _with_an_unlucky_one(specs, unlucky)
+    faults = [_fault(random, k, until, managers, workers, unlucky) for k in kinds]
     return Plan(
         seed=seed,
         specs=specs,
@@ -174,15 +194,44 @@ def plan_of(seed: int) -> Plan:
         timings=Timings(
             task_seconds=task_seconds,
             checkpoint_rounds=random.choice((1, 1, 2, 50)),
-            disk=DiskTimings(patience_seconds=_DISK_PATIENCE_SECONDS),
+            disk=DiskTimings(patience_seconds=DISK_PATIENCE_SECONDS),
             snapshot_seconds=random.choice((0.0, 0.3, 1.0)),
         ),
-        faults=numbered,
+        faults=_numbered(faults),
     )
 
 
-def _when(fault: Fault) -> float:
-    return fault.at_seconds
+def _numbered(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Number faults in the order in which they strike."""
+    in_order = sorted(faults, key=lambda fault: fault.at_seconds)
+    return tuple(replace(fault, number=n + 1) for n, fault in enumerate(in_order))
+
+
+def _over_at_seconds(fault: Fault) -> float:
+    slows_down = fault.kind in {FaultKind.DISK_SLOW, FaultKind.HOST_THROTTLED} and fault.amount
+    return fault.at_seconds + fault.seconds + (TRANSFER_SECONDS_MAX if slows_down else 0.0)
+
+
+def _fails_experiments(fault: Fault) -> bool:
+    """Whether whatever experiment a fault strikes may end without a result."""
+    fails = fault.kind is FaultKind.ATTEMPT_FAILS and fault.detail in {FailureKind.SPEC, ALIKE}
+    return fails or fault.kind is FaultKind.PREPARATION_FAILS
+
+
+def _until_seconds(tasks: int, task_seconds: float, workers: Sequence[str]) -> float:
+    """Return until when faults strike."""
+    # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
+    return _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
+
+
+def _with_an_unlucky_one(
+    specs: tuple[tuple[str, ResolvedSpec], ...], unlucky: str
+) -> tuple[tuple[str, ResolvedSpec], ...]:
+    """Give the experiment that loses files few retries: what is gone must not be awaited."""
+    return tuple(
+        (name, spec.replace(retries=_FEW_RETRIES) if name == unlucky else spec)
+        for name, spec in specs
+    )
 
 
 def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
@@ -265,14 +314,14 @@ def _fault(
     unlucky: str,
 ) -> Fault:
     target, detail = "", ""
-    if kind in _OF_MANAGERS:
+    if kind in OF_MANAGERS:
         target = random.choice(managers)
-    elif kind in _OF_WORKERS:
+    elif kind in OF_WORKERS:
         target = random.choice(workers)
     if kind is FaultKind.MANAGER_DIES_AT:
         detail = random.choice(DEATH_POINTS)
     elif kind is FaultKind.WORKER_DIES_AT:
-        detail = random.choice(_PHASES)
+        detail = random.choice(PHASES)
     elif kind is FaultKind.DAMAGED_MEANWHILE:
         detail = f"{random.choice(DAMAGES)} of {unlucky}"
     elif kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
@@ -285,7 +334,7 @@ def _fault(
         kind=kind,
         target=target,
         # What is not seen for longer than patience lasts is believed to be missing.
-        seconds=min(seconds, _UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
+        seconds=min(seconds, UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,
     )

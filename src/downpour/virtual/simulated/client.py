@@ -35,6 +35,12 @@ class SimulatedClient(Process):
         """Cancel an experiment, again and again until that is acknowledged."""
         self._insist(lambda _: None, "cancel", experiment)
 
+    def drain(self, worker: str) -> None:
+        """Ask a worker to end what it has and leave, once: who asks sees whether it does."""
+        self._environment.network.call(
+            self, worker, "drain", answered=lambda _: None, failed=lambda _: None
+        )
+
     def _insist(self, answered: Answer, method: str, *args: Any) -> None:
         def failed(_: str) -> None:
             self._managers.append(self._managers.pop(0))

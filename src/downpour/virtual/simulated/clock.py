@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from struct import pack
 from typing import Any
+
+import xxhash
 
 Action = Callable[..., None]
 
@@ -17,6 +20,7 @@ class Clock:
         self.steps = 0
         self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._count = 0
+        self._trace = xxhash.xxh3_64()
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
         """Add an action that runs after some seconds."""
@@ -31,15 +35,26 @@ class Clock:
             return False
         self.now_seconds, _, action, args = heappop(self._heap)
         self.steps += 1
+        self._trace.update(pack("d", self.now_seconds))
         action(*args)
         return True
+
+    @property
+    def digest(self) -> str:
+        """A digest of when everything has happened so far."""
+        # Almost all that happens draws how long it takes, so two runs that differ in anything
+        # differ in this.
+        return self._trace.hexdigest()
 
 
 class Process:
     """A process that can stand still for a while, and die; restarted, it is another object.
 
-    All its actions go through `after` or `do`. `host` is the machine that it runs on.
+    All its actions go through `after` or `do`. `host` is the machine that it runs on, `role` the
+    interface that it serves.
     """
+
+    role = ""
 
     def __init__(self, clock: Clock, host: str) -> None:
         self.clock = clock

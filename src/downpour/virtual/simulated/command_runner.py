@@ -29,6 +29,9 @@ from downpour.virtual.simulated.lanes import Commander, Done, Job, Lane
 from downpour.virtual.simulated.messages import TrainRequest
 from downpour.virtual.simulated.network import UNREACHABLE
 
+ASKED_WRONGLY = "asked wrongly"
+"""Why an experiment cannot be prepared whose spec is at fault."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Registered:
@@ -45,6 +48,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         self._calls: dict[str, Lane] = {}
         self._roster = Registry[_Registered]()
         self._with_states: set[str] = set()
+        self.cannot_prepare = ""
 
     def take_up(self, core: Scheduler) -> None:
         """Remove files that no manager will name, and those that only ended experiments needed."""
@@ -185,6 +189,11 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             done()
 
         def publish() -> None:
+            if self.cannot_prepare:
+                why, self.cannot_prepare = self.cannot_prepare, ""
+                self._answers.failed(name, why, asked_wrongly=why == ASKED_WRONGLY)
+                done()
+                return
             if command.model is not None:
                 ready(command.model, [command.outer])
                 return

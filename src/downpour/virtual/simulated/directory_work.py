@@ -71,7 +71,7 @@ class DirectoryWork:
             self._manager.after(LOOK_AGAIN_SECONDS, again, waited + LOOK_AGAIN_SECONDS)
 
     def _takes(self, seconds: float) -> float:
-        return self._environment.disk.takes(seconds)
+        return self._environment.disk.takes(seconds, self._manager.host)
 
     def _put_version(
         self,

@@ -40,10 +40,12 @@ _CLUSTER = "here"
 class DiskState:
     """The directory's present faults: how much slower it is, how late others see files, what fails.
 
-    Each trouble of `once` makes one operation fail.
+    Each trouble of `once` makes one operation fail. `slower_at` says how much slower the directory
+    is for a single host.
     """
 
     slower: float = 1.0
+    slower_at: dict[str, float] = field(default_factory=dict)
     stale_seconds: float = 0.0
     troubles: list[Trouble] = field(default_factory=list)
     once: list[Trouble] = field(default_factory=list)
@@ -179,7 +181,7 @@ class Disk:
                 self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
             done(store.describe(name))
 
-        writer.after(self.takes(self.timings.write_seconds), appear, 0.0)
+        writer.after(self.takes(self.timings.write_seconds, writer.host), appear, 0.0)
 
     def read(
         self,
@@ -210,7 +212,7 @@ class Disk:
                 return
             done(content)
 
-        reader.after(self.takes(self.timings.read_seconds), look, 0.0)
+        reader.after(self.takes(self.timings.read_seconds, reader.host), look, 0.0)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
         """Return what a file holds, as a process sees it now.
@@ -354,9 +356,10 @@ class Disk:
         if self.holder is process:
             self._locked_until = self._clock.now_seconds + seconds
 
-    def lose_lock(self) -> None:
-        """Free the lock without its holder's knowledge."""
-        self.holder = None
+    def lose_lock(self, holder: Process | None = None) -> None:
+        """Free the lock without its holder's knowledge, if this process holds it; None: any."""
+        if holder is None or self.holder is holder:
+            self.holder = None
 
     def claim(self, address: str) -> int:
         """Begin a term; returns its number. May raise SharedDirectoryError."""
@@ -364,9 +367,10 @@ class Disk:
         self.terms.append(address)
         return len(self.terms)
 
-    def takes(self, seconds: float) -> float:
-        """Return how long something takes at present that usually takes `seconds`."""
-        return seconds * self.state.slower * (0.5 + self._random.random())
+    def takes(self, seconds: float, host: str) -> float:
+        """Return how long something takes a host at present that usually takes `seconds`."""
+        slower = self.state.slower * self.state.slower_at.get(host, 1.0)
+        return seconds * slower * (0.5 + self._random.random())
 
     def chance(self, most: int) -> int:
         """Draw how many of `most` lines are written."""

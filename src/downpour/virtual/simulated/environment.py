@@ -79,6 +79,7 @@ What = Literal[
     "trained",
     "free",
     "leaves",
+    "drains",
     "beats",
     "heard",
 ]
@@ -90,7 +91,8 @@ class WorkerAction:
 
     It `met` a manager of a term, was `asked` for an attempt, had one `cancelled`, or is `to hand
     over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has `stopped` or
-    `trained` it, and is `free` of it when its report is acknowledged. It `beats`: sends a heartbeat
+    `trained` it, and is `free` of it when its report is acknowledged. It `drains`: begins nothing
+    that it is asked for from now on. It `beats`: sends a heartbeat
     that mentions the `attempts` it holds; the manager has `heard` it. `own_steps` are those that
     the worker itself has made of the attempt, and `steps_left` those that remain.
     """
@@ -124,7 +126,8 @@ class Observer:
 class Environment:
     """The clock, network, directory and machines of a run; `tell` adds a line to its story.
 
-    Each manager makes its own predictor with `predictor`; None: nothing is forecast.
+    Each manager makes its own predictor with `predictor`; None: nothing is forecast. The `hopeless`
+    tasks, by experiment, round and shard, fail on every worker.
     """
 
     clock: Clock
@@ -137,6 +140,7 @@ class Environment:
     tell: Callable[[str], None]
     predictor: Callable[[], Predictor] | None = None
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
+    hopeless: set[tuple[str, int, int]] = field(default_factory=set)
 
     def token(self) -> str:
         """Return a random token that makes a file's name unique."""

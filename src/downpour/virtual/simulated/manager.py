@@ -94,7 +94,7 @@ class SimulatedManager(ManagerCalls):
     def start(self) -> None:
         """Wait for the lock, replay the journals, and serve."""
         if self._begins(lambda: self.environment.disk.lock(self)):
-            reading = self.environment.disk.takes(self.environment.timings.recover_seconds)
+            reading = self._takes(self.environment.timings.recover_seconds)
             self.after(reading, self._recover)
         else:
             self.after(_LOCK_SECONDS, self.start)
@@ -107,11 +107,12 @@ class SimulatedManager(ManagerCalls):
             self.crash("because it cannot begin")
             return None
 
+    def _takes(self, seconds: float) -> float:
+        return self.environment.disk.takes(seconds, self.host)
+
     def _recover(self) -> None:
         self.term = self._begins(lambda: self.environment.disk.claim(self.host)) or 0
-        self.after(
-            self.environment.disk.takes(self.environment.disk.timings.write_seconds), self._read
-        )
+        self.after(self._takes(self.environment.disk.timings.write_seconds), self._read)
 
     def _read(self) -> None:
         stories = self._begins(self.read_journals)
@@ -185,7 +186,7 @@ class SimulatedManager(ManagerCalls):
         while self._queue:
             asker = self._queue.popleft().asker
             if asker is not None:
-                asker(Refusal(STOPPING))
+                asker(Refusal(STOPPING, "BUSY"))
         self.die()
         self.environment.network.hang_up(self)
         self.environment.tell(f"{self.host} stops")
@@ -197,7 +198,11 @@ class SimulatedManager(ManagerCalls):
         self.after(LOOK_SECONDS, self._check_leader)
 
     def is_leader(self) -> bool:
-        """Whether no other manager has begun a later term."""
+        """Whether no other manager has begun a later term; true if the terms cannot be listed."""
+        try:
+            self.environment.disk.ask(self.host, "list")
+        except SharedDirectoryError:
+            return True
         return len(self.environment.disk.terms) == self.term
 
     # The driver
@@ -213,7 +218,7 @@ class SimulatedManager(ManagerCalls):
     def _put(self, item: _Item) -> None:
         if self._stopping:
             if item.asker is not None:
-                item.asker(Refusal(STOPPING))
+                item.asker(Refusal(STOPPING, "BUSY"))
             return
         self._queue.append(item)
         if not self._working:
@@ -270,7 +275,7 @@ class SimulatedManager(ManagerCalls):
             self._commit(then, 0.0)
             return
         self._committing = True
-        seconds = self.environment.disk.takes(self.environment.disk.timings.sync_seconds)
+        seconds = self._takes(self.environment.disk.timings.sync_seconds)
         if self.die_at == "while it keeps":
             self.after(seconds / 2, self.crash, self.die_at)
         self.after(seconds, self._commit, then, 0.0)

@@ -22,6 +22,7 @@ from downpour.virtual.simulated.network import Answer, Refusal
 class ManagerCalls(Commander):
     """A manager that is called by workers and clients; `SimulatedManager` drives its node."""
 
+    role = "manager"
     environment: Environment
     runner: SimulatedCommandRunner
 
@@ -42,7 +43,7 @@ class ManagerCalls(Commander):
         """Call the workers of a host whose connections have ended."""
         self.runner.connection_ended(host)
 
-    def register(
+    def register_worker(
         self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
     ) -> None:
         """Register a worker once it has answered at its address."""

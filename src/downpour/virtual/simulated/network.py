@@ -6,8 +6,9 @@ in reality, the caller does not know then whether the call or its answer was los
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -16,15 +17,19 @@ from downpour.virtual.simulated.clock import Clock, Process
 Answer = Callable[[Any], None]
 Failed = Callable[[str], None]
 
+DIRECTIONS = HEARS_NOTHING, IS_NOT_HEARD = "hears nothing", "is not heard"
+"""Of a host that is cut off in one direction. One that is not heard answers no call, either."""
+
 UNREACHABLE = "cannot be reached"
 OVERDUE = "did not answer in time"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that refuses the call."""
+    """An answer that refuses the call; its `kind` is one of the interface's."""
 
     reason: str
+    kind: str = "UNKNOWN"
 
 
 STOPPING = "is stopping"
@@ -33,13 +38,19 @@ STOPPING = "is stopping"
 
 @dataclass(slots=True)
 class NetworkState:
-    """The network's present faults: shares of messages, and seconds."""
+    """The network's present faults: shares of messages, and seconds.
+
+    `lost_at` are the shares that a single host loses, of the messages to and from it; `far` are the
+    seconds that each of its messages takes longer.
+    """
 
     delay_seconds: float = 0.005
     lost: float = 0.0
     doubled: float = 0.0
     held_up: float = 0.0
     held_up_seconds: float = 0.0
+    lost_at: dict[str, float] = field(default_factory=dict)
+    far: dict[str, float] = field(default_factory=dict)
 
 
 class _Call:
@@ -64,28 +75,36 @@ class _Call:
 
 
 class Network:
-    """Carries calls to the process that serves at an address; an address is its host's name."""
+    """Carries calls to the process that serves at an address; an address is its host's name.
+
+    `carried` hears of each call that arrives, `refused` of the kind of each refusal.
+    """
 
     def __init__(self, clock: Clock, random: Random, deadline_seconds: float | None) -> None:
         self.state = NetworkState()
         self._clock = clock
         self._random = random
+        self.carried: Callable[[str], None] = _ignore
+        self.refused: Callable[[str], None] = _ignore
         self._deadline_seconds = deadline_seconds
         self._servers: dict[str, Process] = {}
         self._open: dict[_Call, None] = {}
-        self._cut: set[frozenset[str]] = set()
+        # Counted, because the faults of a run overlap: the end of one mends nothing of another.
+        self._cut: Counter[tuple[str, str]] = Counter()
 
     def serve(self, address: str, process: Process) -> None:
         """Have a process serve at an address, instead of the process that did before."""
         self._servers[address] = process
 
-    def cut(self, one: str, other: str) -> None:
-        """Drop all messages between two hosts."""
-        self._cut.add(frozenset((one, other)))
+    def cut(self, source: str, target: str) -> None:
+        """Drop all messages from one host to another, until that is mended."""
+        self._cut[source, target] += 1
 
-    def mend(self, one: str, other: str) -> None:
-        """Carry messages between two hosts again."""
-        self._cut.discard(frozenset((one, other)))
+    def mend(self, source: str, target: str) -> None:
+        """Take one cut back."""
+        self._cut[source, target] -= 1
+        if not self._cut[source, target]:
+            del self._cut[source, target]
 
     def hang_up(self, process: Process) -> None:
         """End the connections of a process, as its operating system does when it dies.
@@ -123,12 +142,20 @@ class Network:
         state, random = self.state, self._random
         if state.lost and random.random() < state.lost:
             return
-        if self._cut and frozenset((source, target)) in self._cut:
+        if self._cut and (source, target) in self._cut:
+            return
+        if state.lost_at and self._is_lost_at(source, target):
             return
         delay = state.delay_seconds * (0.5 + random.random())
         if state.held_up and random.random() < state.held_up:
             delay += state.held_up_seconds * random.random()
+        if state.far:
+            delay += state.far.get(source, 0.0) + state.far.get(target, 0.0)
         self._clock.after(delay, action, *args)
+
+    def _is_lost_at(self, *hosts: str) -> bool:
+        shares = [self.state.lost_at[host] for host in hosts if host in self.state.lost_at]
+        return any(self._random.random() < share for share in shares)
 
     def _arrive(self, call: _Call) -> None:
         server = self._servers.get(call.target)
@@ -137,9 +164,12 @@ class Network:
             return
 
         self._open[call] = None
+        self.carried(f"{server.role}.{call.method}")
 
         def answer(value: Any) -> None:
             self._open.pop(call, None)
+            if isinstance(value, Refusal):
+                self.refused(value.kind)
             self._carry(call.target, call.caller.host, self._end, call, value, "")
 
         server.do(getattr(server, call.method), (answer, *call.args))

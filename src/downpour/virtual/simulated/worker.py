@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from downpour.base.errors import Refused
+from downpour.base.errors import Refused, SharedDirectoryError
 from downpour.base.states import Failure
 from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.core.node.manager import HeartbeatAnswer
@@ -48,6 +48,8 @@ class SimulatedWorker(Trainer):
         node_class: makes the node that decides.
         loop_class: what decides between the steps of a task.
     """
+
+    role = "worker"
 
     def __init__(
         self,
@@ -109,6 +111,13 @@ class SimulatedWorker(Trainer):
         self.see("to hand over", attempt, held=self.node.running)
         self._do(self.node.hand_over(attempt))
 
+    def drain(self, answer: Answer) -> None:
+        """Finish what was accepted so far, then leave."""
+        answer(None)
+        self.see("drains")
+        self.node.drain()
+        self._next()
+
     def _do(self, actions: Sequence[Action[SimulatedAttempt]]) -> None:
         """Carry out the node's actions; an attempt stops at its next step."""
         for action in actions:
@@ -146,16 +155,22 @@ class SimulatedWorker(Trainer):
         self.after(_REGISTER_SECONDS, self.start)
 
     def _register(self, answered: Answer, failed: Callable[[str], None]) -> None:
+        try:
+            self.environment.disk.ask(self.host, "read")  # the manager's presence file
+        except SharedDirectoryError as error:
+            failed(str(error))
+            return
         self._call(
-            "register", self.name, self.host, self._identity, self.node.attempt,
+            "register_worker", self.name, self.host, self._identity, self.node.attempt,
             answered=answered, failed=failed,
         )  # fmt: skip
 
-    def crash(self, why: str) -> None:
-        """Die at once."""
+    def crash(self, why: str, *, with_machine: bool = False) -> None:
+        """Die at once; nobody hears that its connections end if its machine dies as well."""
         if self.alive:
             self.die()
-            self.environment.network.hang_up(self)
+            if not with_machine:
+                self.environment.network.hang_up(self)
             self.environment.tell(f"{self.host} dies {why}")
             self._on_death(self)
 
@@ -222,7 +237,11 @@ class SimulatedWorker(Trainer):
         self._beat_later()
 
     def _look_elsewhere(self) -> None:
-        of_leader = self.environment.disk.terms[-1:]
+        try:
+            self.environment.disk.ask(self.host, "list")
+            of_leader = self.environment.disk.terms[-1:]
+        except SharedDirectoryError:
+            of_leader = []
         self._manager = next_address(self._given, of_leader, self._manager) or self._manager
 
     # Tasks, one after the other

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 from downpour.core.node.step_loop import StepLoop
@@ -26,6 +26,8 @@ from downpour.virtual.checks.checks import (
 )
 from downpour.virtual.checks.counting_check import CountingCheck
 from downpour.virtual.checks.end_check import check_the_end
+from downpour.virtual.checks.happenings import Happening, Happenings
+from downpour.virtual.checks.promises import Broken, Comparisons, Promise
 from downpour.virtual.checks.push_check import PushCheck
 from downpour.virtual.checks.worker_check import WorkerCheck
 from downpour.virtual.faults.plan import Plan
@@ -34,6 +36,7 @@ from downpour.virtual.simulated.environment import Observation, Observer, Storie
 from downpour.virtual.simulated.manager import SimulatedManager
 from downpour.virtual.simulated.random_predictor import Guessing
 from downpour.virtual.simulated.worker import NodeClass
+from downpour.virtual.trials.applying import check_compared
 from downpour.virtual.trials.cluster import Cluster, ManagerClass
 
 _GRACE_SECONDS = 60.0
@@ -44,13 +47,22 @@ _TASK_GRACE = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a run: the first check that failed in `failure`, if any; `seconds` virtual."""
+    """The result of a run: the first check that failed in `failure`, if any; `seconds` virtual.
+
+    `broken` is the promise that was not kept, if the failure is one of these. `compared` are the
+    comparisons made with each promise, and `happened` is what the run has shown. Runs of one plan
+    have the same `digest`, which is of all that they did and when.
+    """
 
     plan: Plan
     failure: str
     seconds: float
     steps: int
     story: tuple[str, ...]
+    broken: Promise | None = None
+    compared: Mapping[Promise, int] = field(default_factory=dict)
+    happened: Mapping[Happening, int] = field(default_factory=dict)
+    digest: str = ""
 
 
 def simulate(
@@ -63,11 +75,14 @@ def simulate(
 ) -> Outcome:
     """Run a plan to its end, or to the first check that fails."""
     run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
-    failure = ""
+    failure, broken = "", None
     try:
         run.to_its_end()
+    except Broken as error:
+        failure, broken = str(error), error.promise
     except Exception as error:  # noqa: BLE001 - any exception in a run is a finding
         failure = f"{type(error).__name__}: {error}"
+    if failure:
         run.tell(failure)
     return Outcome(
         plan=plan,
@@ -75,6 +90,10 @@ def simulate(
         seconds=run.cluster.clock.now_seconds,
         steps=run.cluster.clock.steps,
         story=tuple(run.story),
+        broken=broken,
+        compared=run.comparisons.made,
+        happened=run.happenings.counted,
+        digest=run.cluster.clock.digest,
     )
 
 
@@ -91,6 +110,8 @@ class _Run:
         told_in_full: bool,
     ) -> None:
         self.story: list[str] = []
+        self.comparisons = Comparisons()
+        self.happenings = Happenings()
         self._plan = plan
         self._told_in_full = told_in_full
         watched = any(POLICIES[spec.policy].watches for _, spec in plan.specs)
@@ -104,29 +125,35 @@ class _Run:
             worker_node=worker_node,
             step_loop=step_loop,
         )
+        self.happenings.drawn(plan)
+        self.cluster.report_to(self.happenings)
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
     def _watch(self, disk: Disk) -> Observer:
-        self._counting = CountingCheck(disk, dict(self._plan.specs))
-        self._pushes = PushCheck(disk, dict(self._plan.specs))
+        made = self.comparisons
+        self._counting = CountingCheck(made, disk, dict(self._plan.specs))
+        self._pushes = PushCheck(made, disk, dict(self._plan.specs))
+        self._records = RecordCheck(made, disk)
         self._ending = _Ending(disk)
         observers: list[Observer] = [
-            InvariantCheck(),
+            # First: what has happened counts whatever a check makes of it.
+            self.happenings,
+            InvariantCheck(made),
             self._counting,
             self._pushes,
-            ReplayCheck(),
-            RecordCheck(disk),
-            DurabilityCheck(disk),
-            LeaderCheck(disk),
-            CallCheck(),
-            WorkerCheck(),
+            ReplayCheck(made),
+            self._records,
+            DurabilityCheck(made, disk),
+            LeaderCheck(made, disk),
+            CallCheck(made),
+            WorkerCheck(made),
             self._ending,
         ]
         if self._plan.only_managers_end:
-            observers.append(RetryCheck())
+            observers.append(RetryCheck(made))
         if self._told_in_full:
             observers.insert(0, _Narrator(self.tell))
         return _All(observers)
@@ -141,15 +168,24 @@ class _Run:
         while len(self._ending.ended) < len(self._plan.specs):
             clock.step()
             if clock.now_seconds > limit:
-                raise AssertionError("nothing has gone wrong for long, and the run does not end")
+                wrong = "nothing has gone wrong for long, and the run does not end"
+                raise Broken(Promise.ENDS, wrong)
+        self.comparisons.expect(Promise.ENDS, True, "")  # noqa: FBT003
         # Of the journals alone: the manager that ended it may be dead, or believe what is not kept.
         core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed
-        check_the_end(self.cluster.disk, core, self._counting, self._pushes, may_fail)
+        check_the_end(
+            self.comparisons, self.cluster.disk, core, self._counting, self._pushes, may_fail
+        )
         self.tell("all experiments have ended")
         experiments = core.state.experiments.values()
         self._tidy_up(limit, {file.name for each in experiments for file in each.files()})
+        whole = [name for name in core.state.experiments if name not in self.cluster.disk.harmed]
+        for name, lines in self.happenings.recorded(self.cluster.disk, whole):
+            self._records.check_end(name, core.state.experiments[name].version, lines)
+        harmed = self.cluster.disk.harmed
+        check_compared(self._plan, self.happenings.counted, self.comparisons, harmed)
 
     def _tidy_up(self, limit_seconds: float, kept: Collection[str]) -> None:
         """Let the last commands end; raises AssertionError if files are left over."""
@@ -164,7 +200,8 @@ class _Run:
         ]:
             clock.step()
             if clock.now_seconds > limit_seconds:
-                raise AssertionError(f"{left} are left over")
+                raise Broken(Promise.TIDY, f"{left} are left over")
+        self.comparisons.expect(Promise.TIDY, True, "")  # noqa: FBT003
 
 
 class _All(Observer):

@@ -1,0 +1,146 @@
+"""What has happened in runs, and what never has: a check is worth what has happened before it.
+
+The catalogue of what can happen is read from the code: the closed lists of events, facts, commands
+and lines of the record, the kinds of faults and failures, and the families of which a spec names
+members. So what is new there is missed here until a seed has shown it. Messages and the kinds of
+refusals are those of the interface, which the caller names (`cli/simulate.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+from downpour.base.family import Family
+from downpour.base.states import ExperimentState, FailureKind
+from downpour.core import families
+from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.facts import Fact
+from downpour.core.spec import ResolvedSpec
+from downpour.files.records.record_lines import KINDS, RecordLine
+from downpour.files.records.view import View
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import Plan
+from downpour.virtual.simulated.disk import DAMAGES, Disk
+from downpour.virtual.simulated.environment import (
+    Observation,
+    Observer,
+    Stories,
+    What,
+    WorkerAction,
+)
+from downpour.virtual.simulated.manager import DEATH_POINTS
+from downpour.virtual.simulated.network import DIRECTIONS
+from downpour.virtual.simulated.training import PHASES
+from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
+
+Happening = tuple[str, str]
+"""A group, such as "fact", and a name in it."""
+
+_FAMILIES: Mapping[str, tuple[Family, Callable[[ResolvedSpec], str]]] = {
+    "mode": (families.MODES, lambda spec: spec.mode),
+    "policy": (families.POLICIES, lambda spec: spec.policy),
+    "split": (families.SPLITTERS, lambda spec: spec.split.partition("(")[0]),
+    "aggregator": (families.AGGREGATORS, lambda spec: spec.aggregate),
+    "codec": (families.CODECS, lambda spec: spec.compression),
+}
+_VARIANTS: Mapping[FaultKind, Iterable[str]] = {
+    FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
+    FaultKind.WORKER_DIES_AT: PHASES,
+    FaultKind.DAMAGED_MEANWHILE: DAMAGES,
+    FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
+    FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,
+    FaultKind.DISK_REFUSES: [f"{error} {each}" for error in ERRORS for each in OPERATIONS],
+}
+
+
+def catalogue(messages: Iterable[str], refusals: Iterable[str]) -> list[Happening]:
+    """Return all that can happen; messages are "manager.heartbeat" or "worker.train"."""
+    named: dict[str, Iterable[str]] = {
+        "event": _types(on.Event),
+        "fact": _types(Fact),
+        "command": _types(do.Command),
+        "line of the record": KINDS,
+        "failure": FailureKind,
+        "ending": [state for state in ExperimentState if state.ended],
+        "worker": get_args(What),
+        "fault": FaultKind,
+        "variant": [f"{kind}: {each}" for kind, of in _VARIANTS.items() for each in of],
+        "message": messages,
+        "refusal": refusals,
+    }
+    named |= {group: family.built_in for group, (family, _) in _FAMILIES.items()}
+    return [(group, str(name)) for group, names in named.items() for name in names]
+
+
+class Happenings(Observer):
+    """Counts what happens in one run."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[Happening] = Counter()
+
+    def drawn(self, plan: Plan) -> None:
+        """Count what a plan's experiments are of."""
+        for _, spec in plan.specs:
+            for group, (_, of) in _FAMILIES.items():
+                self.counted[group, of(spec)] += 1
+
+    def struck(self, fault: Fault) -> None:
+        """Count a fault that has found its target, and its variant."""
+        self.counted["fault", fault.kind] += 1
+        words = fault.detail.partition(" of ")[0]
+        if fault.kind is FaultKind.DISK_REFUSES:
+            words = " ".join(fault.detail.split()[:2])
+        if fault.kind in _VARIANTS:
+            self.counted["variant", f"{fault.kind}: {words}"] += 1
+
+    def carried(self, message: str) -> None:
+        """Count a message that has arrived."""
+        self.counted["message", message] += 1
+
+    def refused(self, kind: str) -> None:
+        """Count a call that was refused."""
+        self.counted["refusal", kind] += 1
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count managers that begin, and those that find something to go on with."""
+        del core
+        self.counted["manager", "begins"] += 1
+        self.counted["manager", "goes on"] += bool(stories)
+
+    def handled(self, step: Observation) -> None:
+        """Count an event, and what came of it."""
+        self.counted["event", type(step.event).__name__] += 1
+        for each in step.output.commands:
+            self.counted["command", type(each).__name__] += 1
+        for fact in step.output.facts:
+            self.counted["fact", type(fact).__name__] += 1
+            if isinstance(fact, facts.GivenUp):
+                self.counted["failure", fact.failure] += 1
+            elif isinstance(fact, facts.Concluded):
+                self.counted["ending", fact.ending] += 1
+
+    def working(self, happened: WorkerAction) -> None:
+        """Count what a worker does."""
+        self.counted["worker", happened.what] += 1
+
+    def recorded(
+        self, disk: Disk, experiments: Iterable[str]
+    ) -> Iterator[tuple[str, list[RecordLine]]]:
+        """Project the records of experiments, and count their lines."""
+        for name in experiments:
+            view = View()
+            lines = [line for each in disk.journal(name) for _, line in view.take(each)]
+            for line in lines:
+                self.counted["line of the record", _KIND_OF[type(line)]] += 1
+            yield name, lines
+
+
+_KIND_OF = {line: kind for kind, line in KINDS.items()}
+
+
+def _types(union: Any) -> list[str]:
+    return [each.__name__ for each in get_args(union)]

@@ -1,0 +1,73 @@
+"""What a cluster promises, whatever goes wrong in it: the one list that checks refer to.
+
+A check compares what a run does with a promise. Each comparison is counted, so a run that ends well
+can show that it has compared something. A promise that applies to a run and was compared with
+nothing fails it (`trials/applying.py`). `tests/virtual/trials/planted.py` plants a defect for each
+promise, which breaks it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+
+
+class Promise(StrEnum):
+    """A promise; the value is its text in a failure."""
+
+    ENDS = "every experiment ends"
+    FINISHES = "an experiment that may not fail finishes"
+    CONSISTENT = "the scheduler's state holds its invariants"
+    REPLAYS = "the journal gives the state that it was written in"
+    RECORDS = "the record tells of each version once, in order"
+    REMEMBERS = "what was acted on or acknowledged is in the journals"
+    LEADS = "one manager leads at a time"
+    REGISTERED = "only workers that have registered are asked"
+    BLAMELESS = "the end of a manager costs no shard a retry"
+    OWN = "only what was submitted here is taken up"
+    ONCE = "every shard counts once in a round"
+    FOLDS = "a version is made of what counts, in order"
+    BYTES = "files hold what a run without faults makes"
+    APART = "shards are no further apart, and wait no shorter, than their mode says"
+    REFUSES = "no update is refused that is whole"
+    TRAINS = "a worker trains what it was asked for last, alone and to its end"
+    MENTIONS = "heartbeats mention all that a worker holds"
+    STOPS = "a worker stops what it is told to stop, and nothing else"
+    SAVES = "a worker saves its steps where that is of use, and only there"
+    RESULTS = "the result is the last version, and the best one is kept"
+    TIDY = "no file is left over"
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+    def __init__(self, promise: Promise, sentence: str) -> None:
+        super().__init__(promise, sentence)
+        self.promise = promise
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.sentence}"
+
+
+Expect = Callable[[bool, str], None]
+"""Compares: whether something holds, and the sentence to say if it does not."""
+
+
+class Comparisons:
+    """Counts the comparisons that a run has made with each promise."""
+
+    def __init__(self) -> None:
+        self.made: Counter[Promise] = Counter()
+
+    def expect(self, promise: Promise, holds: bool, sentence: str) -> None:  # noqa: FBT001
+        """Compare; raises Broken with the sentence if the promise is not kept."""
+        self.made[promise] += 1
+        if not holds:
+            raise Broken(promise, sentence)
+
+    def of(self, promise: Promise) -> Expect:
+        """Return what compares with one promise."""
+        return partial(self.expect, promise)

@@ -1,0 +1,239 @@
+"""Swarm testing: each run has a few kinds of faults, as many, strong and long as its seed says.
+
+A run that draws of all kinds alike has a little of everything, and kinds hide each other: where the
+directory is away, no worker hangs in its step. So a swarm leaves most kinds out, at random, and has
+more of the others (Groce et al., "Swarm Testing", ISSTA 2012). What takes time is drawn as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from downpour.base.states import FailureKind
+from downpour.core import families
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.kinds import (
+    DEATHS_OF_MANAGERS,
+    OF_HOSTS,
+    OF_MANAGERS,
+    OF_WORKERS,
+    SELDOM,
+)
+from downpour.virtual.simulated.command_runner import ASKED_WRONGLY
+from downpour.virtual.simulated.disk import DAMAGES, DiskTimings
+from downpour.virtual.simulated.environment import Timings
+from downpour.virtual.simulated.manager import DEATH_POINTS
+from downpour.virtual.simulated.network import DIRECTIONS
+from downpour.virtual.simulated.training import ALIKE, PHASES
+from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
+
+DISK_PATIENCE_SECONDS = 12.0
+UNSEEN_SECONDS = 0.8 * DISK_PATIENCE_SECONDS
+"""What is not seen for longer than patience lasts is believed to be missing."""
+TRANSFER_SECONDS_MAX = 150.0
+"""No file takes longer, however slow the directory is: a run must end."""
+
+_FAULTS_MAX = 24
+_FAULTS_MEAN = 6.0
+_KINDS_SHARES = 0.05, 0.15, 0.4, 0.8
+_SECONDS_MAX = 180.0
+_SHARP_SHARE = 0.25
+"""Of swarms: all their faults strike within seconds of each other."""
+_SHARP_SECONDS = 3.0
+_SELDOM_SHARE = 0.04
+_CLOCK_AHEAD_SECONDS = 3600.0
+_CLOCK_BACK_SECONDS = 15.0
+_FAILURES = (
+    *[FailureKind.NON_FINITE] * 4,
+    *[FailureKind.OUT_OF_MEMORY] * 3,
+    *[FailureKind.TASK] * 3,
+    *[FailureKind.OTHER_CODE] * 2,
+    FailureKind.SPEC,
+)
+_LASTING = {FaultKind.DISK_SLOW, FaultKind.HOST_THROTTLED}
+_FLAPPING = {FaultKind.MANAGER_FLAPS, FaultKind.WORKER_FLAPS}
+_OF_MESSAGES = {
+    FaultKind.MESSAGES_LOST,
+    FaultKind.MESSAGES_DOUBLED,
+    FaultKind.MESSAGES_HELD_UP,
+    FaultKind.HOST_LOSES,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where faults may strike: until when, which processes, and the one that may lose files."""
+
+    until_seconds: float
+    managers: tuple[str, ...]
+    workers: tuple[str, ...]
+    unlucky: str
+    timings: Timings
+    shards_max: int
+
+    @property
+    def slowest_factor(self) -> float:
+        """How many times slower the directory may become."""
+        timings = self.timings
+        aggregating = timings.aggregate_seconds + timings.update_seconds * self.shards_max
+        disk = timings.disk.read_seconds, timings.disk.write_seconds, timings.disk.sync_seconds
+        managers = timings.prepare_seconds, timings.recover_seconds, timings.evaluate_seconds
+        # A transfer takes up to half as long again as usual.
+        return TRANSFER_SECONDS_MAX / (1.5 * max(aggregating, *disk, *managers))
+
+
+def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Fault]:
+    """Draw the faults of a run."""
+    among = [kind for kind in FaultKind if kind not in SELDOM]
+    if managers_alone:
+        among = [kind for kind in among if kind in DEATHS_OF_MANAGERS]
+    share = random.choice(_KINDS_SHARES)
+    chosen = [kind for kind in among if random.random() < share] or [random.choice(among)]
+    weights = [random.expovariate(1.0) for _ in chosen]
+    many = min(_FAULTS_MAX, 1 + int(random.expovariate(1 / _FAULTS_MEAN)))
+    kinds = random.choices(chosen, weights, k=many)
+    if not managers_alone:
+        kinds += [kind for kind in sorted(SELDOM) if random.random() < _SELDOM_SHARE]
+    typical, when = (
+        log_uniform(random, 0.3, 60.0),
+        _moments(random, stage.until_seconds, len(kinds)),
+    )
+    return [_drawn(random, kind, stage, at, typical) for kind, at in zip(kinds, when, strict=True)]
+
+
+def log_uniform(random: Random, least: float, most: float) -> float:
+    """Draw a number whose logarithm is spread evenly."""
+    return math.exp(random.uniform(math.log(least), math.log(most)))
+
+
+def _moments(random: Random, until_seconds: float, many: int) -> list[float]:
+    """Draw when faults strike: anywhere, or all of them within seconds."""
+    if random.random() >= _SHARP_SHARE:
+        return [random.uniform(0.0, until_seconds) for _ in range(many)]
+    middle = random.uniform(0.0, until_seconds)
+    return [max(0.0, random.gauss(middle, _SHARP_SECONDS)) for _ in range(many)]
+
+
+def _drawn(
+    random: Random, kind: FaultKind, stage: Stage, at_seconds: float, typical_seconds: float
+) -> Fault:
+    target = _target(random, kind, stage)
+    detail = _detail(random, kind, target, stage)
+    seconds = min(_SECONDS_MAX, typical_seconds * random.lognormvariate(0.0, 0.5))
+    if kind is FaultKind.DISK_STALE or "ENOENT" in detail:
+        seconds = min(seconds, UNSEEN_SECONDS)
+    return Fault(
+        number=0,
+        at_seconds=at_seconds,
+        kind=kind,
+        target=target,
+        seconds=seconds,
+        share=random.uniform(0.02, 0.9) if kind in _OF_MESSAGES | _FLAPPING else 0.0,
+        amount=_amount(random, kind, stage),
+        detail=detail,
+    )
+
+
+def _target(random: Random, kind: FaultKind, stage: Stage) -> str:
+    if kind in OF_MANAGERS:
+        return random.choice(stage.managers)
+    if kind in OF_WORKERS:
+        return random.choice(stage.workers)
+    return random.choice((*stage.managers, *stage.workers)) if kind in OF_HOSTS else ""
+
+
+def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
+    """Draw what a kind has a number of its own for."""
+    if kind in _LASTING:
+        return log_uniform(random, 2.0, max(3.0, stage.slowest_factor))
+    if kind in _FLAPPING:
+        return log_uniform(random, 0.2, 10.0)
+    if kind is FaultKind.HOST_FAR:
+        return log_uniform(random, 0.01, 20.0)
+    if kind is FaultKind.CLOCK_JUMPS:
+        back = random.random() < 0.5
+        most = _CLOCK_BACK_SECONDS if back else _CLOCK_AHEAD_SECONDS
+        return log_uniform(random, 0.1, most) * (-1 if back else 1)
+    return 0.0
+
+
+def _detail(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
+    """Draw where a process dies, what fails and how, or whom a link leads to."""
+    among: dict[FaultKind, Sequence[str]] = {
+        FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
+        FaultKind.WORKER_DIES_AT: PHASES,
+        FaultKind.DAMAGED_MEANWHILE: [f"{what} of {stage.unlucky}" for what in DAMAGES],
+        FaultKind.LINK_CUT: stage.workers,
+        FaultKind.PREPARATION_FAILS: (ASKED_WRONGLY, "for another reason"),
+        FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
+        FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,
+    }
+    if kind in among:
+        return random.choice(among[kind])
+    if kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
+        host = random.choice(("", "", *stage.managers, *stage.workers))
+        return f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()
+    return _failure(random, target, stage.workers) if kind is FaultKind.ATTEMPT_FAILS else ""
+
+
+def _failure(random: Random, target: str, workers: Sequence[str]) -> str:
+    """Draw how an attempt fails; one worker at least has the right code."""
+    if random.random() < _SELDOM_SHARE:
+        return ALIKE
+    how = random.choice(_FAILURES)
+    fits = how is not FailureKind.OTHER_CODE or (len(workers) > 1 and target == workers[0])
+    return how if fits else FailureKind.TASK
+
+
+# What takes how long, and what is trained
+
+
+def swarm_timings(random: Random, task_seconds: float) -> Timings:
+    """Draw how long everything takes."""
+    return Timings(
+        task_seconds=task_seconds,
+        spread=random.choice((0.0, 0.1, 0.3, 0.6)),
+        worker_spread=random.choice((0.0, 0.3, 0.6)),
+        network_seconds=log_uniform(random, 0.0005, 0.2),
+        event_seconds=log_uniform(random, 1e-5, 0.005),
+        prepare_seconds=log_uniform(random, 0.05, 3.0),
+        aggregate_seconds=log_uniform(random, 0.01, 1.0),
+        update_seconds=log_uniform(random, 1e-4, 0.05),
+        evaluate_seconds=log_uniform(random, 0.05, 3.0),
+        recover_seconds=log_uniform(random, 0.05, 2.0),
+        restart_seconds=log_uniform(random, 0.2, 10.0),
+        heartbeat_seconds=random.choice((0.5, 1.0)),
+        snapshot_seconds=random.choice((0.0, 0.3, 1.0, 3.0)),
+        saving_seconds=random.choice((0.0, 0.02, 0.2)),
+        resuming_seconds=random.choice((0.0, 0.2, 1.0)),
+        checkpoint_rounds=random.choice((1, 1, 2, 5, 50)),
+        disk=DiskTimings(
+            read_seconds=log_uniform(random, 0.001, 0.1),
+            write_seconds=log_uniform(random, 0.002, 0.2),
+            sync_seconds=log_uniform(random, 0.0005, 0.05),
+            patience_seconds=DISK_PATIENCE_SECONDS,
+        ),
+    )
+
+
+def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
+    """Draw what a plan of all kinds leaves as it is by default."""
+    compression = spec.compression
+    if spec.optimizer_state == "reset" and compression == "none":
+        compression = random.choice(("none", *families.CODECS.built_in))
+    return spec.replace(
+        compression=compression,
+        split=_split(random),
+        aggregate=random.choice(families.AGGREGATORS.built_in),
+        repeatable=random.random() < 0.85,
+        keep_models=random.randint(1, 4),
+    )
+
+
+def _split(random: Random) -> str:
+    name = random.choice(families.SPLITTERS.built_in)
+    return f"dirichlet({random.choice((0.1, 0.5))})" if name == "dirichlet" else name

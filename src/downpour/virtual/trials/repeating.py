@@ -1,0 +1,50 @@
+"""Runs seeds again in another process: one seed must be one run, whatever came before it.
+
+The other process hashes text otherwise, so an order that comes from a set shows, and it has run no
+other seeds, so what one run leaves behind for the next shows as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from downpour.virtual.faults.plan import plan_of
+from downpour.virtual.trials.simulation import Outcome, simulate
+
+_EVERY = 100
+"""One seed in so many is run twice."""
+_OTHER_HASHES = "20121026"
+
+
+def is_repeated(seed: int) -> bool:
+    """Whether a seed is run twice."""
+    return seed % _EVERY == 0
+
+
+def different(outcomes: Sequence[Outcome]) -> list[int]:
+    """Return the seeds whose second run differs from the first."""
+    if not outcomes:
+        return []
+    digests = _digests_elsewhere([outcome.plan.seed for outcome in outcomes])
+    return [
+        outcome.plan.seed
+        for outcome, digest in zip(outcomes, digests, strict=True)
+        if outcome.digest != digest
+    ]
+
+
+def _digests_elsewhere(seeds: Sequence[int]) -> list[str]:
+    words = [sys.executable, "-m", __name__, *map(str, seeds)]
+    environment = {**os.environ, "PYTHONHASHSEED": _OTHER_HASHES, "PYTHONPATH": ":".join(sys.path)}
+    told = subprocess.run(  # noqa: S603 - this interpreter, with numbers
+        words, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return told.stdout.split()
+
+
+if __name__ == "__main__":
+    for word in sys.argv[1:]:
+        print(simulate(plan_of(int(word))).digest)  # noqa: T201 - the other process reads it

@@ -1,0 +1,32 @@
+"""Managers with one defect each, which break a promise that no other defect breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.virtual.simulated.manager import SimulatedManager
+from downpour.virtual.simulated.network import Answer
+
+
+class ForgetsToObserve(SimulatedManager):
+    """Journals no line of the record when an aggregation begins."""
+
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
+        """Leave out aggregations."""
+        others: list[do.Command] = []
+        others += (each for each in output.commands if not isinstance(each, do.Aggregate))
+        return super().keep(core, event, replace(output, commands=others))
+
+
+class TakesRequestsTwice(SimulatedManager):
+    """Takes a request that is repeated because its answer was lost for another one."""
+
+    def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
+        """Give a repeated request another name."""
+        again = experiment in self.core.state.experiments
+        super().submit(answer, f"{experiment}-again" if again else experiment, spec)
