@@ -7,6 +7,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from downpour.experiments.reading.timeline import attempt_spans
 from downpour.files.records.journal import read_journal, segments
 from downpour.files.records.record import parse_lines
 from downpour.files.store import SharedDirectory, Work, layout, publish_work
+from downpour.files.store.leaders import highest_term, term_name
 from downpour.files.store.lease import Lease
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
@@ -378,6 +380,24 @@ def test_a_manager_that_was_replaced_decides_no_more(tmp_path: Path) -> None:
     Lease(SharedDirectory.open(tmp_path, create=False)).claim("elsewhere:1")
     with pytest.raises(Refused, match="is stopping"):
         first.submit()
+    gone(first)
+
+
+def test_a_manager_that_cannot_see_the_terms_acknowledges_nothing(tmp_path: Path) -> None:
+    """What it journals may be void: another one may lead, whose term it cannot see."""
+    first = manager_of(tmp_path)
+    terms = first.shared.terms
+    hidden = terms.rename(terms.with_name("hidden"))
+    terms.write_text("not a folder")
+    (hidden / term_name(highest_term(hidden) + 1)).write_text("{}")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(first.submit)
+        answered, _ = wait([asked], timeout=0.5)
+        assert not answered
+        terms.unlink()
+        hidden.rename(terms)
+        with pytest.raises(Refused, match="is stopping"):
+            asked.result()
     gone(first)
 
 

@@ -62,6 +62,21 @@ def test_who_lost_the_lock_unawares_learns_of_the_later_term(shared: SharedDirec
     assert not first.is_leader
 
 
+def test_who_cannot_see_the_terms_does_not_know_whether_it_leads(shared: SharedDirectory) -> None:
+    """It goes on for the time being, and must not act on that."""
+    lease = Lease(shared)
+    lease.claim("first:1")
+    assert lease.leads()
+    hidden = shared.terms.rename(shared.terms.with_name("hidden"))
+    shared.terms.write_text("not a folder")
+    assert lease.is_leader
+    with pytest.raises(SharedDirectoryError):
+        lease.leads()
+    shared.terms.unlink()
+    hidden.rename(shared.terms)
+    assert lease.leads()
+
+
 @pytest.mark.slow
 def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirectory) -> None:
     """Who does not wait is told who holds it; who waits gets it."""

@@ -83,7 +83,7 @@ class BuildsOnSand(SimulatedManager):
 class NeverResigns(SimulatedManager):
     """Does not check whether another manager leads by now."""
 
-    def is_leader(self) -> bool:
+    def leads(self) -> bool:
         """Take it for the leader."""
         return True
 

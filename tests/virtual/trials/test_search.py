@@ -185,24 +185,3 @@ def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
     [missed] = [line for line in outcome.story if "is given up" in line]
     assert "no heartbeat for" in missed
     assert float(missed.split()[0]) > 4.0
-
-
-def test_a_successor_leads_while_the_isolated_leader_lives() -> None:
-    """The lock's lease ends, and the run is as if nothing had happened."""
-    isolated = Fault(
-        number=1, at_seconds=4.0, kind=FaultKind.MANAGER_ISOLATED, target="manager-a", seconds=25.0
-    )
-    plan = replace(
-        plan_of(1, swarm=False),
-        specs=(("e", ResolvedSpec(shards=4, epochs=3, retries=3)),),
-        managers=("manager-a", "manager-b"),
-        workers=("worker-1", "worker-2"),
-        timings=Timings(task_seconds=4.0),
-        faults=(isolated,),
-    )
-    outcome = simulate(plan, story=True)
-    assert not outcome.failure
-    told = [line.split("  ", 1)[1].strip() for line in outcome.story]
-    leads = [n for n, line in enumerate(told) if "manager-b leads, term 2" in line]
-    assert leads
-    assert not any("manager-a dies" in line for line in told[: leads[0]])

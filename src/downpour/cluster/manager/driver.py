@@ -178,6 +178,14 @@ class Driver:
             )
             return self._change > after
 
+    def insist(self, act: Callable[[], T]) -> T:
+        """Call `act`, again while the directory is away: as long as for a commit.
+
+        Raises:
+            SharedDirectoryError: the directory has stayed away.
+        """
+        return self._retry_policy.call_through_outage(act)
+
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
         # Checked after putting, because the driver may stop in between: either this thread sees

@@ -67,7 +67,7 @@ class Manager:
             core,
             patience_seconds=away_seconds,
             on_death=on_death,
-            check_leader=self._raise_if_replaced,
+            check_leader=self._raise_unless_it_leads,
         )
         self._roster = Roster()
         answers = Answers(self._driver.post, lambda: self._driver.now_seconds)
@@ -173,12 +173,15 @@ class Manager:
         has lost its lock. Experiments whose folder was removed are marked as held up.
         """
         self._spaces.look()
-        try:
-            self._raise_if_replaced()
-        except SharedDirectoryError as error:
-            self._on_death(error)
-
-    def _raise_if_replaced(self) -> None:
         if not self._options.embedded and not self._begun.lease.is_leader:
-            reason = "another manager has taken over; this one ends"
-            raise SharedDirectoryError(self._begun.lease.root, reason)
+            self._on_death(self._replaced())
+
+    def _raise_unless_it_leads(self) -> None:
+        # Who cannot see the terms waits as for a commit: the lock may be another manager's by now,
+        # and then what was journaled since is void, and must not be acknowledged.
+        if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
+            raise self._replaced()
+
+    def _replaced(self) -> SharedDirectoryError:
+        reason = "another manager has taken over; this one ends"
+        return SharedDirectoryError(self._begun.lease.root, reason)

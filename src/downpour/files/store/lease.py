@@ -203,13 +203,21 @@ class Lease:
     @property
     def is_leader(self) -> bool:
         """Whether there is no later term; true if the directory cannot be listed."""
-        if self._pulse is not None and self._pulse.is_fresh:
-            return True
         # An outage is no evidence of a successor, and ends the manager elsewhere if it lasts.
         try:
-            return self._highest_term() <= self.term
+            return self.leads()
         except SharedDirectoryError:
             return True
+
+    def leads(self) -> bool:
+        """Return whether there is no later term.
+
+        Raises:
+            SharedDirectoryError: the directory cannot be listed, so nobody can know.
+        """
+        if self._pulse is not None and self._pulse.is_fresh:
+            return True
+        return self._highest_term() <= self.term
 
     def release(self) -> None:
         """Release the lock; if the directory is away, the lock ends with this process."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from downpour.base.errors import SharedDirectoryError
@@ -200,9 +201,13 @@ class SimulatedManager(ManagerCalls):
     def is_leader(self) -> bool:
         """Whether no other manager has begun a later term; true if the terms cannot be listed."""
         try:
-            self.environment.disk.ask(self.host, "list")
+            return self.leads()
         except SharedDirectoryError:
             return True
+
+    def leads(self) -> bool:
+        """Return whether no other manager has begun a later term; SharedDirectoryError: unseen."""
+        self.environment.disk.ask(self.host, "list")
         return len(self.environment.disk.terms) == self.term
 
     # The driver
@@ -293,8 +298,17 @@ class SimulatedManager(ManagerCalls):
         self._committing = False
         then()
 
-    def _act(self, ready: Ready[Answer], *, kept: bool) -> None:
-        if ready.must_lead and not self.is_leader():
+    def _act(self, ready: Ready[Answer], *, kept: bool, waited: float = 0.0) -> None:
+        try:
+            leads = not ready.must_lead or self.leads()
+        except SharedDirectoryError:
+            if waited >= self.environment.disk.timings.patience_seconds:
+                self.crash("because it cannot see whether it leads")
+            else:
+                again = partial(self._act, ready, kept=kept, waited=waited + _INSIST_SECONDS)
+                self.after(_INSIST_SECONDS, again)
+            return
+        if not leads:
             self.crash("because another manager leads")
             return
         if kept and self.die_at == "before it acts":
