@@ -21,15 +21,16 @@ Defect = type[SimulatedManager] | type[WorkerNode[Any]] | type[StepLoop]
 class Planted:
     """A defect, a part of the sentence that a run fails with, and the promise that is broken.
 
-    It is looked for in seeds with some kinds of `faults`, or with a `policy`, if others cannot show
-    it.
+    It is looked for in seeds that can show it: with some kinds of `faults`, an `operation` of the
+    directory that fails, and a mode or policy that is `named`.
     """
 
     defect: Defect
     sentence: str
     promise: Promise | None
     faults: tuple[FaultKind, ...] = ()
-    policy: str = ""
+    operation: str = ""
+    named: str = ""
 
     def how(self) -> dict[str, Any]:
         """Return the arguments that plant it in a run."""
@@ -50,10 +51,18 @@ PLANTED = (
     Planted(defects.RunsAhead, "but something of it goes on", Promise.CONSISTENT),
     Planted(defects.ForgetsTheBusy, "which does not run it", Promise.CONSISTENT),
     Planted(async_defects.LosesPushes, "have arrived, its tasks say", Promise.CONSISTENT),
-    Planted(async_defects.IgnoresTheBound, "open rounds, more than", Promise.CONSISTENT),
+    Planted(
+        async_defects.IgnoresTheBound, "open rounds, more than", Promise.CONSISTENT, named="ssp"
+    ),
     Planted(defects.ForgetsAssignments, "gives another state", Promise.REPLAYS),
     Planted(defects.ForgetsToKeep, "gives another state", Promise.REPLAYS),
     Planted(promise_defects.ForgetsToObserve, "tells of versions", Promise.RECORDS),
+    Planted(
+        defects.BuildsOnSand,
+        "is forgotten",
+        Promise.REMEMBERS,
+        (FaultKind.MANAGER_MACHINE_DIES,),
+    ),
     Planted(defects.NeverResigns, "in the time of a later one", Promise.LEADS),
     Planted(
         defects.ActsWithoutLeading,
@@ -69,14 +78,22 @@ PLANTED = (
     Planted(defects.FoldsWhatIsDropped, "folds", Promise.FOLDS),
     Planted(defects.TrainsFromAnOldModel, "is not what it should be", Promise.BYTES),
     Planted(defects.ForgetsTheOuterState, "is another one", Promise.BYTES),
-    Planted(async_defects.ForgetsTheBase, "is not what it should be", Promise.BYTES),
-    Planted(async_defects.DecidesSharesAnew, "% of shard", Promise.BYTES, policy="dylu"),
-    Planted(async_defects.BeginsFromTheCentre, "is not what it should be", Promise.BYTES),
+    Planted(
+        async_defects.ForgetsTheBase, "is not what it should be", Promise.BYTES, named="downpour"
+    ),
+    Planted(async_defects.DecidesSharesAnew, "% of shard", Promise.BYTES, named="dylu"),
+    Planted(
+        async_defects.BeginsFromTheCentre, "is not what it should be", Promise.BYTES, named="easgd"
+    ),
     Planted(async_defects.CountsStaleAsFresh, "is not what it should be", Promise.BYTES),
     Planted(async_defects.HasNoGrace, "before its grace window is over", Promise.APART),
-    Planted(async_defects.EndsRoundsEarly, "ends with 1 of", Promise.ONCE),
+    Planted(async_defects.EndsRoundsEarly, "ends with 1 of", Promise.ONCE, named="k-sync"),
     Planted(
-        defects.BlamesWorkers, "is whole, and refused", Promise.REFUSES, (FaultKind.DISK_REFUSES,)
+        defects.BlamesWorkers,
+        "is whole, and refused",
+        Promise.REFUSES,
+        (FaultKind.DISK_REFUSES,),
+        "read",
     ),
     Planted(worker_defects.NeverFree, "was not asked for last", Promise.TRAINS),
     Planted(loop_defects.FinishesEarly, "ends before its last step", Promise.TRAINS),
@@ -97,12 +114,6 @@ PLANTED = (
 """Found within seconds."""
 
 RARE = (
-    Planted(
-        defects.BuildsOnSand,
-        "is forgotten",
-        Promise.REMEMBERS,
-        (FaultKind.MANAGER_MACHINE_DIES,),
-    ),
     Planted(
         defects.BelievesItIsKept,
         ", and is forgotten",

@@ -10,19 +10,19 @@ from downpour.virtual.faults.plan import Plan, plan_of
 
 
 def seeds_with(
-    *kinds: FaultKind, operation: str = "", policy: str = "", number: int
+    *kinds: FaultKind, operation: str = "", named: str = "", number: int
 ) -> Iterator[int]:
     """Yield the first seeds whose plans have faults of all these kinds.
 
     A plan is made in less than a millisecond and run in a hundred, so to leave out those that
     cannot show a defect makes a rare one found in seconds. An `operation` is one of the directory
-    that must fail, and a `policy` one that an experiment must have.
+    that must fail; `named` is the mode or the policy that an experiment must have.
     """
-    found = (seed for seed in count() if _has(plan_of(seed), set(kinds), operation, policy))
+    found = (seed for seed in count() if _has(plan_of(seed), set(kinds), operation, named))
     return islice(found, number)
 
 
-def _has(plan: Plan, kinds: set[FaultKind], operation: str, policy: str) -> bool:
+def _has(plan: Plan, kinds: set[FaultKind], operation: str, named: str) -> bool:
     fails = not operation or any(operation in fault.detail.split()[1:2] for fault in plan.faults)
-    decides = not policy or any(spec.policy == policy for _, spec in plan.specs)
-    return fails and decides and kinds <= {fault.kind for fault in plan.faults}
+    there = not named or any(named in {spec.policy, spec.mode} for _, spec in plan.specs)
+    return fails and there and kinds <= {fault.kind for fault in plan.faults}

@@ -161,7 +161,7 @@ class CountingCheck(Observer):
         self._once(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
         again = entry.attempt.attempt > 0
         same = not again or share == cut.share(shard)
-        self._once(
+        self._holds(
             same, f"{entry.attempt} trains {share:.0%} of shard {shard}, not {cut.share(shard):.0%}"
         )
         if share < 1:

@@ -114,6 +114,8 @@ class Happenings(Observer):
     def handled(self, step: Observation) -> None:
         """Count an event, and what came of it."""
         self.counted["event", type(step.event).__name__] += 1
+        if isinstance(step.event, on.AttemptFailed):
+            self.counted["failure", step.event.failure] += 1
         for each in step.output.commands:
             self.counted["command", type(each).__name__] += 1
         for fact in step.output.facts:
