@@ -85,10 +85,10 @@ def test_a_host_that_loses_messages_or_is_far_hinders_no_other(party: Party) -> 
 
 
 def test_the_directory_may_be_slow_for_one_host() -> None:
-    """Beside that, for all."""
+    """Where it is slow for all as well, the slower of both counts."""
     disk = Disk(Clock(), Random(1), DiskTimings())
     disk.state.slower, disk.state.slower_at["ann"] = 10.0, 100.0
-    assert 500 <= disk.takes(1.0, "ann") <= 1500
+    assert 50 <= disk.takes(1.0, "ann") <= 150
     assert 5 <= disk.takes(1.0, "bob") <= 15
 
 

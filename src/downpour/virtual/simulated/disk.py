@@ -369,7 +369,8 @@ class Disk:
 
     def takes(self, seconds: float, host: str) -> float:
         """Return how long something takes a host at present that usually takes `seconds`."""
-        slower = self.state.slower * self.state.slower_at.get(host, 1.0)
+        # The slower of both and not their product: a plan says how long a transfer takes at most.
+        slower = max(self.state.slower, self.state.slower_at.get(host, 1.0))
         return seconds * slower * (0.5 + self._random.random())
 
     def chance(self, most: int) -> int:
