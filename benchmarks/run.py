@@ -2,8 +2,8 @@
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
 what it compares with, `lab`, which needs root, and `stragglers`, `accuracy`, `more_workers`,
-`defaults` and `fewer_bytes`, which train for half an hour each and longer. Close first: most figures are times, and
-even those that are ratios vary on a busy machine.
+`defaults` and `fewer_bytes`, which train for half an hour each and longer. Close first: most
+figures are times, and even those that are ratios vary on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,0 +1,428 @@
+"""Carries out the attempts of a simulated worker: it reads, lets time pass, saves and publishes.
+
+Its visible actions are those of `cluster/worker/task_runner.py` and `cluster/worker/snapshots.py`.
+A task has a hundred steps; the time of each follows from the course of the machine.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import get_args
+
+from downpour.base.errors import FileCorrupt, StoreError
+from downpour.base.states import Failure, FailureKind
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
+from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
+from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.node.worker import End, Stopped, WorkerNode
+from downpour.files.store import layout
+from downpour.virtual.simulated import fake_files
+from downpour.virtual.simulated.attempt import Phase, SimulatedAttempt
+from downpour.virtual.simulated.clock import Process
+from downpour.virtual.simulated.environment import Environment, What
+from downpour.virtual.simulated.machines import Course
+
+PHASES: tuple[Phase, ...] = tuple(each for each in get_args(Phase) if each != "waiting")
+"""In which a worker may be due to die."""
+ALIKE = "alike"
+"""How a task fails that fails with the same words on every worker."""
+_PERCENT = 100
+# At the time of a step, the share may be a rounding error below it.
+_ROUNDING = 1e-9
+
+
+class Trainer(Process):
+    """A process that trains: its node decides, and it is told how an attempt has ended."""
+
+    node: WorkerNode[SimulatedAttempt]
+
+    @abstractmethod
+    def crash(self, why: str) -> None:
+        """Die at once."""
+
+    @abstractmethod
+    def ended(self, running: SimulatedAttempt, end: End) -> None:
+        """Report how an attempt has ended."""
+
+    @abstractmethod
+    def see(self, what: What, *attempts: AttemptId, held: SimulatedAttempt | None = None) -> None:
+        """Show an action to the observer."""
+
+
+class Training:
+    """Carries out one attempt after the other; calls the worker when one has ended."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        worker: Trainer,
+        machine: str,
+        loop_class: type[StepLoop],
+    ) -> None:
+        self.fails_next: list[str] = []
+        self.damages_next = 0
+        self.dies_at: Phase | None = None
+        self._last: tuple[PublishedFile, bytes] | None = None
+        self._environment = environment
+        self._worker = worker
+        self._machine = machine
+        self._loop_class = loop_class
+
+    # What the worker asks for
+
+    def begin(self, running: SimulatedAttempt) -> None:
+        """Read what the attempt needs, then train."""
+        task = running.task
+
+        def afresh(model: bytes, step: bytes, state: bytes) -> None:
+            start = fake_files.moved_by(model, step) if step else model
+            place = running.attempt.round, running.attempt.shard, task.portion, task.share
+            begun = fake_files.paused(*place, start, state, 0)
+            if task.snapshot is None:
+                self._train(running, begun)
+            else:
+                self._restore(running, task.snapshot, begun)
+
+        def with_model(model: bytes) -> None:
+            # As a real worker does: the next version may be a step from it.
+            self._last = task.model, model
+            others = task.step, task.optimizer_state
+            self._read(running, others, partial(afresh, model))
+
+        self._enter(running, "reading")
+        self._read_version(running, task.model, task.leading, with_model)
+
+    def _read_version(
+        self,
+        running: SimulatedAttempt,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        then: Callable[[bytes], None],
+    ) -> None:
+        """Read a version, and those that lead to it, back to a whole one or the last one read."""
+        if self._last is not None and self._last[0] == file:
+            then(self._last[1])
+            return
+
+        def read(content: bytes) -> None:
+            if not fake_files.is_step(content):
+                then(content)
+                return
+            if not leading:
+                self._fail(running, FileCorrupt(file.name, "is a step, from what is not named"))
+                return
+            before = leading[-1]
+            follow = partial(fake_files.led_to, step=content)
+            self._read_version(running, before, leading[:-1], lambda base: then(follow(base)))
+
+        self._read(running, [file], read)
+
+    def _read(
+        self,
+        running: SimulatedAttempt,
+        needed: Sequence[PublishedFile | None],
+        then: Callable[..., None],
+        *read: bytes,
+    ) -> None:
+        """Read files one after the other, and call with what they hold; nothing for no file."""
+        if not needed:
+            then(*read)
+            return
+        first, *others = needed
+        if first is None:
+            self._read(running, others, then, *read, b"")
+            return
+        self._environment.disk.read(
+            self._worker,
+            running.attempt.experiment,
+            first,
+            lambda content: self._read(running, others, then, *read, content),
+            lambda error: self._fail(running, error),
+            is_wanted=lambda: not running.cancelled,
+        )
+
+    def _restore(self, running: SimulatedAttempt, snapshot: PublishedFile, afresh: bytes) -> None:
+        """Go on from a snapshot, or from the beginning if it cannot be read."""
+        self._environment.disk.read(
+            self._worker,
+            running.attempt.experiment,
+            snapshot,
+            lambda content: self._train(running, content),
+            lambda _: self._train(running, afresh),
+            PATIENCE_SECONDS,
+            PATIENCE_SECONDS,
+            is_wanted=lambda: not running.cancelled,
+        )
+
+    def stop(self, running: SimulatedAttempt) -> None:
+        """End a cancelled attempt at its step; one that is publishing goes on."""
+        if running.phase == "training" and running.cancelled:
+            self._proceed(running)
+
+    def end_step(self, running: SimulatedAttempt) -> None:
+        """Do what was asked of an attempt at its next step; it trains until then.
+
+        An attempt that does not train at present does so as soon as it goes on.
+        """
+        if running.phase == "training" and running.course is not None:
+            steps = self.percent(running) + 1
+            share = (steps / _PERCENT - running.share) / (1.0 - running.share)
+            spent = self._worker.clock.now_seconds - running.set_out_at
+            wait = max(0.0, running.course.when(share) - spent)
+            self._worker.after(wait, self._step_ended, running, running.course, steps)
+
+    def look(self) -> None:
+        """Note how far the running attempt has come."""
+        running = self._worker.node.running
+        if running is not None and running.phase == "training" and running.course is not None:
+            done = self.percent(running)
+            running.stepped(done, self._stepped_at(running, done))
+
+    def save_if_due(self) -> None:
+        """Publish the state of the running attempt, if a snapshot is due."""
+        running = self._worker.node.running
+        if running is None or running.phase != "training" or running.course is None:
+            return
+        # One that is to end does so at the end of its step, which is on its way.
+        if not running.cancelled and not running.to_save:
+            self.look()
+            self._proceed(running)
+
+    # How far it has come
+
+    def _stepped_at(self, running: SimulatedAttempt, percent: int) -> float:
+        """Return when the last step ended, or when the training began if none has."""
+        now = self._worker.clock.now_seconds
+        if running.course is None or running.share >= 1.0:
+            return now
+        own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
+        return min(now, running.set_out_at + running.course.when(own))
+
+    def percent(self, running: SimulatedAttempt) -> int:
+        """Return the progress of an attempt, in percent."""
+        # Never all of it: the last step is done when the training ends.
+        return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
+
+    def _share(self, running: SimulatedAttempt) -> float:
+        if running.course is None:
+            return running.share
+        done = running.course.share(self._worker.clock.now_seconds - running.set_out_at)
+        return running.share + (1.0 - running.share) * done
+
+    # The training
+
+    def _enter(self, running: SimulatedAttempt, phase: Phase) -> None:
+        """Go on to the next phase; the worker may be due to die in it."""
+        running.phase = phase
+        if self.dies_at == phase:
+            self._worker.after(0.0, self._worker.crash, f"while {phase}")
+
+    def _train(self, running: SimulatedAttempt, start: bytes) -> None:
+        now, timings = self._worker.clock.now_seconds, self._environment.timings
+        self._enter(running, "training")
+        done = fake_files.gone_on(start)[1]
+        running.start, running.share, running.loaded_at_seconds = start, done / _PERCENT, now
+        running.loaded(done, _PERCENT, now)
+        running.loop = self._loop_class(running, timings.snapshot_seconds, now)
+        if running.share and timings.resuming_seconds:
+            self._worker.after(timings.resuming_seconds, self._resumed, running)
+        else:
+            self._proceed(running)
+
+    def _resumed(self, running: SimulatedAttempt) -> None:
+        """Begin to train from a snapshot, unless the attempt was stopped while it was restored."""
+        if running.phase == "training":
+            self._proceed(running)
+
+    def _go_on(self, running: SimulatedAttempt) -> None:
+        """Decide what comes next once a snapshot is published, or cannot be."""
+        running.phase = "training"
+        self._proceed(running)
+
+    def _step_ended(self, running: SimulatedAttempt, course: Course, steps: int) -> None:
+        """Decide what comes next, unless the attempt has stopped or saved since the step began."""
+        if running.phase == "training" and running.course is course:
+            running.stepped(steps, self._worker.clock.now_seconds)
+            self._proceed(running)
+
+    def _proceed(self, running: SimulatedAttempt) -> None:
+        """Do what the attempt's loop decides now; asked only where it may decide otherwise."""
+        match running.loop.next(self._worker.clock.now_seconds):
+            case NextStep.TRAIN:
+                if running.course is None:
+                    self._set_out(running)
+            case NextStep.SAVE:
+                self._save_and_go_on(running)
+            case NextStep.HAND_OVER:
+                self._hand_over(running)
+            case NextStep.STOP:
+                self._end_training(running)
+                self._worker.ended(running, Stopped())
+            case NextStep.FINISH:
+                self._finish(running)
+
+    def _set_out(self, running: SimulatedAttempt) -> None:
+        """Train until the task is done, a snapshot is due, or the attempt is to end."""
+        now, timings = self._worker.clock.now_seconds, self._environment.timings
+        work = (1.0 - running.share) * running.task.samples / timings.shard_samples
+        course = self._environment.machines.course(self._machine, running.attempt, now, work)
+        running.set_out_at, running.course = now, course
+        self._worker.after(course.seconds, self._step_ended, running, course, _PERCENT)
+        if timings.snapshot_seconds:
+            wait = max(0.0, running.loop.snapshot_due_at_seconds - now)
+            self._worker.after(wait, self.save_if_due)
+
+    def _stand_still(self, running: SimulatedAttempt) -> None:
+        """Pause the training while a state is written."""
+        running.share, running.course = self._share(running), None
+        running.phase = "saving"
+
+    def _save_and_go_on(self, running: SimulatedAttempt) -> None:
+        """Publish the state, and train on."""
+        percent = running.steps_done
+        self._stand_still(running)
+
+        def published(file: PublishedFile) -> None:
+            running.snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            self._worker.see("saved", running.attempt)
+            if self.dies_at == "saving":
+                self._worker.after(0.0, self._worker.crash, "when it has saved")
+            go_on()
+
+        def go_on(_: StoreError | None = None) -> None:
+            running.loop.saved(self._worker.clock.now_seconds)
+            self._go_on(running)
+
+        self._save(running, percent, published, go_on)
+
+    def _hand_over(self, running: SimulatedAttempt) -> None:
+        """Publish the state and end, or go on training if it cannot be published."""
+        percent = running.steps_done
+        self._stand_still(running)
+
+        def published(file: PublishedFile) -> None:
+            snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            self._end_training(running)
+            self._worker.ended(running, snapshot)
+
+        self._save(running, percent, published, lambda _: self._go_on(running))
+
+    def _save(
+        self,
+        running: SimulatedAttempt,
+        percent: int,
+        published: Callable[[PublishedFile], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        self._worker.see("saves", running.attempt)
+        # All but the last word say what the training depends on, which a hand-over does not change.
+        content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
+        name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
+
+        def not_saved(error: StoreError) -> None:
+            experiment = running.attempt.experiment
+            self._environment.disk.delete(self._worker.host, experiment, name)
+            failed(error)
+
+        self._worker.after(
+            self._environment.timings.saving_seconds,
+            self._environment.disk.publish,
+            self._worker,
+            running.attempt.experiment,
+            name,
+            content,
+            published,
+            not_saved,
+            PATIENCE_SECONDS,
+            lambda: not running.cancelled,
+        )
+
+    def _end_training(self, running: SimulatedAttempt) -> None:
+        """Remove a snapshot that the manager has not heard of, and train no more."""
+        running.course, running.phase = None, "reporting"
+        withdrawn = running.withdraw_unknown()
+        if withdrawn is not None:
+            experiment, name = running.attempt.experiment, withdrawn.file.name
+            self._environment.disk.delete(self._worker.host, experiment, name)
+
+    def _finish(self, running: SimulatedAttempt) -> None:
+        """Publish the update of an attempt that has done all its steps."""
+        self._worker.see("trained", running.attempt, held=running)
+        self._end_training(running)
+        failure = self._failure(running.attempt)
+        if failure is not None:
+            self._worker.ended(running, failure)
+            return
+        self._enter(running, "publishing")
+        update = fake_files.gone_on(running.start)[0]
+        seconds = self._worker.clock.now_seconds - running.loaded_at_seconds
+        self._publish(running, update, seconds)
+
+    def _failure(self, attempt: AttemptId) -> Failure | None:
+        """Return how an attempt fails that is due to fail."""
+        task = attempt.experiment, attempt.round, attempt.shard
+        how = self.fails_next.pop() if self.fails_next else ""
+        if how == ALIKE:
+            self._environment.hopeless.add(task)
+        if task in self._environment.hopeless:
+            return Failure(FailureKind.TASK, f"round {attempt.round} has no shard {attempt.shard}")
+        if not how:
+            return None
+        # Its machine is at fault and not the task, so it fails like no other attempt.
+        return Failure(FailureKind(how), f"{how} on {self._worker.host}, in {attempt}")
+
+    def _publish(self, running: SimulatedAttempt, content: bytes, seconds: float) -> None:
+        """Publish the optimizer's state, then the update, so that an update is always complete."""
+        attempt, disk, token = running.attempt, self._environment.disk, self._environment.token()
+        experiment, worker = attempt.experiment, self._worker
+        state_name = layout.attempt_name("optimizer", attempt, token)
+
+        def failed(error: StoreError) -> None:
+            disk.delete(worker.host, experiment, state_name)
+            self._fail(running, error)
+
+        def publish_update(state: PublishedFile | None) -> None:
+            name = layout.attempt_name("update", attempt, token)
+            disk.publish(
+                worker,
+                experiment,
+                name,
+                content,
+                lambda file: published(file, state),
+                failed,
+                is_wanted=lambda: not running.cancelled,
+            )
+
+        def published(file: PublishedFile, state: PublishedFile | None) -> None:
+            if self.damages_next:
+                self.damages_next -= 1
+                disk.damaged.add(file.name)
+            update = fake_files.update_of(file, state, running.task.samples, seconds)
+            self._enter(running, "reporting")
+            worker.ended(running, update)
+
+        if running.task.keeps_state:
+            after = fake_files.state_after(content)
+            disk.publish(
+                worker,
+                experiment,
+                state_name,
+                after,
+                publish_update,
+                failed,
+                is_wanted=lambda: not running.cancelled,
+            )
+        else:
+            publish_update(None)
+
+    def _fail(self, running: SimulatedAttempt, error: StoreError) -> None:
+        """End an attempt whose files cannot be read or written, or that was cancelled meanwhile.
+
+        A worker that waits for the directory checks between two tries whether it was cancelled.
+        """
+        self._enter(running, "reporting")
+        stopped = running.cancelled
+        end = Stopped() if stopped else Failure(FailureKind.STORE, str(error))
+        self._worker.ended(running, end)
