@@ -17,6 +17,7 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler.commands import Gather
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.steps import leading_to
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import Gathering, Versions
 from downpour.files.records.journal import Journal, segments
@@ -262,7 +263,8 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     kept = [file for file in singles if file is not None]
     # Where rounds overlap, the next ones begin from the version before the newest.
     newest = experiment.models[-1 - experiment.mode.overlaps :]
-    needed = (*newest, *experiment.evaluating.values(), *states, *kept)
+    leading = leading_to(experiment, newest[0]) if newest else ()
+    needed = (*leading, *newest, *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
         raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")

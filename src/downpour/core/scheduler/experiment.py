@@ -38,13 +38,12 @@ class Experiment:
     parameters that no task trains. `models` are the versions not yet discarded, oldest first;
     `outer` is the state of the outer optimizer that belongs to the newest, if there is one.
     `evaluating` are the versions being evaluated, by round; `evaluated_versions` are the numbers of
-    all that ever were. `best` is the best version evaluated so
-    far, if the spec compares them. Where training examples are set apart for validation, the
-    manager tests the model once, at the end (`tested`). While it is `publishing`, only the result
-    is outstanding. It is not `ready` while a restarted manager prepares what it needs to go on.
-    `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
-    attempt took beside training in the last round. A worker that takes no longer than
-    `startup_limit_seconds` to start does not stall.
+    all that ever were. `best` is the best version evaluated so far, if the spec compares them.
+    Where training examples are set apart for validation, the manager tests the model once, at the
+    end (`tested`). While it is `publishing`, only the result is outstanding. It is not `ready`
+    while a restarted manager prepares what it needs to go on. `progress_timeout` says how long an
+    attempt may make no step. `overhead_seconds` is what an attempt took beside training in the last
+    round. A worker that takes no longer than `startup_limit_seconds` to start does not stall.
 
     Shards go on with their `optimizer_states`, by shard; where rounds overlap, with `steps`, their
     last updates that were applied; and where they have parameters of their own, with `own`.
