@@ -22,7 +22,7 @@ from downpour.cluster.worker.control import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.scheduler import commands as do
 from downpour.core.spec import ResolvedSpec
-from downpour.files.store import SharedDirectory, decode, encode
+from downpour.files.store import SharedDirectory, compression_of, decode, encode
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.factory_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage
@@ -34,14 +34,17 @@ BEGINNING = np.full(8, 0.25, np.float32)
 
 
 @pytest.fixture
-def space(tmp_path: Path) -> Iterator[Workspace]:
-    """An experiment whose frozen parameters are from a file, and so not as drawn."""
+def begin(tmp_path: Path) -> dict[str, str]:
+    """What a spec says to begin from a file, whose frozen parameters are not as drawn."""
     content = b"".join(encode({FROZEN: BEGINNING}, {}))
-    (tmp_path / "begin.safetensors").write_bytes(content)
-    begin = {
-        "init_from": str(tmp_path / "begin.safetensors"),
-        "init_checksum": xxhash.xxh3_128_hexdigest(content),
-    }
+    path = tmp_path / "begin.safetensors"
+    path.write_bytes(content)
+    return {"init_from": str(path), "init_checksum": xxhash.xxh3_128_hexdigest(content)}
+
+
+@pytest.fixture
+def space(tmp_path: Path, begin: dict[str, str]) -> Iterator[Workspace]:
+    """An experiment whose frozen parameters are from a file, and so not as drawn."""
     with opened(tmp_path, "Plane", **begin) as prepared:
         yield prepared
 
@@ -92,7 +95,7 @@ def held(space: Workspace, file: PublishedFile) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in tensors.items()}
 
 
-def folded(space: Workspace) -> PublishedFile:
+def folded(space: Workspace, *, whole: bool = True) -> PublishedFile:
     """Train both shards, and make the next model of them."""
     made = work.ready(space)
     pushes = tuple(
@@ -103,6 +106,8 @@ def folded(space: Workspace) -> PublishedFile:
         experiment="plane",
         round=0,
         model=made.begun.model,
+        whole=whole,
+        versions=(made.begun.model,),
         pushes=pushes,
         train_seconds=1.0,
     )
@@ -131,6 +136,21 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
     assert held(space, adapter) == held(space, model)
     assert held(space, space.store.describe("best.safetensors")) == held(space, final)
     assert work.publish(space, asked) == final
+
+
+def test_the_result_of_steps_is_whole_as_well(tmp_path: Path, begin: dict[str, str]) -> None:
+    """The last version is a step; what is published of it, and its adapter, are not."""
+    with opened(tmp_path, "Plane", model_compression="int3", **begin) as space:
+        model, first = folded(space, whole=False), work.ready(space).begun.model
+        assert compression_of(decode(space.store.read(model), model.name)) == "int3"
+        asked = do.Publish(experiment=space.experiment, model=model, leading=(first,))
+        final = work.publish(space, asked)
+        space.versions.clear()
+        followed = space.versions.read_after((first,), model).tensors
+        wanted = {name: array.tobytes() for name, array in followed.items()}
+        assert held(space, final) == wanted | {FROZEN: BEGINNING.tobytes()}
+        assert held(space, space.store.describe("adapter.safetensors")) == wanted
+        assert work.publish(space, asked) == final
 
 
 def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) -> None:
