@@ -11,7 +11,8 @@ count from the first assignment.
 
 `soak` plays `--soak-rounds` rounds of tasks that train nothing, with a tiny network, through a real
 manager and two real workers, and looks at what grows: memory, open files, files in the experiment's
-folder, bytes of its log. The log is the only one that should. It is not run unless it is named.
+folder, bytes of its log. The log is the only one that should. With `--soak-every`, a worker or the
+manager is killed that often meanwhile, as in `goodput`. It is not run unless it is named.
 """
 
 from __future__ import annotations
@@ -197,23 +198,37 @@ class Course:
         return self.cluster.cpu_seconds - self._cpu_before, time.monotonic() - self._began
 
 
+class Killer:
+    """Kills a random worker, or every so often the manager, and counts them."""
+
+    def __init__(self, cluster: Cluster, options: argparse.Namespace) -> None:
+        self.managers = self.workers = 0
+        self._cluster = cluster
+        self._manager_every: int = options.manager_every
+        self._random = random.Random(options.seed)
+
+    def strike(self) -> None:
+        """Kill one of them."""
+        if (self.managers + self.workers + 1) % self._manager_every == 0:
+            self.managers += 1
+            self._cluster.kill_manager()
+        else:
+            self.workers += 1
+            self._cluster.kill_worker(self._random.randrange(len(self._cluster.workers)))
+
+
 def goodput(options: argparse.Namespace) -> list[Row]:
     """Train undisturbed and disturbed, and compare."""
-    chosen = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         spec = work(Path(folder), options)
         with Cluster(Path(folder), options.workers) as cluster:
             calm = Course(cluster, spec)
             calm.watch(float("inf"))
             calm_cpu, calm_seconds = calm.spent()
-            course, managers, workers = Course(cluster, spec), 0, 0
+            course = Course(cluster, spec)
+            killer = Killer(cluster, options)
             while not course.watch(options.every):
-                if (managers + workers + 1) % options.manager_every == 0:
-                    managers += 1
-                    cluster.kill_manager()
-                else:
-                    workers += 1
-                    cluster.kill_worker(chosen.randrange(options.workers))
+                killer.strike()
             cpu, seconds = course.spent()
             (useful, taken), calm_steps = course.steps(), calm.steps()
             assert calm_steps[0] == useful, "not the same work"
@@ -221,8 +236,8 @@ def goodput(options: argparse.Namespace) -> list[Row]:
         "measured": "goodput",
         "workers": options.workers,
         "task_cpu_seconds": calm_cpu / (options.workers * options.rounds),
-        "workers_killed": workers,
-        "managers_killed": managers,
+        "workers_killed": killer.workers,
+        "managers_killed": killer.managers,
         "steps_counted": useful,
         "steps_taken": taken,
         "steps_goodput": useful / taken,
@@ -261,11 +276,18 @@ def soak(options: argparse.Namespace) -> list[Row]:
     marks = options.marks or [rounds // 10, rounds // 2, rounds]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), 2) as cluster:
-        course = Course(cluster, trifle(Path(folder), rounds))
+        course, killer = Course(cluster, trifle(Path(folder), rounds)), Killer(cluster, options)
+        due = time.monotonic() + options.soak_every
         for mark in sorted(marks):
             while course.rounds_done < mark and not course.ended:
                 course.watch(LOOK_SECONDS)
-            rows.append(remains(course))
+                if time.monotonic() >= due:
+                    killer.strike()
+                    due = time.monotonic() + options.soak_every
+            killed = {"workers_killed": killer.workers, "managers_killed": killer.managers}
+            rows.append({**remains(course), **killed})
+        useful, taken = course.steps()
+    print(f"{useful:,} of {taken:,} steps counted: {useful / taken:.4f}", file=sys.stderr)
     return rows
 
 
@@ -282,6 +304,7 @@ def trifle(folder: Path, rounds: int) -> downpour.Spec:
         model_options={"hidden": 8},
         shards=2,
         epochs=rounds,
+        retries=1000,
         batch_size=1,
         local_steps=1,
         evaluate_every=0,
@@ -346,6 +369,9 @@ def main() -> None:
         help="a field of goodput's spec",
     )
     parser.add_argument("--soak-rounds", type=int, default=10_000)
+    parser.add_argument(
+        "--soak-every", type=float, default=float("inf"), help="seconds between kills of a soak"
+    )
     parser.add_argument("--marks", type=int, nargs="+", help="rounds after which soak looks")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
