@@ -147,6 +147,22 @@ def test_what_a_replaced_manager_still_puts_does_not_count(cloud: Cloud) -> None
     assert [line.at_seconds for line in lines_on(third)] == [0.0, 0.0]
 
 
+def test_a_manager_that_was_away_since_its_term_began_removes_nothing_of_its_successor(
+    cloud: Cloud,
+) -> None:
+    """It had not put anything yet, and finds the successor's objects beside those that it read."""
+    first, second, third = (cloud.on(name, create=True) for name in ("first", "second", "third"))
+    begun(first)
+    away = journal_of(second, "one", leader(2), lines_on(second))
+    later = journal_of(third, "one", leader(3), lines_on(third))
+    later.append(2, 5.0, DROPPED)
+    later.commit()
+    away.commit()
+    later.append(3, 6.0, DROPPED)
+    later.commit()
+    assert [line.at_seconds for line in lines_on(cloud.on("fourth"))] == [0.0, 0.0, 5.0, 6.0]
+
+
 def test_objects_are_put_together(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 256, and at the end: an experiment then has few objects to fetch."""
     monkeypatch.setattr(mirror, "GAINS_MAX", 5)

@@ -112,7 +112,10 @@ class Mirror:
             SharedDirectoryError: as `put_gains`.
         """
         if self._former is None:
-            self._former = self._bucket.names(self._place)
+            names = self._bucket.names(self._place)
+            # Only those of this term and earlier ones: the request may have waited for a network
+            # that was away, and a successor's objects may be there by now.
+            self._former = [n for n in names if (key := _Key.of(n)) and key.term <= self._term]
         former = self._former
         self._sent = {}
         self._put(_WHOLE, [_part(path, 0) for path in segments(self._folder)])
