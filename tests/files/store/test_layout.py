@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from filelock import UnixFileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,6 +202,17 @@ def test_a_worker_in_the_same_folder_reads_the_managers_presence(tmp_path: Path)
     assert list(manager.presence.iterdir()) == []
     with pytest.raises(SharedDirectoryError, match="different folder"):
         worker.read_presence(presence.name)
+
+
+def test_presence_is_withdrawn_though_the_file_system_has_taken_its_lock(tmp_path: Path) -> None:
+    """The lock's file is refused by then, and whoever withdraws has more to give back."""
+    presence = SharedDirectory.open(tmp_path, create=True).announce("secret")
+    assert isinstance(presence.lock, UnixFileLock)
+    held = presence.lock._context.lock_file_fd
+    assert held is not None
+    os.close(held)
+    presence.withdraw()
+    assert list((tmp_path / "presence").iterdir()) == []
 
 
 def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from downpour.files.records.record import RecordReader, export_record, former_re
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.leaders import Leader
-from downpour.files.store.process_lock import RUN_LOCK_NAME, lock_file
+from downpour.files.store.process_lock import RUN_LOCK_NAME, give_back, lock_file
 from downpour.learning.tasks import Data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 
@@ -164,7 +164,7 @@ class Workspace:
         if self.journal is not None:
             self.journal.close()
         if self.run_lock is not None:
-            self.run_lock.release()
+            give_back(self.run_lock)
 
     def finish(self) -> None:
         """Export the record of an experiment that has ended.

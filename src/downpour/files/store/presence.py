@@ -16,7 +16,7 @@ from filelock import BaseFileLock
 from downpour.base.errors import StoreError
 from downpour.files.store.base import Store
 from downpour.files.store.directory import names_in
-from downpour.files.store.process_lock import is_abandoned, lock_file
+from downpour.files.store.process_lock import give_back, is_abandoned, lock_file
 
 _LOCK = ".lock"
 
@@ -33,7 +33,7 @@ class Presence:
     def withdraw(self) -> None:
         """Remove both; best effort, because the folder may be gone."""
         _remove(self.folder, self.files, self.name + _LOCK)
-        self.lock.release()
+        give_back(self.lock)
 
 
 def announce(folder: Path, files: Store, content: str) -> Presence:

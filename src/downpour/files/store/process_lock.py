@@ -6,6 +6,7 @@ it, its holder is dead.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -35,6 +36,13 @@ def lock_file(path: Path) -> BaseFileLock:
     except OSError as error:
         raise SharedDirectoryError(path, f"cannot be locked ({explain(error)})") from error
     return lock
+
+
+def give_back(lock: BaseFileLock) -> None:
+    """Release a lock; where its directory was away meanwhile, it ends with this process."""
+    # A network file system that took the lock from a silent holder refuses its file ever after.
+    with suppress(OSError):
+        lock.release()
 
 
 def is_abandoned(path: Path) -> bool:
