@@ -22,6 +22,9 @@ from tests.lab.hosts import LabHost
 BUCKET = "lab"
 _PORT = 24007
 _S3_PORT = 9000
+_GONE_SECONDS = 8
+"""After this long a silent host loses its locks, and requests to a silent store fail: 42 if not
+said, which makes every test of a takeover wait."""
 _SERVER = """
 volume files
   type storage/posix
@@ -40,6 +43,10 @@ volume server
   option transport-type tcp
   option transport.socket.bind-address {address}
   option transport.socket.listen-port {port}
+  option transport.tcp-user-timeout {gone_seconds}
+  option transport.socket.keepalive-time {gone_seconds}
+  option transport.socket.keepalive-interval 1
+  option transport.socket.keepalive-count 3
   option auth.addr.threads.allow *
   subvolumes threads
 end-volume
@@ -51,6 +58,8 @@ volume store
   option remote-host {address}
   option remote-port {port}
   option remote-subvolume threads
+  option ping-timeout {gone_seconds}
+  option transport.tcp-user-timeout {gone_seconds}
 end-volume
 volume behind
   type performance/write-behind
@@ -85,7 +94,8 @@ def serve_folder(lab: Path, store: LabHost) -> None:
     """Let a host serve the folder `export` in the lab's folder."""
     (lab / "export").mkdir(exist_ok=True)
     server, log = store.home / "server.vol", store.home / "glusterfsd.log"
-    values = {"export": lab / "export", "address": store.address, "port": _PORT}
+    values: dict[str, object] = {"export": lab / "export", "address": store.address, "port": _PORT}
+    values["gone_seconds"] = _GONE_SECONDS
     server.write_text(_SERVER.format(**values))
     (lab / "client.vol").write_text(_CLIENT.format(**values))
     store.start("glusterfsd", "-N", "-f", server, "-l", log, output=-3, errors=-3)
