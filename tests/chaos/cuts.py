@@ -94,9 +94,10 @@ KINDS: tuple[Callable[[float], Trouble], ...] = (
 """What may go wrong, given how long, from 0 to 1."""
 
 
-def drawn(random: Random, *, times: int, may_skew: bool) -> Schedule:
-    """Draw a schedule."""
-    troubles = tuple(random.choice(KINDS)(random.random()) for _ in range(times))
+def drawn(random: Random, *, times: int, may_skew: bool, only_takeovers: bool = False) -> Schedule:
+    """Draw a schedule, of all kinds or of those that may end a leader."""
+    kinds = [kind for kind in KINDS if kind(0.0).may_end_a_leader or not only_takeovers]
+    troubles = tuple(random.choice(kinds)(random.random()) for _ in range(times))
     skewed = random.random() < 0.3
     host, seconds = random.choice([*MANAGERS, *WORKERS]), random.choice(_SKEW_SECONDS)
     return Schedule(troubles=troubles, skewed={host: seconds} if skewed and may_skew else {})

@@ -70,14 +70,22 @@ class Plan:
     after: tuple[int, ...]
 
     @classmethod
-    def of(cls, seed: int, modes: Sequence[str], stores: Sequence[Shared], times: int) -> Plan:
+    def of(
+        cls,
+        seed: int,
+        modes: Sequence[str],
+        stores: Sequence[Shared],
+        times: int,
+        *,
+        only_takeovers: bool = False,
+    ) -> Plan:
         """Draw it: seeds that follow each other go through all modes, then through all stores."""
         random = Random(seed)
         return cls(
             seed=seed,
             mode=modes[seed % len(modes)],
             shared=stores[seed // len(modes) % len(stores)],
-            schedule=drawn(random, times=times, may_skew=can_skew()),
+            schedule=drawn(random, times=times, may_skew=can_skew(), only_takeovers=only_takeovers),
             after=tuple(random.randint(*FIRST_AT) for _ in range(times)),
         )
 
@@ -227,13 +235,16 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=2, help="things that go wrong in each")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
+    parser.add_argument("--takeovers", action="store_true", help="only what may end a leader")
     parser.add_argument("--planted", nargs="*", choices=PLANTED, help="play planted defects")
     options = parser.parse_args()
     if options.planted is not None:
         return _play_planted(options.planted or list(PLANTED))
     several = list[Played]()
     for seed in range(options.first, options.first + options.seeds):
-        plan = Plan.of(seed, options.modes, options.stores, options.times)
+        plan = Plan.of(
+            seed, options.modes, options.stores, options.times, only_takeovers=options.takeovers
+        )
         kept = Path(tempfile.mkdtemp(prefix=f"partitions-{seed}-")) / "shared"
         several.append(play(plan, kept))
         say(several[-1].line())
