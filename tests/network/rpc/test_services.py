@@ -105,6 +105,25 @@ def test_a_refusal_is_not_logged(manager: Served, caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
+def test_a_heartbeat_at_a_manager_that_stops_is_no_defect(
+    manager: Served, heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call declares no refusal: the worker is turned away, with a line and no traceback."""
+
+    def refuse(method: str) -> None:
+        if method == "heartbeat":
+            raise Refused("manager", "is stopping", busy=True)
+
+    manager.service.before = refuse
+    with manager.client() as client, caplog.at_level(logging.INFO):
+        with pytest.raises(ProtocolError, match="heartbeat failed there"):
+            client.heartbeat(heartbeat)
+        client.describe()
+    [told] = caplog.records
+    assert told.exc_info is None
+    assert "manager: is stopping" in told.getMessage()
+
+
 @pytest.mark.parametrize("name", ["../model", "a/b", "..", "", ".hidden", "a\0b", "x" * 300])
 def test_a_file_name_that_is_not_bare_never_gets_in(
     manager: Served, attempt: AttemptId, update: Update, name: str

@@ -227,8 +227,7 @@ class Server:
             method, _, sequence = frames.accelerated(frame)[0].readMessageBegin()
             _LOG.warning("%s rejects a call of %s: %s", self.address, method, rejected.message)
             reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
-            kind = TApplicationException.PROTOCOL_ERROR
-            TApplicationException(kind, rejected.message).write(reply)
+            TApplicationException(rejected.kind, rejected.message).write(reply)
         answer: bytes = buffer.getvalue()
         return answer
 
@@ -248,6 +247,14 @@ class CallRejected(TTransportException):  # type: ignore[misc]
     It is a transport's exception because that is the one kind that the generated processors pass
     on; any other they log with a traceback, which a peer must not be able to write into our log.
     """
+
+    kind = TApplicationException.PROTOCOL_ERROR
+
+
+class CallTurnedAway(CallRejected):
+    """A call that may succeed later or elsewhere, of a kind for which the IDL has no refusal."""
+
+    kind = TApplicationException.INTERNAL_ERROR
 
 
 class _UnknownMethod(Exception):

@@ -32,7 +32,7 @@ from downpour.network.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.network.rpc.server import CallRejected, Limits, Server
+from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
 from downpour.network.rpc.trust import OPEN, Trust
 from downpour.network.rpc.wire import reader, writer
 
@@ -194,6 +194,9 @@ def _adapted(
             # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
             if isinstance(error, IncompatiblePeer):
                 raise CallRejected(message=shortened(str(error))) from None
+            # A manager that was replaced is stopping, and its workers go on sending heartbeats.
+            if isinstance(error, Refused) and error.busy:
+                raise CallTurnedAway(message=shortened(str(error))) from None
             raise
         except (SystemExit, KeyboardInterrupt) as error:
             # Thrift's processor lets these pass, and they would end this connection's thread
