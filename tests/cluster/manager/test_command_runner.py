@@ -200,6 +200,19 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     assert manager.space.prepared is None
 
 
+def test_a_version_that_nobody_knows_goes_with_the_end(manager: RunningManager) -> None:
+    """A manager that was cut off published it after its successor had looked for such files."""
+    store = manager.space.store
+    kept = [store.put_new(name, [b"x"]) for name in ("model-000007-aa.safetensors", "outer-000007")]
+    store.put_new("model-000007-bb.safetensors", [b"x"])
+    conclude = replace(CONCLUDE, ending=ExperimentState.FINISHED, versions=tuple(kept))
+    manager.sink.carry_out([conclude])
+    assert manager.rest() == []
+    names = set(manager.space.store.list())
+    assert {file.name for file in kept} <= names
+    assert "model-000007-bb.safetensors" not in names
+
+
 def test_what_was_asked_of_a_concluded_experiment_is_not_done(manager: RunningManager) -> None:
     """An evaluation that comes to its turn too late is nobody's failure."""
     manager.sink.carry_out([CONCLUDE])

@@ -52,6 +52,18 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     assert scheduler.state.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
 
 
+def test_an_experiment_that_ends_names_the_versions_that_stay(make: Make) -> None:
+    """Others were published by managers that had been replaced."""
+    scheduler, assigned = begin(make)
+    output = scheduler.handle(
+        on.ExperimentCancelled(
+            at_seconds=5.0, experiment=assigned.attempt.experiment, reason="enough"
+        )
+    )
+    [conclude] = [one for one in output.commands if isinstance(one, do.Conclude)]
+    assert conclude.versions == (assigned.model,)
+
+
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
     """Progress and the machine's state are there to be shown, until the attempt is over."""
     scheduler, assigned = begin(make)

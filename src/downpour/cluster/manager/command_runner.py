@@ -303,7 +303,7 @@ class CommandRunner(Effects[[]]):
         if not space.is_gone:
             space.finish()
             finished = command.ending is ExperimentState.FINISHED
-            work.sweep(space.store, finished=finished, kept=command.kept)
+            work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

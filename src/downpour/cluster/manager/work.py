@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -413,10 +413,22 @@ def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
     return decode(store.read(file), file.name).tensors
 
 
-def sweep(store: Store, *, finished: bool, kept: Iterable[PublishedFile] = ()) -> None:
-    """Remove what only a running experiment needs, such as updates, except for what is `kept`."""
+def sweep(
+    store: Store,
+    *,
+    finished: bool,
+    kept: Iterable[PublishedFile] = (),
+    versions: Collection[PublishedFile] = (),
+) -> None:
+    """Remove what only a running experiment needs, such as updates, except for what is `kept`.
+
+    With `versions`, no others stay: a manager that was cut off may have published one after its
+    successor had looked for those that the journal does not name.
+    """
     unwanted = partial(layout.is_left_over, finished=finished)
-    for name in {*filter(unwanted, store.list())} - {file.name for file in kept}:
+    names = set(store.list())
+    left = {*filter(unwanted, names), *(filter(layout.is_version, names) if versions else ())}
+    for name in left - {file.name for file in (*kept, *versions)}:
         store.delete(name)
     store.remove_leftovers()
 

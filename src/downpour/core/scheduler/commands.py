@@ -204,11 +204,13 @@ class Conclude:
     """Remove the files that an experiment needed only to go on; it has ended.
 
     What is `kept` stays: with that, the shards of an experiment begin that goes on with this one.
+    So do the `versions`, and the last state of the outer optimizer, which is among them.
     """
 
     experiment: str
     ending: Ending
     kept: tuple[PublishedFile, ...] = ()
+    versions: tuple[PublishedFile, ...] = ()
 
 
 Command = (

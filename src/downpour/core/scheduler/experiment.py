@@ -372,8 +372,11 @@ class Experiment:
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to go on."""
-        outer = (self.outer,) if self.outer is not None else ()
-        return (*self._files_in_flight(), *self.files_of_shards(), *self.models, *outer)
+        return (*self._files_in_flight(), *self.files_of_shards(), *self.files_of_versions())
+
+    def files_of_versions(self) -> tuple[PublishedFile, ...]:
+        """Return the versions that are kept, and the outer optimizer's state beside the last."""
+        return (*self.models, self.outer) if self.outer is not None else tuple(self.models)
 
     def files_of_shards(self) -> tuple[PublishedFile, ...]:
         """Return the files that the shards go on with; they stay when the experiment ends."""

@@ -142,6 +142,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
-    kept = experiment.files_of_shards()
-    state.do(do.Conclude(experiment=experiment.name, ending=ending, kept=kept))
+    kept, versions = experiment.files_of_shards(), experiment.files_of_versions()
+    name = experiment.name
+    state.do(do.Conclude(experiment=name, ending=ending, kept=kept, versions=versions))
     activate_next(state)

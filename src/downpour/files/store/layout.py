@@ -156,6 +156,11 @@ def is_left_over(name: str, *, finished: bool) -> bool:
     return is_in_flight(name) or (name in RESULT_NAMES and not finished)
 
 
+def is_version(name: str) -> bool:
+    """Whether a file is a model version, or the outer optimizer's state beside one."""
+    return isinstance(parse_name(name), ModelName | OuterName)
+
+
 def is_spent(name: str, round_: int) -> bool:
     """Whether an unknown file is one that no report of this round or a later one can name."""
     parsed = parse_name(name)
