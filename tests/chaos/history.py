@@ -318,7 +318,7 @@ def _leftovers(history: History, folder: Path) -> Iterator[str]:
     kept = int(history.spec.get("keep_models") or 0)
     newest = {entry.about["model"]["name"] for entry in made[-kept:]} if kept else set[str]()
     last = _last_files(history)
-    # A leader that was cut off may give a version its name after its successor has looked.
+    # A leader that was cut off may give a version its name after the experiment has ended.
     beside = len({entry.term for entry in history.counting}) - 1
     for name in sorted(path.name for path in folder.iterdir()):
         if name in _ENDED or _SEGMENT.fullmatch(name) or name in last:

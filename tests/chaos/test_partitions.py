@@ -33,7 +33,7 @@ def test_every_planted_defect_is_played() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "mode", "shared"), [(14, "sync", "folder"), (13, "easgd", "objects")]
 )
@@ -48,7 +48,7 @@ def test_whatever_is_cut_the_history_is_as_it_must_be(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_planted_defect_is_found(tmp_path: Path) -> None:
     """The cheapest one; the script plays them all."""
     if reason := why_not("folder"):
