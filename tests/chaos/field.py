@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,8 @@ class Field:
     def keep(self, folder: Path) -> None:
         """Copy the shared files, and all that processes have said."""
         shutil.copytree(self.files, folder, ignore=shutil.ignore_patterns(".glusterfs"))
+        if self._shared == "objects":
+            unpack_journals(folder)
         for name, place in self._places.items():
             shutil.copy(place.log, folder / f"{name}.log")
 
@@ -177,8 +180,7 @@ class Field:
     def _copying(self) -> list[str]:
         return [sys.executable, _copying, self.lab.url, str(self.files)]
 
-    def _until(self, what: str, is_so: object) -> None:
-        assert callable(is_so)
+    def _until(self, what: str, is_so: Callable[[], bool]) -> None:
         begun = monotonic()
         while not is_so():
             if monotonic() - begun > self._wait_seconds:

@@ -147,7 +147,6 @@ def play(
             wrong = [f"{type(error).__name__}: {error}"]
         finally:
             field.close()
-        field.history  # noqa: B018 - puts a bucket's journals in their place
         field.keep(kept)
         experiment, restarts = field.experiment, field.starts
     seconds = monotonic() - begun
