@@ -6,6 +6,7 @@ A peer prints a line of JSON for each event; `compared.py` makes its figures of 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
+import padded
 import torch
 from networks import PlainMnist
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ class Job:
     """How much to train, or how many rounds of nothing to make; `rank` of `size` processes.
 
     Of `workers` that are asked for; `large` has rounds of 100 MB in place of 4.8, and `look` an
-    accuracy after each epoch, not only after the last.
+    accuracy after each epoch, not only after the last. `padded` trains LeNet-5 at a fixed speed.
     """
 
     examples: int
@@ -39,6 +41,7 @@ class Job:
     workers: int = 2
     large: bool = False
     look: bool = False
+    padded: bool = False
     rank: int = 0
     size: int = 1
     _began: bool = field(default=False, init=False)
@@ -54,6 +57,7 @@ class Job:
         parser.add_argument("--workers", type=int, default=2)
         parser.add_argument("--large", action="store_true", help="rounds of 100 MB")
         parser.add_argument("--look", action="store_true", help="evaluate after each epoch")
+        parser.add_argument("--padded", action="store_true", help="LeNet-5 in steps of fixed time")
         torch.set_num_threads(1)
         torch.manual_seed(0)
         return cls(**vars(parser.parse_args()))
@@ -61,6 +65,8 @@ class Job:
     def network(self) -> nn.Module:
         """Make the network, and say which process has it."""
         say("worker", pid=os.getpid())
+        if self.padded:
+            return padded.build(10)
         return nn.Linear(5000, 5000) if self.large else PlainMnist()
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
@@ -90,6 +96,8 @@ class Job:
                 shown = torch.cat([network(some).argmax(1) for some in x.split(BATCH)])
             network.train()
             say("accuracy", accuracy=(shown == y).float().mean().item())
+        if self._epochs_done == self.epochs:
+            say("end", checksum=checksum(flat(network).numpy().tobytes()))
 
     def time_rounds(self, make: Callable[[], object]) -> None:
         """Say what a round of nothing takes: the median of all that are asked for but two."""
@@ -105,6 +113,11 @@ class Job:
 def say(event: str, **facts: object) -> None:
     """Print an event with the time of the clock."""
     print(json.dumps({"event": event, "at": time.time(), **facts}), flush=True)
+
+
+def checksum(content: bytes) -> str:
+    """Return a short name of a trained network's bytes."""
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def flat(network: nn.Module) -> Tensor:

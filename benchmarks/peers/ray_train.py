@@ -1,5 +1,7 @@
 """Ray Train: DDP in two workers, which all start again from a checkpoint when one is lost."""
 
+import os
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -46,7 +48,12 @@ def work(asked: dict[str, Job]) -> None:
 
 if __name__ == "__main__":
     job = Job.asked_for()
-    ray.init(num_cpus=job.workers)
+    if "RAY_ADDRESS" in os.environ:
+        ray.init()
+        while len(ray.nodes()) < job.workers:
+            time.sleep(0.2)
+    else:
+        ray.init(num_cpus=job.workers)
     with TemporaryDirectory() as storage:
         TorchTrainer(
             work,

@@ -38,7 +38,8 @@ def train() -> None:
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
 
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    host = os.environ.get("TORCHFT_HOST", "localhost")
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(),
         load_state_dict=load,
@@ -47,10 +48,10 @@ def train() -> None:
         use_async_quorum=False,
         rank=0,
         world_size=1,
-        store_addr="localhost",
+        store_addr=host,
         store_port=store.port,
         replica_id=f"group_{job.rank}",
-        hostname="localhost",
+        hostname=host,
     )
     x, y = job.data()
     between = math.ceil(len(x) / MEETINGS / BATCH)

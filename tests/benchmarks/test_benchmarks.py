@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SHARED = {"common", "idle", "lenet", "networks", "slowing", "virtual_training"}
+SHARED = {"common", "idle", "lenet", "networks", "padded", "slowing", "virtual_training"}
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

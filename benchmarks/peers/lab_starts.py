@@ -1,0 +1,151 @@
+"""How each system is started on the hosts of a lab: what its documentation has a user type, where.
+
+A system is a function that yields what is typed at once: a host, and a command line. Systems with
+one command reach the other hosts by themselves.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peers.known import PEERS, environment_of
+
+if TYPE_CHECKING:
+    from tests.lab.hosts import LabHost
+    from tests.lab.lab import Lab
+
+Typed = tuple["LabHost", list[str]]
+Starts = Callable[["Lab", str, Sequence[str]], Iterator[Typed]]
+"""Yields what is typed for a lab, the Python of the system's environment, and a script's words."""
+
+_SCRIPTS = Path(__file__).parent
+_PORT = 29_500
+_OUT = _SCRIPTS.parent / "out" / "peers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """A system in the lab: what is typed, and whose environment it needs.
+
+    Where a system has one command, no host can be typed at later. `settings` are fields of
+    Downpour's spec that are not the defaults.
+    """
+
+    typed: Starts
+    environment: str = ""
+    one_command: bool = False
+    settings: Mapping[str, object] | None = None
+
+    @property
+    def python(self) -> str:
+        """The Python of the system's environment, which is made if it is missing."""
+        known = {peer.name: peer for peer in PEERS}
+        if not self.environment:
+            return sys.executable
+        return str(environment_of(known[self.environment], _OUT))
+
+    @property
+    def is_downpour(self) -> bool:
+        """Whether it needs the shared folder."""
+        return self.settings is not None
+
+
+def torchrun(script: str) -> Starts:
+    """Type torchrun's command on every host, each with its rank."""
+
+    def typed(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+        hosts = list(lab)
+        for rank, host in enumerate(hosts):
+            start = [python, "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
+            start += ["--node-rank", str(rank), "--nproc-per-node", "1"]
+            start += ["--master-addr", hosts[0].address, "--master-port", str(_PORT)]
+            yield host, [*start, str(_SCRIPTS / script), *words]
+
+    return typed
+
+
+def mpirun(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type MPICH's command on the first host; it reaches the others by ssh."""
+    hosts = list(lab)
+    start = [str(Path(python).with_name("mpirun")), "-launcher", "ssh", "-np", str(len(hosts))]
+    start += ["-hosts", ",".join(host.name for host in hosts), "-localhost", hosts[0].address]
+    yield hosts[0], [*start, python, str(_SCRIPTS / "mpi.py"), *words]
+
+
+def replica_groups(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type torchft's lighthouse on the first host, and a replica group on every one."""
+    first = next(iter(lab))
+    lighthouse = str(Path(python).with_name("torchft_lighthouse"))
+    yield first, [lighthouse, "--bind", f"[::]:{_PORT}", "--min_replicas", "1"]
+    for number, host in enumerate(lab):
+        variables = [f"REPLICA_GROUP_ID={number}"]
+        variables += [f"TORCHFT_LIGHTHOUSE=http://{first.address}:{_PORT}"]
+        variables += [f"TORCHFT_HOST={host.address}"]
+        yield host, ["env", *variables, python, str(_SCRIPTS / "torchft_groups.py"), *words]
+
+
+def ray_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type `ray start` on every host, and the script on the first."""
+    first, *others = lab
+    ray = [python, "-m", "ray.scripts.scripts", "start"]
+    one = ["--num-cpus", "1", "--block"]
+    head = ["--head", "--port", "6379", "--include-dashboard", "false"]
+    yield first, [*ray, *head, "--node-ip-address", first.address, *one]
+    there = f"bash -c 'exec 3<>/dev/tcp/{first.address}/6379' 2>/dev/null"
+    for host in others:
+        address = ["--address", f"{first.address}:6379", "--node-ip-address", host.address]
+        yield host, _once(there, [*ray, *address, *one])
+    script = ["env", f"RAY_ADDRESS={first.address}:6379"]
+    script += [python, str(_SCRIPTS / "ray_train.py"), *words]
+    yield first, _once(there, script)
+
+
+def downpour_run(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type one command on the first host, which reaches the others by ssh."""
+    yield next(iter(lab)), [python, str(_SCRIPTS / "downpour_lab.py"), *words]
+
+
+def downpour_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type a manager on the first host, its successor on the second, and a worker on each."""
+    first, second = list(lab)[:2]
+    shared = ["--shared", str(lab.folder)]
+    token = ["--token-file", str(lab.folder / "token")]
+    command = [python, "-m", "downpour.cli"]
+    there = f"test -e {shlex.quote(str(lab.folder / 'token'))}"
+    yield first, [*command, "manager", "--host", first.address, *shared, "--make-token"]
+    successor = [*command, "manager", "--host", second.address, *shared, *token, "--successor"]
+    yield second, _once(there, successor)
+    script = [python, str(_SCRIPTS / "downpour_lab.py"), *words]
+    yield second, _once(there, ["env", "LAB_CLUSTER=1", *script])
+    for host in lab:
+        yield host, _once(there, [*command, "worker", *shared, *token])
+
+
+def _once(condition: str, command: Sequence[str]) -> list[str]:
+    """Return a command that waits until something is there, as a user would."""
+    waiting = f"until {condition}; do sleep 0.2; done; exec {shlex.join(command)}"
+    return ["sh", "-c", waiting]
+
+
+FEW_BYTES = {
+    "meet": "auto",
+    "overlap": 1,
+    "compression": "terngrad",
+    "model_compression": "terngrad",
+}
+"""Downpour's settings for slow networks, which are not its defaults."""
+SYSTEMS: Mapping[str, Starter] = {
+    "ddp": Starter(typed=torchrun("ddp.py")),
+    "local-sgd": Starter(typed=torchrun("local_sgd.py")),
+    "mpi4py": Starter(typed=mpirun, environment="mpi4py", one_command=True),
+    "torchft": Starter(typed=replica_groups, environment="torchft"),
+    "ray-train": Starter(typed=ray_cluster, environment="ray-train"),
+    "downpour": Starter(typed=downpour_run, one_command=True, settings={}),
+    "downpour-few-bytes": Starter(typed=downpour_run, one_command=True, settings=FEW_BYTES),
+    "downpour-cluster": Starter(typed=downpour_cluster, settings={}),
+}
