@@ -24,7 +24,7 @@ from torchvision.datasets import MNIST
 BATCH = 64
 RATE, MOMENTUM = 0.05, 0.5
 MEETINGS = 10
-_TESTED = 2000
+TESTED = 2000
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Job:
         self._epochs_done += 1
         if self.look or self._epochs_done == self.epochs:
             network.eval()
-            x, y = _mnist(slice(_TESTED), train=False)
+            x, y = _mnist(slice(TESTED), train=False)
             with torch.no_grad():
                 shown = torch.cat([network(some).argmax(1) for some in x.split(BATCH)])
             network.train()

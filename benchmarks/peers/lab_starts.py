@@ -6,6 +6,7 @@ one command reach the other hosts by themselves.
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peers.job import BATCH, MOMENTUM, RATE, TESTED
 from peers.known import PEERS, environment_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ Starts = Callable[["Lab", str, Sequence[str]], Iterator[Typed]]
 
 _SCRIPTS = Path(__file__).parent
 _PORT = 29_500
+_FLAGS = ("--look", "--padded")
 _OUT = _SCRIPTS.parent / "out" / "peers"
 
 
@@ -32,14 +35,14 @@ _OUT = _SCRIPTS.parent / "out" / "peers"
 class Starter:
     """A system in the lab: what is typed, and whose environment it needs.
 
-    Where a system has one command, no host can be typed at later. `settings` are fields of
-    Downpour's spec that are not the defaults.
+    Where a system has one command, nothing can be typed on a host later. Downpour needs the shared
+    folder.
     """
 
     typed: Starts
     environment: str = ""
     one_command: bool = False
-    settings: Mapping[str, object] | None = None
+    is_downpour: bool = False
 
     @property
     def python(self) -> str:
@@ -48,11 +51,6 @@ class Starter:
         if not self.environment:
             return sys.executable
         return str(environment_of(known[self.environment], _OUT))
-
-    @property
-    def is_downpour(self) -> bool:
-        """Whether it needs the shared folder."""
-        return self.settings is not None
 
 
 def torchrun(script: str) -> Starts:
@@ -64,7 +62,7 @@ def torchrun(script: str) -> Starts:
             start = [python, "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
             start += ["--node-rank", str(rank), "--nproc-per-node", "1"]
             start += ["--master-addr", hosts[0].address, "--master-port", str(_PORT)]
-            yield host, [*start, str(_SCRIPTS / script), *words]
+            yield host, [*start, str(_SCRIPTS / script), *words, *_FLAGS]
 
     return typed
 
@@ -74,7 +72,7 @@ def mpirun(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
     hosts = list(lab)
     start = [str(Path(python).with_name("mpirun")), "-launcher", "ssh", "-np", str(len(hosts))]
     start += ["-hosts", ",".join(host.name for host in hosts), "-localhost", hosts[0].address]
-    yield hosts[0], [*start, python, str(_SCRIPTS / "mpi.py"), *words]
+    yield hosts[0], [*start, python, str(_SCRIPTS / "mpi.py"), *words, *_FLAGS]
 
 
 def replica_groups(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
@@ -86,7 +84,8 @@ def replica_groups(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Type
         variables = [f"REPLICA_GROUP_ID={number}"]
         variables += [f"TORCHFT_LIGHTHOUSE=http://{first.address}:{_PORT}"]
         variables += [f"TORCHFT_HOST={host.address}"]
-        yield host, ["env", *variables, python, str(_SCRIPTS / "torchft_groups.py"), *words]
+        script = [python, str(_SCRIPTS / "torchft_groups.py"), *words, *_FLAGS]
+        yield host, ["env", *variables, *script]
 
 
 def ray_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
@@ -101,29 +100,56 @@ def ray_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
         address = ["--address", f"{first.address}:6379", "--node-ip-address", host.address]
         yield host, _once(there, [*ray, *address, *one])
     script = ["env", f"RAY_ADDRESS={first.address}:6379"]
-    script += [python, str(_SCRIPTS / "ray_train.py"), *words]
+    script += [python, str(_SCRIPTS / "ray_train.py"), *words, *_FLAGS]
     yield first, _once(there, script)
 
 
-def downpour_run(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+def downpour_run(settings: Mapping[str, object]) -> Starts:
     """Type one command on the first host, which reaches the others by ssh."""
-    yield next(iter(lab)), [python, str(_SCRIPTS / "downpour_lab.py"), *words]
+
+    def typed(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+        hosts = list(lab)
+        where = ["--on", "ssh", "--hosts", str(lab.hosts_file), "--workers", str(len(hosts))]
+        spec = _spec(lab, words, settings)
+        command = [python, "-m", "downpour.cli", "run", spec, *where, "--shared", str(lab.folder)]
+        yield hosts[0], command
+
+    return typed
 
 
 def downpour_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
     """Type a manager on the first host, its successor on the second, and a worker on each."""
     first, second = list(lab)[:2]
     shared = ["--shared", str(lab.folder)]
-    token = ["--token-file", str(lab.folder / "token")]
+    token = [*shared, "--token-file", str(lab.folder / "token")]
     command = [python, "-m", "downpour.cli"]
     there = f"test -e {shlex.quote(str(lab.folder / 'token'))}"
     yield first, [*command, "manager", "--host", first.address, *shared, "--make-token"]
-    successor = [*command, "manager", "--host", second.address, *shared, *token, "--successor"]
+    successor = [*command, "manager", "--host", second.address, *token, "--successor"]
     yield second, _once(there, successor)
-    script = [python, str(_SCRIPTS / "downpour_lab.py"), *words]
-    yield second, _once(there, ["env", "LAB_CLUSTER=1", *script])
+    yield second, _once(there, [*command, "submit", _spec(lab, words, {}), "--watch", *token])
     for host in lab:
-        yield host, _once(there, [*command, "worker", *shared, *token])
+        yield host, _once(there, [*command, "worker", *token])
+
+
+def _spec(lab: Lab, words: Sequence[str], settings: Mapping[str, object]) -> str:
+    """Write the file of a spec with what every system is asked for; returns where it is."""
+    asked = dict(zip(words[::2], words[1::2], strict=True))
+    fields: dict[str, object] = {
+        "dataset": "mnist",
+        "model": "padded:build",
+        "train_limit": int(asked["--examples"]),
+        "test_limit": TESTED,
+        "batch_size": BATCH,
+        "learning_rate": RATE,
+        "momentum": MOMENTUM,
+        "epochs": int(asked["--epochs"]),
+        "shards": int(asked["--workers"]),
+        **settings,
+    }
+    file = lab.path / "spec.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()))
+    return str(file)
 
 
 def _once(condition: str, command: Sequence[str]) -> list[str]:
@@ -145,7 +171,9 @@ SYSTEMS: Mapping[str, Starter] = {
     "mpi4py": Starter(typed=mpirun, environment="mpi4py", one_command=True),
     "torchft": Starter(typed=replica_groups, environment="torchft"),
     "ray-train": Starter(typed=ray_cluster, environment="ray-train"),
-    "downpour": Starter(typed=downpour_run, one_command=True, settings={}),
-    "downpour-few-bytes": Starter(typed=downpour_run, one_command=True, settings=FEW_BYTES),
-    "downpour-cluster": Starter(typed=downpour_cluster, settings={}),
+    "downpour": Starter(typed=downpour_run({}), one_command=True, is_downpour=True),
+    "downpour-few-bytes": Starter(
+        typed=downpour_run(FEW_BYTES), one_command=True, is_downpour=True
+    ),
+    "downpour-cluster": Starter(typed=downpour_cluster, is_downpour=True),
 }

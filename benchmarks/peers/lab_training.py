@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import threading
@@ -18,6 +17,7 @@ from common import Row
 from padded import SECONDS
 
 from peers.lab_faults import AFTER_LOOKS, DISTURBANCES, LATE_SECONDS
+from peers.lab_record import followed
 from peers.lab_starts import SYSTEMS, Starter, Typed
 from peers.running import Event, said
 
@@ -50,7 +50,7 @@ class Trial:
     def words(self) -> list[str]:
         """What every system's script is asked for."""
         words = ["--examples", str(self.examples), "--epochs", str(self.epochs)]
-        return [*words, "--look", "--padded", "--workers", str(self.hosts)]
+        return [*words, "--workers", str(self.hosts)]
 
 
 @dataclass(slots=True)
@@ -72,6 +72,9 @@ class Running:
         late = DISTURBANCES[self.trial.disturbance].late and not starter.one_command
         last = list(self.lab)[-1]
         self._type([one for one in typed if not (late and one[0] is last)])
+        if starter.is_downpour:
+            self._readers += 1
+            threading.Thread(target=self._follow, daemon=True).start()
         if late:
             rest = [one for one in typed if one[0] is last]
             timer = threading.Timer(LATE_SECONDS, self._type, [rest])
@@ -105,13 +108,25 @@ class Running:
         )
 
     def _type(self, typed: list[Typed]) -> None:
-        variables = variables_of(SYSTEMS[self.trial.system], self.lab)
+        variables = variables_of(SYSTEMS[self.trial.system])
         self._readers += len(typed)
         for host, command in typed:
             self._logs += 1
             with (self.lab.path / f"log-{self._logs}-{host.name}").open("w") as log:
                 process = host.start(*command, environment=variables, errors=log)
             threading.Thread(target=self._read, args=[process], daemon=True).start()
+
+    def _follow(self) -> None:
+        """Pass on what the record says, until nobody runs who could write into it."""
+        alone = False
+        for event in followed(self.lab):
+            if event is not None:
+                self._said.put(event)
+            elif alone:
+                break
+            else:
+                alone = self._readers == 1
+        self._said.put(None)
 
     def _read(self, process: HostProcess) -> None:
         with suppress(ValueError):  # the lab has ended and closed the pipe
@@ -120,15 +135,11 @@ class Running:
         self._said.put(None)
 
 
-def variables_of(starter: Starter, lab: Lab) -> dict[str, str]:
+def variables_of(starter: Starter) -> dict[str, str]:
     """Return the environment of a system's processes."""
     path = os.pathsep.join((str(Path(starter.python).parent), os.environ.get("PATH", os.defpath)))
-    shared = str(lab.folder) if starter.is_downpour else ""
     return {
         "PATH": path,
-        "LAB_HOSTS": str(lab.hosts_file),
-        "LAB_SHARED": shared,
-        "LAB_SPEC": json.dumps(starter.settings or {}),
         "RAY_AUTH_MODE": "disabled",
         "RAY_DEDUP_LOGS": "0",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
