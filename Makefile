@@ -76,7 +76,7 @@ bench-peers: venv  ## Compare Downpour with other systems, each in an environmen
 	mkdir -p benchmarks/out
 	$(BIN)/python benchmarks/compared.py $(PEER) --keep benchmarks/out/compared.json
 
-bench-lab: venv  ## Compare Downpour with DDP and local SGD over slow links (LAB="--profiles wifi --hosts 2": some)
+bench-lab: venv  ## Compare Downpour with other systems over slow links (LAB="--profiles wifi --hosts 2": some)
 	$(BIN)/python benchmarks/lab.py $(LAB)
 
 clean:  ## Remove the environment and whatever was built

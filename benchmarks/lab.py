@@ -39,9 +39,10 @@ from peers.lab_training import Trial, train
 def medians(runs: Sequence[Row]) -> Row:
     """Return the median of each column, of the runs that have it; the load is the highest."""
     row: Row = {}
-    for column in runs[0]:
-        values = [value for run in runs if isinstance(value := run[column], float | int)]
-        words = sorted({str(run[column]) for run in runs if isinstance(run[column], str)})
+    for column in dict.fromkeys(name for run in runs for name in run):
+        found = [run.get(column) for run in runs]
+        values = [value for value in found if isinstance(value, float | int)]
+        words = sorted({value for value in found if isinstance(value, str)})
         some = max(values) if column == "load" else statistics.median(values) if values else "never"
         row[column] = " ".join(words) if words else some
     return row
