@@ -90,7 +90,8 @@ class Field:
     def leader(self) -> str:
         """The host of the newest term's manager; empty if there is none yet."""
         terms = self.files / "terms"
-        found = sorted(terms.iterdir()) if terms.is_dir() else []
+        # Others are hidden names, of terms that are being claimed.
+        found = sorted(terms.glob("[0-9]*")) if terms.is_dir() else []
         names = [name for name in MANAGERS if found and f'"{name}"' in found[-1].read_text()]
         return names[0] if names else ""
 

@@ -303,7 +303,7 @@ def _one_ending(history: History) -> Iterator[str]:
 
 def _terms(history: History, shared: Path, most: int) -> Iterator[str]:
     """Every leader that wrote has claimed its term, and none has without a reason."""
-    claimed = {path.name for path in (shared / "terms").iterdir()}
+    claimed = {path.name for path in (shared / "terms").glob("[0-9]*")}
     if len(claimed) > most:
         yield f"{len(claimed)} managers led, though only {most} can have had a reason to"
     for term in sorted({entry.term for entry in (*history.counting, *history.void)}):

@@ -179,7 +179,7 @@ def _judged(
         healing=tuple(healing),
         attempts=attempts,
         in_vain=in_vain,
-        terms=len(list((kept / "terms").iterdir())),
+        terms=len(list((kept / "terms").glob("[0-9]*"))),
         void=len(read_history(folder).void),
         restarts=restarts,
     )
