@@ -44,7 +44,8 @@ def test_a_host_at_a_quarter_gets_a_quarter(make_lab: MakeLab) -> None:
     host.limit(processors=0.25)
     assert 0.05 < float(host.run(sys.executable, "-c", BUSY)) < 0.32
     host.limit()
-    assert float(host.run(sys.executable, "-c", BUSY)) > 0.32
+    # Other tests may use the processors as well, so it may take several tries.
+    until("it gets more", lambda: float(host.run(sys.executable, "-c", BUSY)) > 0.32)
 
 
 def test_who_wants_more_memory_than_a_host_has_is_killed(make_lab: MakeLab) -> None:
