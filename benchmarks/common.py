@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -40,6 +41,19 @@ def folders() -> dict[str, Path]:
         if mounted.fstype == "tmpfs" and "huge=within_size" in mounted.opts:
             found["huge pages"] = Path(mounted.mountpoint)
     return found
+
+
+def kept_runs(path: Path | None) -> list[dict[str, Any]]:
+    """Return the runs that a file keeps, one a line; none without a file."""
+    there = path is not None and path.exists()
+    return [json.loads(line) for line in path.read_text().splitlines()] if path and there else []
+
+
+def keep_run(path: Path | None, run: Mapping[str, object]) -> None:
+    """Append a run to the file that keeps them, if there is to be one."""
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(run) + "\n")
 
 
 def show(rows: Sequence[Row], *, as_json: bool) -> None:

@@ -14,7 +14,6 @@ also tested on X-rays that are set apart from the training part.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -25,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from common import Row, command_line, show
+from common import Row, command_line, keep_run, kept_runs, show
 from virtual_training import Cost, train
 
 from downpour.base.errors import NonFinite, SpecError
@@ -208,8 +207,7 @@ def main() -> None:
     folder = os.environ.get("DOWNPOUR_DATA")
     data = Path(folder) if folder else None
     sys.path.append(str(Path(__file__).parents[1] / "examples" / "tasks"))
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    records = [json.loads(line) for line in text.splitlines()]
+    records = kept_runs(options.out)
     with TemporaryDirectory() as apart:
         if data is not None:
             set_apart(data, Path(apart))
@@ -222,9 +220,7 @@ def main() -> None:
                 continue  # its shards have fewer batches than meetings
             facts = dict(zip(_CELL, cell, strict=True))
             records.append({**facts, "setting": name, "seed": seed, **came_to})
-            if options.out is not None:
-                with options.out.open("a") as out:
-                    out.write(json.dumps(records[-1]) + "\n")
+            keep_run(options.out, records[-1])
     show(rows(records), as_json=options.json)
 
 

@@ -10,7 +10,6 @@ a folder with MNIST.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Row, command_line, show
+from common import Row, command_line, keep_run, kept_runs, show
 from virtual_training import Cost, train
 
 from downpour.core.spec import Spec
@@ -107,17 +106,14 @@ def main() -> None:
     folder = os.environ.get("DOWNPOUR_DATA")
     data = Path(folder) if folder else None
     sys.path.append(str(Path(__file__).parents[1] / "examples" / "tasks"))
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    records = [json.loads(line) for line in text.splitlines()]
+    records = kept_runs(options.out)
     known = {(one["task"], one["setting"], one["seed"]) for one in records}
     for seed in range(options.seeds):
         for task in options.tasks:
             for setting in _SETTINGS:
                 if (task, setting, seed) not in known:
                     records.append(ran(task, setting, seed, data))
-                    if options.out is not None:
-                        with options.out.open("a") as out:
-                            out.write(json.dumps(records[-1]) + "\n")
+                    keep_run(options.out, records[-1])
     show(rows([one for one in records if one["task"] in options.tasks]), as_json=options.json)
 
 

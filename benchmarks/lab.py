@@ -30,7 +30,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common import Row, command_line, show
+from common import Row, command_line, keep_run, show
 from peers.lab_faults import DISTURBANCES
 from peers.lab_starts import SYSTEMS
 from peers.lab_training import Trial, train
@@ -81,10 +81,7 @@ def measure(compared: Sequence[Trial], repetitions: int, keep: Path | None) -> l
             where = f"{trial.profile}, {trial.hosts} hosts, {trial.disturbance}, {trial.system}"
             print(f"{where}: turn {turn + 1}: {json.dumps(row)}", file=sys.stderr, flush=True)
             said = row.pop("said", None)
-            if keep is not None:
-                one = {**_where(trial), "turn": turn, **row, "said": said}
-                with keep.open("a") as file:
-                    file.write(json.dumps(one) + "\n")
+            keep_run(keep, {**_where(trial), "turn": turn, **row, "said": said})
             runs[trial.system].append(row)
     return [{**_where(trial), **medians(runs[trial.system])} for trial in compared]
 
@@ -112,7 +109,7 @@ def _parser(profiles: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Run the trials that the options name, and show a row for each."""
     sys.path.append(str(Path(__file__).parents[1]))
     from tests.lab.failing import NoLab
     from tests.lab.links import PROFILES

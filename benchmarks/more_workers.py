@@ -7,7 +7,6 @@ again. Without names all runs that are missing are made: hours on one core.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Row, command_line, show
+from common import Row, command_line, keep_run, kept_runs, show
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
@@ -319,11 +318,6 @@ def _looked(look: Look) -> dict[str, Any]:
     }
 
 
-def kept(path: Path) -> list[dict[str, Any]]:
-    """Return the runs that a file has."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def make(name: str, seed: int, path: Path, data_dir: Path | None) -> None:
     """Make a run, and add it to the file."""
     run = table()[name]
@@ -338,8 +332,7 @@ def make(name: str, seed: int, path: Path, data_dir: Path | None) -> None:
         line = record(name, run, seed, done)
     except DownpourError as error:
         line = {"name": name, "seed": seed, "spec": dict(run.fields), "error": str(error)}
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    keep_run(path, line)
 
 
 def rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -428,18 +421,18 @@ def main() -> None:
     arguments = parser.parse_args()
     path = Path(arguments.out)
     if arguments.figure is not None:
-        draw(kept(path), arguments.figure)
+        draw(kept_runs(path), arguments.figure)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     data = os.environ.get("DOWNPOUR_DATA")
     os.environ["DOWNPOUR_ALLOW"] = "lenet,char_gpt"
     sys.path.append(str(Path(__file__).parents[1] / "examples" / "tasks"))
-    there = {(one["name"], one["seed"]) for one in kept(path)}
+    there = {(one["name"], one["seed"]) for one in kept_runs(path)}
     for each in arguments.names or table():
         name, _, seed = each.partition("/")
         if (name, int(seed or 0)) not in there:
             make(name, int(seed or 0), path, Path(data) if data else None)
-    show(rows(kept(path)), as_json=arguments.json)
+    show(rows(kept_runs(path)), as_json=arguments.json)
 
 
 if __name__ == "__main__":

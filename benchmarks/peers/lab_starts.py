@@ -1,7 +1,7 @@
 """How each system is started on the hosts of a lab: what its documentation has a user type, where.
 
-A system is a function that yields what is typed at once: a host, and a command line. Systems with
-one command reach the other hosts by themselves.
+Each system has a function that yields the commands of its user: a host, and a command line for it.
+A system with one command reaches the other hosts by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 Typed = tuple["LabHost", list[str]]
 Starts = Callable[["Lab", str, Sequence[str]], Iterator[Typed]]
-"""Yields what is typed for a lab, the Python of the system's environment, and a script's words."""
+"""Takes a lab, the Python of the system's environment and the options of a script, and yields the
+commands that a user types."""
 
 _SCRIPTS = Path(__file__).parent
 _PORT = 29_500
@@ -33,10 +34,10 @@ _OUT = _SCRIPTS.parent / "out" / "peers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A system in the lab: what is typed, and whose environment it needs.
+    """How a user starts a system in the lab, and which peer's environment it needs.
 
-    Where a system has one command, nothing can be typed on a host later. Downpour needs the shared
-    folder.
+    A system with one command starts on all hosts at once, so none of them can join late. Downpour
+    needs the shared folder.
     """
 
     typed: Starts

@@ -30,7 +30,7 @@ _BENCHMARKS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is tried: a system on a profile's hosts, how long, and what disturbs it.
+    """One system on the hosts of one profile, for how long it trains, and what disturbs it.
 
     `whole` trains all epochs; otherwise it ends at the target.
     """
@@ -48,7 +48,7 @@ class Trial:
 
     @property
     def words(self) -> list[str]:
-        """What every system's script is asked for."""
+        """The options that every system's script takes."""
         words = ["--examples", str(self.examples), "--epochs", str(self.epochs)]
         return [*words, "--workers", str(self.hosts)]
 
@@ -66,7 +66,7 @@ class Running:
     _logs: int = 0
 
     def start(self) -> None:
-        """Type what the documentation says, on a late host some time later."""
+        """Type the commands of the system's documentation; a late host gets its own later."""
         starter = SYSTEMS[self.trial.system]
         typed = list(starter.typed(self.lab, starter.python, self.trial.words))
         late = DISTURBANCES[self.trial.disturbance].late and not starter.one_command
@@ -82,7 +82,7 @@ class Running:
             timer.start()
 
     def until_over(self) -> Iterator[Event]:
-        """Yield events until the training has ended, or nobody is left, or patience has."""
+        """Yield events until the training ends, every process has ended, or time is up."""
         end = self.began + self.trial.patience_seconds
         while (left := end - time.time()) > 0:
             try:
@@ -117,7 +117,7 @@ class Running:
             threading.Thread(target=self._read, args=[process], daemon=True).start()
 
     def _follow(self) -> None:
-        """Pass on what the record says, until nobody runs who could write into it."""
+        """Pass on the lines of the record, until every process that could write one has ended."""
         alone = False
         for event in followed(self.lab):
             if event is not None:
@@ -143,7 +143,6 @@ def variables_of(starter: Starter) -> dict[str, str]:
         "RAY_AUTH_MODE": "disabled",
         "RAY_DEDUP_LOGS": "0",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-        "FLWR_TELEMETRY_ENABLED": "0",
     }
 
 

@@ -34,11 +34,11 @@ _GROUPS = {
 }
 # The form of a value, where its type does not show it.
 _METAVARS = {
-    "model_compression": "CODEC",
     "name": "NAME",
     "dataset": "NAME",
     "data_path": "PATH",
     "model": "NAME",
+    "model_compression": "CODEC",
     "init_from": "ID|ID@best|FILE",
     "init_checksum": "DIGITS",
     "data_key": "KEY",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SharedDirectoryError, StoreError
-from downpour.base.values import AttemptId
+from downpour.base.values import AttemptId, PublishedFile
 from downpour.files.store import (
     FINAL_NAME,
     RECORD_NAME,
@@ -34,6 +34,7 @@ from downpour.files.store.layout import (
     is_left_over,
     is_spent,
     last_of_shards,
+    left_over,
     own_name,
 )
 from downpour.files.store.os_errors import explain
@@ -98,6 +99,20 @@ def test_an_experiment_that_has_ended_leaves_its_result_and_what_people_read(
     names = [SPEC_NAME, RECORD_NAME, "model-000007-ab.safetensors", FINAL_NAME, update]
     kept = [name for name in names if not is_left_over(name, finished=finished)]
     assert kept == (names[:-1] if finished else names[:-2])
+
+
+def test_no_version_stays_that_is_not_named() -> None:
+    """A manager that was cut off has published one late; without any names, all stay."""
+    last, late = "model-000007-ab.safetensors", "model-000007-cd.safetensors"
+    outer, state = "outer-000007-ab.safetensors", "optimizer-000006-000000-000-ab.safetensors"
+    names = [last, late, outer, outer.replace("-ab", "-cd"), state, FINAL_NAME, SPEC_NAME]
+
+    def published(*some: str) -> list[PublishedFile]:
+        return [PublishedFile(name=name, size_bytes=1, checksum="") for name in some]
+
+    kept, versions = published(state), published(last, outer)
+    assert left_over(names, finished=True, kept=kept, versions=versions) == {late, names[3]}
+    assert left_over(names, finished=True, kept=[], versions=[]) == {state}
 
 
 def test_each_shard_s_last_state_is_found_among_the_files_of_an_ended_experiment() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -302,7 +302,11 @@ class RunsAhead(SimulatedManager):
 
 class _NeverSweeps(SimulatedCommandRunner):
     def _sweep(
-        self, experiment: str, ending: ExperimentState, kept: Iterable[PublishedFile]
+        self,
+        experiment: str,
+        ending: ExperimentState,
+        kept: Iterable[PublishedFile],
+        versions: Collection[PublishedFile],
     ) -> None:
         pass
 

@@ -128,21 +128,34 @@ def test_a_seed_tells_the_same_story_every_time() -> None:
         assert tuple(told.stdout.splitlines()) == story
 
 
-def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
-    """Its attempt is given up at once, and not after four seconds of silence."""
-    died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_DIES, target="worker-1")
+def how_missed(kind: FaultKind, seconds: float) -> tuple[float, str]:
+    """Let the only worker go after three seconds; returns when it is given up, and why."""
+    gone = Fault(number=1, at_seconds=3.0, kind=kind, target="worker-1", seconds=seconds)
     plan = replace(
         plan_of(1, swarm=False),
         specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
         workers=("worker-1",),
         timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
-        faults=(replace(died, seconds=9.0),),
+        faults=(gone,),
     )
     outcome = simulate(plan, story=True)
     assert not outcome.failure
     [missed] = [line for line in outcome.story if "is given up" in line]
-    assert "its connection ended and it does not answer" in missed
-    assert 3.0 < float(missed.split()[0]) < 3.2
+    return float(missed.split()[0]), missed
+
+
+def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
+    """Its attempt is given up at once, and not after four seconds of silence."""
+    at_seconds, why = how_missed(FaultKind.WORKER_DIES, seconds=9.0)
+    assert "its connection ended and it does not answer" in why
+    assert 3.0 < at_seconds < 3.2
+
+
+def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
+    """Its connections do not end, so its attempt is given up after seconds."""
+    at_seconds, why = how_missed(FaultKind.WORKER_MACHINE_DIES, seconds=90.0)
+    assert "no heartbeat for" in why
+    assert at_seconds > 4.0
 
 
 def test_seeds_differ() -> None:
@@ -173,20 +186,3 @@ def test_swarms_differ_in_kinds_numbers_and_strength() -> None:
 def test_a_seed_has_one_plan() -> None:
     """Whatever was drawn before it."""
     assert [plan_of(seed) for seed in (3, 5, 3)] == [plan_of(3), plan_of(5), plan_of(3)]
-
-
-def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
-    """Its connections do not end, so its attempt is given up after seconds."""
-    died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_MACHINE_DIES, target="worker-1")
-    plan = replace(
-        plan_of(1, swarm=False),
-        specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
-        workers=("worker-1",),
-        timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
-        faults=(replace(died, seconds=90.0),),
-    )
-    outcome = simulate(plan, story=True)
-    assert not outcome.failure
-    [missed] = [line for line in outcome.story if "is given up" in line]
-    assert "no heartbeat for" in missed
-    assert float(missed.split()[0]) > 4.0

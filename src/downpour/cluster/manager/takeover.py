@@ -228,8 +228,8 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     try:
         export_record(folder, RecordReader(folder).all_lines())
         finished = ended.life.state is ExperimentState.FINISHED
-        kept = ended.files_of_shards()
-        sweep(shared.store(ended.name), finished=finished, kept=kept)
+        kept, versions = ended.files_of_shards(), ended.files_of_versions()
+        sweep(shared.store(ended.name), finished=finished, kept=kept, versions=versions)
     except StoreError as error:
         log.warning("%s: files are left over: %s", ended.name, error)
 

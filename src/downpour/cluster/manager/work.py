@@ -420,15 +420,9 @@ def sweep(
     kept: Iterable[PublishedFile] = (),
     versions: Collection[PublishedFile] = (),
 ) -> None:
-    """Remove what only a running experiment needs, such as updates, except for what is `kept`.
-
-    With `versions`, no others stay: a manager that was cut off may have published one after its
-    successor had looked for those that the journal does not name.
-    """
-    unwanted = partial(layout.is_left_over, finished=finished)
-    names = set(store.list())
-    left = {*filter(unwanted, names), *(filter(layout.is_version, names) if versions else ())}
-    for name in left - {file.name for file in (*kept, *versions)}:
+    """Remove what only a running experiment needs, see `layout.left_over`."""
+    names = store.list()
+    for name in layout.left_over(names, finished=finished, kept=kept, versions=versions):
         store.delete(name)
     store.remove_leftovers()
 

@@ -128,9 +128,8 @@ class Workspace:
     def release(self) -> None:
         """Free the memory that the experiment needed to go on."""
         self.prepared = self.global_model = self.gathering = None
-        self.index_files.clear()
-        self.arrived.clear()
-        self.versions.clear()
+        for kept in (self.index_files, self.arrived, self.copies, self.versions):
+            kept.clear()
 
     @property
     def folder(self) -> Path:

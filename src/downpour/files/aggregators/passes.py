@@ -16,15 +16,7 @@ from downpour.files.aggregators.additions import PartialSum, SummedFile
 from downpour.files.aggregators.base import Contribution
 from downpour.files.aggregators.summing import Summing
 from downpour.files.aggregators.tree import Node, remaining
-from downpour.files.store import (
-    WHOLE,
-    Array,
-    Parameters,
-    Store,
-    UpdateFormat,
-    compression_of,
-    decode,
-)
+from downpour.files.store import Array, Parameters, Store, UpdateFormat, base_of, decode
 from downpour.host.cores import usable_cores
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
@@ -93,7 +85,7 @@ class Base:
             StoreError: there is no such file, or it is no model.
         """
         model = decode(store.view(file), file.name)
-        if compression_of(model) != WHOLE:
+        if base_of(model) is not None:
             raise FileCorrupt(file.name, "is a step, and the version before it is not known")
         form = UpdateFormat.of(model, trained_from or file, compression)
         source = SummedFile(head=model.head, data=model.data)

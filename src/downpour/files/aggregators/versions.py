@@ -89,6 +89,7 @@ class Versions:
     def clear(self) -> None:
         """Free all memory."""
         self._kept.clear()
+        self._order = ()
 
     def forget(self, files: Iterable[PublishedFile]) -> None:
         """Free the memory of versions that are removed."""

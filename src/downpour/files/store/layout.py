@@ -15,12 +15,12 @@ because a name is never used twice, not even by another attempt at the same task
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar, Literal, get_args
 
-from downpour.base.values import AttemptId
+from downpour.base.values import AttemptId, PublishedFile
 
 SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"
@@ -156,9 +156,29 @@ def is_left_over(name: str, *, finished: bool) -> bool:
     return is_in_flight(name) or (name in RESULT_NAMES and not finished)
 
 
-def is_version(name: str) -> bool:
-    """Whether a file is a model version, or the outer optimizer's state beside one."""
-    return isinstance(parse_name(name), ModelName | OuterName)
+def left_over(
+    names: Iterable[str],
+    *,
+    finished: bool,
+    kept: Iterable[PublishedFile],
+    versions: Collection[PublishedFile],
+) -> set[str]:
+    """Return which files of an experiment that has ended nobody needs.
+
+    What is `kept` stays, and of the model versions and outer states none but `versions`, if there
+    are any: a manager that was cut off may have published one after its successor had looked for
+    those that the journal does not name.
+    """
+    stay = {file.name for file in (*kept, *versions)}
+    return {
+        name
+        for name in names
+        if name not in stay
+        and (
+            is_left_over(name, finished=finished)
+            or (versions and isinstance(parse_name(name), ModelName | OuterName))
+        )
+    }
 
 
 def is_spent(name: str, round_: int) -> bool:

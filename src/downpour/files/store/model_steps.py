@@ -25,7 +25,6 @@ from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
 from downpour.files.store.header import Array
 from downpour.files.store.layout import ModelName, parse_name
 from downpour.files.store.update_format import (
-    WHOLE,
     UpdateFormat,
     base_of,
     compress,
@@ -35,6 +34,8 @@ from downpour.files.store.update_format import (
 
 Known = Callable[[PublishedFile], Parameters | None]
 """Returns a version that is in memory, if it is."""
+
+_NamedStep = tuple[PublishedFile, ParameterFile]
 
 
 class VersionStep(NamedTuple):
@@ -78,12 +79,12 @@ def read_version(
     Raises:
         StoreError: a file cannot be read, or a step is not from the version before it.
     """
-    steps: list[tuple[PublishedFile, ParameterFile]] = []
+    steps: list[_NamedStep] = []
     before = list(leading)
     model = known(file)
     while model is None:
         held = decode(store.read(file), file.name)
-        if compression_of(held) == WHOLE:
+        if base_of(held) is None:
             model = held
         elif not before:
             raise FileCorrupt(file.name, "is a step, and the version before it is not named")
@@ -91,6 +92,15 @@ def read_version(
             steps.append((file, held))
             file = before.pop()
             model = known(file)
+    return _followed(model, file, steps)
+
+
+def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
+    """Return the version to which steps lead from another one; the last step comes first.
+
+    Raises:
+        FileCorrupt: a step is not from the version before it.
+    """
     for following, step in reversed(steps):
         misfit = _misfit(model, file, step)
         if misfit is not None:
@@ -122,25 +132,22 @@ def version_in(store: Store, name: str) -> Parameters:
     Raises:
         StoreError: a file cannot be read, or the versions whose steps lead to it are not there.
     """
-    file = store.describe(name)
-    leading: list[PublishedFile] = []
-    before: PublishedFile | None = file
-    while before is not None:
-        held = decode(store.read(before), before.name)
-        before = _before(store, before, held)
-        leading = [before, *leading] if before is not None else leading
-    return read_version(store, file, leading, lambda _: None)
+    file, steps = store.describe(name), list[_NamedStep]()
+    held = decode(store.read(file), name)
+    while (checksum := base_of(held)) is not None:
+        steps.append((file, held))
+        file = _before(store, file, checksum)
+        held = decode(store.read(file), file.name)
+    return _followed(held, file, steps)
 
 
-def _before(store: Store, file: PublishedFile, held: ParameterFile) -> PublishedFile | None:
-    """Return the version from which a file is a step; None if it is whole."""
-    checksum, number = base_of(held), parse_name(file.name)
-    if checksum is None:
-        return None
+def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
+    """Return the version with a checksum, from which a file is a step."""
+    parsed = parse_name(file.name)
+    number = parsed.version - 1 if isinstance(parsed, ModelName) else -1
     for name in store.list():
         other = parse_name(name)
-        if isinstance(other, ModelName) and isinstance(number, ModelName):
-            found = store.describe(name) if other.version == number.version - 1 else None
-            if found is not None and found.checksum == checksum:
-                return found
+        found = isinstance(other, ModelName) and other.version == number
+        if found and (before := store.describe(name)).checksum == checksum:
+            return before
     raise FileCorrupt(file.name, "is a step, and the version before it is not here")

@@ -6,7 +6,7 @@ The result of a command comes back to the manager as an event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,7 +55,9 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
-                self._sweep(name, state, experiment.files_of_shards())
+                self._sweep(
+                    name, state, experiment.files_of_shards(), experiment.files_of_versions()
+                )
                 continue
             store = self._environment.disk.store(name)
             for file_name in set(store.list()) - {file.name for file in experiment.files()}:
@@ -341,17 +343,20 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
-        self._sweep(command.experiment, command.ending, command.kept)
+        self._sweep(command.experiment, command.ending, command.kept, command.versions)
         done()
 
     def _sweep(
-        self, experiment: str, ending: ExperimentState, kept: Iterable[PublishedFile]
+        self,
+        experiment: str,
+        ending: ExperimentState,
+        kept: Iterable[PublishedFile],
+        versions: Collection[PublishedFile],
     ) -> None:
-        finished, stay = ending is ExperimentState.FINISHED, {file.name for file in kept}
+        finished = ending is ExperimentState.FINISHED
+        rule = partial(layout.left_over, finished=finished, kept=kept, versions=versions)
         self._environment.disk.sweep(
-            self._manager.host,
-            experiment,
-            lambda name: layout.is_left_over(name, finished=finished) and name not in stay,
+            self._manager.host, experiment, lambda name: bool(rule([name]))
         )
 
 
