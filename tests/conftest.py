@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,6 +20,10 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 # while they wait for one another. What torch computes with is in the specs.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Copies of datasets that processes of tests make; each run starts without any.
+_OWN = tempfile.TemporaryDirectory(prefix="downpour-own-")
+os.environ["DOWNPOUR_LOCAL"] = _OWN.name
 
 settings.register_profile(
     "untimed",

@@ -301,7 +301,7 @@ def test_arrays_are_written_as_numpy_writes_them(array: Any, *, turned: bool) ->
     """For every shape and memory order."""
     array = array.T if turned else array
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder) / "array.npy", array)
+        _write(Path(folder), "array", array)
         read = np.load(Path(folder) / "array.npy", allow_pickle=False)
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert read.tobytes() == array.tobytes()

@@ -60,11 +60,15 @@ def seen_location(location: str | os.PathLike[str]) -> SharedDirectory:
     return replace(SharedDirectory(folder_of(bucket.url)), bucket=bucket)
 
 
+def own_folder() -> Path:
+    """Return this machine's own folder, for copies of what it shares; it may not exist yet."""
+    return path_of(LOCAL_VARIABLE, os.environ.get(LOCAL_VARIABLE) or LOCAL_DEFAULT).absolute()
+
+
 def folder_of(url: str) -> Path:
     """Return this machine's own folder for an object store's URL, whether it exists or not."""
-    local = path_of(LOCAL_VARIABLE, os.environ.get(LOCAL_VARIABLE) or LOCAL_DEFAULT)
     readable = re.sub(r"[^A-Za-z0-9]+", "-", url)[:64].strip("-")
-    return local.absolute() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
+    return own_folder() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
 
 
 def _check_journals(root: Path, bucket: Bucket) -> None:

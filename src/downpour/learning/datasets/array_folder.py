@@ -5,15 +5,21 @@ So the key determines every byte. Nothing in the folder is trusted: each process
 checksums before it maps the arrays for the first time, and reports what is missing, short or
 altered instead of training on it. A folder is written under a temporary name, flushed to the disk,
 and renamed: it appears whole or not at all. Its writer holds a lock.
+
+An array that shrinks well is compressed, and read through a copy of this machine's (`packed`).
 """
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import math
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,8 +37,13 @@ from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading
 from downpour.files.store.publish import sync_directory
 from downpour.files.store.retry import RetryPolicy
+from downpour.learning.datasets import packed
+
+log = logging.getLogger(__name__)
 
 FACTS_FILE = "facts.json"
+
+_CHECKSUM = re.compile("[0-9a-f]{32}")
 
 _WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
 
@@ -82,8 +93,9 @@ def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder
         raise FileCorrupt(key, "a dataset is named by a bare folder name")
     folder = root / key
     facts = read_facts(folder)
+    there = names_in(folder)
     try:
-        arrays = {name: _mapped(folder, name, facts["arrays"][name]) for name in names}
+        arrays = {name: _opened(folder, there, name, facts["arrays"][name]) for name in names}
     except (KeyError, TypeError) as error:
         raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
     return ArrayFolder(facts=facts, arrays=arrays)
@@ -109,7 +121,7 @@ def _make(folder: Path, arrays: Mapping[str, NDArray[Any]], facts_text: bytes) -
     partial_folder.mkdir()
     try:
         for name, array in arrays.items():
-            _write(partial_folder / f"{name}.npy", array)
+            _write(partial_folder, name, array)
         (partial_folder / FACTS_FILE).write_bytes(facts_text)
         for path in partial_folder.iterdir():
             flush(path)
@@ -129,13 +141,18 @@ def _put_aside(folder: Path) -> None:
         folder.rename(aside)
 
 
-def _write(path: Path, array: NDArray[Any]) -> None:
+def _write(folder: Path, name: str, array: NDArray[Any]) -> None:
     """Write an array as `np.save` does, but with the error of the system if it fails."""
     array = np.ascontiguousarray(array)
-    header = np.lib.format.header_data_from_array_1_0(array)
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(array.reshape(-1).view(np.uint8).data)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    content = array.reshape(-1).view(np.uint8)
+    if packed.pays(content):
+        packed.pack(folder / f"{name}.npy{packed.ENDING}", header.getvalue(), content)
+        return
+    with (folder / f"{name}.npy").open("wb") as file:
+        file.write(header.getvalue())
+        file.write(content.data)
 
 
 def flush(path: Path) -> None:
@@ -192,22 +209,61 @@ def _described(array: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
-    path = folder / f"{name}.npy"
-    shown = f"{folder.name}/{path.name}"
+def _opened(
+    folder: Path, there: Collection[str], name: str, stated: dict[str, Any]
+) -> NDArray[Any]:
+    """Map an array into memory and verify it, whichever way it is stored."""
+    file = folder / f"{name}.npy"
+    if f"{file.name}{packed.ENDING}" in there:
+        file = file.with_name(f"{file.name}{packed.ENDING}")
+    shown = f"{folder.name}/{file.name}"
     try:
-        with _found(folder, path.name):
-            same = _identity(path)
-            # Mode c: torch wants writable memory, and what is written there never reaches the file.
-            with _PARSING:
-                array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-            checksum = _checksum(path, array.offset, same)
+        with _found(folder, file.name):
+            if file.name.endswith(packed.ENDING):
+                array, actual = _unpacked(file, stated)
+            else:
+                array, actual = _mapped(file)
     except (ValueError, EOFError) as error:
         raise FileCorrupt(shown, str(error)) from None
-    actual = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
     if actual != stated:
         raise FileCorrupt(shown, "has changed since the dataset was prepared")
     return array
+
+
+def _unpacked(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[str, Any]]:
+    """Map this machine's copy of a packed array; without room for one, read it into memory."""
+    if not _CHECKSUM.fullmatch(stated["checksum"]):
+        raise ValueError("has no checksum")
+    size = math.prod(stated["shape"]) * np.dtype(stated["dtype"]).itemsize
+    try:
+        array, actual = _of_own_copy(file, stated, size)
+    except packed.NoCopy as error:
+        log.warning("%s: no copy on this machine, %s; read into memory", file.name, error)
+        array = packed.in_memory(file, size)
+        actual = _described(array)
+    return array, actual
+
+
+def _of_own_copy(
+    file: Path, stated: dict[str, Any], size: int
+) -> tuple[NDArray[Any], dict[str, Any]]:
+    copy = packed.own_copy(file, stated["checksum"], size)
+    with suppress(ValueError, EOFError):
+        array, actual = _mapped(copy)
+        if actual == stated:
+            return array, actual
+    copy.unlink(missing_ok=True)  # not what was unpacked once
+    return _mapped(packed.own_copy(file, stated["checksum"], size))
+
+
+def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
+    """Map a file; returns the array, and the description that it should have."""
+    same = _identity(path)
+    # Mode c: torch wants writable memory, and what is written there never reaches the file.
+    with _PARSING:
+        array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    checksum = _checksum(path, array.offset, same)
+    return array, {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
 
 
 @contextmanager

@@ -1,0 +1,185 @@
+"""Compressed arrays of a prepared dataset, and this machine's own copies of them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.base.errors import FileCorrupt
+from downpour.learning.datasets import packed
+from downpour.learning.datasets.array_folder import open_array_folder, write_array_folder
+from downpour.learning.datasets.packed import in_memory, own_copy, pays
+
+SPARSE = np.zeros((2048, 1024), np.uint8)
+SPARSE[:, ::7] = np.arange(2048, dtype=np.uint8)[:, None]
+NOISE = np.random.default_rng(0).integers(0, 256, (2048, 1024), np.uint8)
+FACTS = {"what": "a test's"}
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this machine's copies."""
+    monkeypatch.setenv("DOWNPOUR_LOCAL", str(tmp_path / "own"))
+    return tmp_path / "own" / "arrays"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    """A folder of one array that shrinks, one that does not, and a small one."""
+    arrays = {"sparse": SPARSE, "noise": NOISE, "small": SPARSE[:2]}
+    return write_array_folder(tmp_path, "some", FACTS, arrays)
+
+
+def test_only_what_shrinks_is_packed(tmp_path: Path, key: str) -> None:
+    """Noise and small arrays stay as they are, and all read as they were written."""
+    names = sorted(file.name for file in (tmp_path / key).iterdir())
+    assert names == ["facts.json", "noise.npy", "small.npy", "sparse.npy.gz"]
+    arrays = open_array_folder(tmp_path, key, ("sparse", "noise", "small")).arrays
+    assert (arrays["sparse"] == SPARSE).all()
+    assert (arrays["noise"] == NOISE).all()
+    assert (arrays["small"] == SPARSE[:2]).all()
+
+
+def test_the_key_says_nothing_of_how_arrays_are_stored(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an experiment goes on with a folder that an earlier version wrote."""
+    monkeypatch.setattr(packed, "pays", lambda _content: False)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    arrays = {"sparse": SPARSE, "noise": NOISE, "small": SPARSE[:2]}
+    assert write_array_folder(plain, "some", FACTS, arrays) == key
+    assert (plain / key / "sparse.npy").exists()
+    assert (open_array_folder(plain, key, ("sparse",)).arrays["sparse"] == SPARSE).all()
+
+
+def test_packing_again_gives_the_same_bytes(tmp_path: Path, key: str) -> None:
+    """No time of day is in the file."""
+    other = tmp_path / "other"
+    other.mkdir()
+    write_array_folder(other, "some", FACTS, {"sparse": SPARSE})
+    (there,) = other.glob("some-*/sparse.npy.gz")
+    assert there.read_bytes() == (tmp_path / key / "sparse.npy.gz").read_bytes()
+
+
+def test_processes_of_a_machine_share_one_copy(tmp_path: Path, key: str, own: Path) -> None:
+    """It is mapped, not read, and the packed file is not read a second time."""
+    first = open_array_folder(tmp_path, key, ("sparse",)).arrays["sparse"]
+    (copy,) = own.glob("*.npy")
+    assert isinstance(first, np.memmap)
+    assert Path(str(first.filename)) == copy
+    damage(tmp_path / key / "sparse.npy.gz")
+    assert (open_array_folder(tmp_path, key, ("sparse",)).arrays["sparse"] == SPARSE).all()
+    assert list(own.glob("*.npy")) == [copy]
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_a_copy_that_has_changed_is_made_again(
+    tmp_path: Path, key: str, own: Path, kept: int
+) -> None:
+    """Whether it was emptied, cut short or altered."""
+    open_array_folder(tmp_path, key, ("sparse",))
+    (copy,) = own.glob("*.npy")
+    content = copy.read_bytes()
+    copy.unlink()
+    copy.write_bytes(content[:kept] + (b"?" if kept == -1 else b""))
+    assert (open_array_folder(tmp_path, key, ("sparse",)).arrays["sparse"] == SPARSE).all()
+    assert copy.read_bytes() == content
+
+
+def damage(file: Path) -> None:
+    """Change a byte in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    """Cut a file in half."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def other_content(file: Path) -> None:
+    """Pack another array of the same shape."""
+    with gzip.open(file, "wb") as content:
+        np.save(content, SPARSE[::-1])
+
+
+def bomb(file: Path) -> None:
+    """Pack much more than was there."""
+    with gzip.open(file, "wb") as content:
+        for _ in range(64):
+            content.write(bytes(2**20))
+
+
+def not_packed(file: Path) -> None:
+    """Write a plain text under the name."""
+    file.write_text("no gzip at all")
+
+
+@pytest.mark.parametrize("altered", [damage, cut, other_content, bomb, not_packed])
+def test_a_packed_file_that_has_changed_is_corrupt(
+    tmp_path: Path, key: str, own: Path, altered: Callable[[Path], None]
+) -> None:
+    """Its name is in the error; nothing larger than the array is ever unpacked."""
+    altered(tmp_path / key / "sparse.npy.gz")
+    with pytest.raises(FileCorrupt, match=r"sparse\.npy\.gz"):
+        open_array_folder(tmp_path, key, ("sparse",))
+    assert sum(file.stat().st_size for file in own.iterdir()) < 2 * SPARSE.nbytes
+    assert not list(own.glob("*.partial"))
+
+
+def test_a_machine_without_room_reads_into_memory(
+    tmp_path: Path, key: str, own: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that cannot be made is no reason to stop; the log says so."""
+    own.parent.write_text("a file has the folder's name")
+    arrays = open_array_folder(tmp_path, key, ("sparse",)).arrays
+    assert (arrays["sparse"] == SPARSE).all()
+    assert "no copy on this machine" in caplog.text
+    damage(tmp_path / key / "sparse.npy.gz")
+    with pytest.raises(FileCorrupt):
+        open_array_folder(tmp_path, key, ("sparse",))
+
+
+def test_copies_that_nobody_uses_are_removed(tmp_path: Path, key: str, own: Path) -> None:
+    """After a month without use, when another copy is made."""
+    own.mkdir(parents=True)
+    old, recent = own / f"{'0' * 32}.npy", own / f"{'1' * 32}.npy"
+    for file, days in ((old, 31), (recent, 29)):
+        file.write_bytes(b"")
+        os.utime(file, (0, time.time() - days * 86_400))
+    open_array_folder(tmp_path, key, ("sparse",))
+    assert not old.exists()
+    assert recent.exists()
+
+
+def test_a_use_keeps_a_copy(tmp_path: Path, key: str, own: Path) -> None:
+    """Opening it counts as a use, once a day."""
+    open_array_folder(tmp_path, key, ("sparse",))
+    (copy,) = own.glob("*.npy")
+    os.utime(copy, (0, time.time() - 20 * 86_400))
+    open_array_folder(tmp_path, key, ("sparse",))
+    assert time.time() - copy.stat().st_mtime < 3600
+
+
+def test_a_mixture_is_judged_by_all_of_it() -> None:
+    """Samples come from everywhere, so an empty beginning does not decide."""
+    assert pays(SPARSE.reshape(-1))
+    assert not pays(NOISE.reshape(-1))
+    mixed = np.concatenate([SPARSE.reshape(-1)[: 2**18], NOISE.reshape(-1)])
+    assert not pays(mixed)
+
+
+def test_copies_are_named_by_what_a_caller_has_checked(tmp_path: Path, key: str) -> None:
+    """The same file gives the same array, mapped from a copy or in memory."""
+    file = tmp_path / key / "sparse.npy.gz"
+    copy = own_copy(file, "a" * 32, SPARSE.nbytes)
+    assert copy.name == f"{'a' * 32}.npy"
+    assert (np.load(copy) == in_memory(file, SPARSE.nbytes)).all()
