@@ -1,9 +1,9 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
-what it compares with, `lab`, which needs root, and `stragglers`, `accuracy`, `more_workers`,
-`defaults` and `fewer_bytes`, which train for half an hour each and longer. Close first: most
-figures are times, and even those that are ratios vary on a busy machine.
+what it compares with, `lab`, which needs root, `last_batch`, which needs MNIST, and `stragglers`,
+`accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for half an hour and longer.
+Close everything else first: most figures are times, and even ratios vary on a busy machine.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ LONG = (
     "more_workers",
     "defaults",
     "fewer_bytes",
+    "last_batch",
 )
 ALL = (*USUAL, *LONG)
 

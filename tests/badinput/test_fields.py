@@ -43,6 +43,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
+    "last_batch": ("even or rest", "'drop'", "true", "0", "''"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
     "overlap": (f"{WHOLE} of at least 0", "-1", "2", "0.5", "'on'", "true"),
     "meet": (f"{WHOLE} of at least 1", "0", "-1", "2.5", "'often'", "true", "1000001"),

@@ -38,7 +38,8 @@ def plain_training(task: Task, spec: Spec) -> Trained:
     rates = [group["lr"] for group in optimizer.param_groups]
     examples = task.examples("train")
     count = min(len(examples), spec.train_limit or len(examples))
-    steps = min(math.ceil(count / spec.batch_size), spec.local_steps or count)
+    batches = max(1, count // spec.batch_size + (count % spec.batch_size > 1))
+    steps = min(batches, spec.local_steps or count)
     losses = []
     for epoch in range(spec.epochs):
         model.train()
@@ -48,7 +49,7 @@ def plain_training(task: Task, spec: Spec) -> Trained:
         total, seen = 0.0, 0
         for step in range(steps):
             _seed(step_seed(spec.seed, epoch, 0, step))
-            chosen = order[step * spec.batch_size : (step + 1) * spec.batch_size]
+            chosen = order[count * step // batches : count * (step + 1) // batches]
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * _factor(spec, epoch, step, steps)
             optimizer.zero_grad()

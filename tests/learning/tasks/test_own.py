@@ -167,7 +167,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
     """Before a worker has heard of it, with the line of the user's file where there is one."""
     with pytest.raises(SpecError, match=why) as refusal:
-        tried(tmp_path, name)
+        tried(tmp_path, name, last_batch="rest")
     assert refusal.value.field == "task"
     assert refusal.value.value == f"own_tasks:{name}"
     said = str(refusal.value)

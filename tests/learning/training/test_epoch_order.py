@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,8 +39,9 @@ def test_a_balanced_batch_holds_each_class_by_its_share_of_what_is_left(
     labels = np.asarray(shard, dtype=np.int64)
     spec = spec_of("balanced", batch_size, seed)
     order = labels[batch_order(spec, np.arange(len(labels)), labels, 0, 0)]
-    for start in range(0, len(order), batch_size):
-        left, batch = order[start:], order[start : start + batch_size]
+    batches = range(batches_in(len(order), batch_size) + 1)
+    for start, stop in pairwise(samples_in(count, len(order), spec) for count in batches):
+        left, batch = order[start:], order[start:stop]
         shares = len(batch) * np.bincount(left, minlength=7) / len(left)
         assert np.all(np.abs(np.bincount(batch, minlength=7) - shares) < 1)
 
@@ -86,10 +89,21 @@ def test_a_single_example_that_is_left_over_joins_the_batch_before_it(
     samples: int, batches: int, held: list[int]
 ) -> None:
     """Batches of eight; what is left over beyond one example is a batch of its own, as ever."""
+    spec = spec_of("shuffled").replace(last_batch="rest")
     assert batches_in(samples, 8) == batches
-    assert [samples_in(count, samples, 8) for count in range(batches + 1)] == held
+    assert [samples_in(count, samples, spec) for count in range(batches + 1)] == held
 
 
 def test_batches_of_one_stay_batches_of_one() -> None:
     """Where they are asked for there is nothing to join."""
-    assert (batches_in(3, 1), samples_in(2, 3, 1)) == (3, 2)
+    assert (batches_in(3, 1), samples_in(2, 3, spec_of("shuffled", 1))) == (3, 2)
+
+
+@given(samples=st.integers(1, 1000), batch_size=st.integers(1, 100))
+def test_even_batches_are_as_many_and_nearly_equal(samples: int, batch_size: int) -> None:
+    """They hold all examples, differ by one, and none has more than one beyond `batch_size`."""
+    spec, count = spec_of("shuffled", batch_size), batches_in(samples, batch_size)
+    sizes = np.diff([samples_in(number, samples, spec) for number in range(count + 1)])
+    assert sizes.sum() == samples
+    assert sizes.max() - sizes.min() <= 1
+    assert 1 <= sizes.min() <= sizes.max() <= batch_size + 1

@@ -74,7 +74,8 @@ def test_with_one_meeting_a_round_is_what_it_was(dataset: PreparedDataset, steps
 
     Written out as it was before there were meetings.
     """
-    fields = {"epochs": 3, "schedule": "cosine", "warmup": 0.2, "local_steps": 4}
+    fields: dict[str, Any] = {"epochs": 3, "schedule": "cosine", "warmup": 0.2, "local_steps": 4}
+    fields["last_batch"] = "rest"
     train(dataset, 3, **fields)
     expected: list[Any] = []
     spec = Spec.make({"batch_size": 16, **fields})
@@ -106,8 +107,8 @@ def test_local_steps_limit_each_meeting(dataset: PreparedDataset, steps: Steps) 
     """Of six batches in two meetings, the first two of either; the rate falls over four."""
     train(dataset, 2, epochs=1, meet=2, local_steps=2, schedule="linear")
     order = batch_order(Spec(), np.arange(90), None, 0, 2)
-    starts = [16 * batch for batch in (0, 1, 3, 4)]
-    assert [batch for batch, _ in steps] == [order[at : at + 16].tolist() for at in starts]
+    starts = [15 * batch for batch in (0, 1, 3, 4)]
+    assert [batch for batch, _ in steps] == [order[at : at + 15].tolist() for at in starts]
     falls = [one - other for (_, one), (_, other) in pairwise(steps)]
     assert falls == pytest.approx([0.01 / 4] * 3)
 

@@ -215,6 +215,10 @@ class ResolvedSpec(Spec):
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
+    # What experiments of earlier versions had, which do not say so.
+    last_batch: Literal["even", "rest"] = Field(
+        default="rest", description="Size of the last batch"
+    )
     meet: int = Field(default=1, ge=1, le=1_000_000, description="Meetings an epoch")
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset", description="What happens to the optimizer's state between rounds"

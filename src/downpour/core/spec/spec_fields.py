@@ -135,6 +135,11 @@ class SpecFields(Fields):
         description="balanced: every batch has the shard's classes in proportion",
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
+    last_batch: Literal["even", "rest"] = Field(
+        default="even",
+        description="even: the batches of an epoch have nearly equal sizes; rest: all have "
+        "batch_size, and the last one has what is left",
+    )
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Passes over the training examples"
     )

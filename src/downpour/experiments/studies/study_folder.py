@@ -20,9 +20,10 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from downpour.base.errors import SpecError
+from downpour.core.spec import toml_fields
 from downpour.experiments.studies.lock import LOCK_NAMES
 from downpour.experiments.studies.run_folder import (
     check_run,
@@ -184,10 +185,19 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
     """
     name = kind.file_name
     try:
-        return kind.from_toml((path / name).read_text("utf-8"))
+        return kind.make(_as_begun(toml_fields((path / name).read_text("utf-8"))))
     except FileNotFoundError:
         raise refusal(path, f"is not empty, and has no {name}") from None
     except (OSError, ValueError) as error:
         raise refusal(path, f"{name} cannot be read: {error}") from None
     except SpecError as error:
         raise refusal(path, f"{name} is not what was written: {error}") from None
+
+
+def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a study, with those that earlier versions had no name for."""
+    unnamed = {"last_batch": "rest"}
+    tables = fields.get("experiment")
+    if tables is None:
+        return {**unnamed, **fields}
+    return {**fields, "experiment": [{**unnamed, **table} for table in tables]}

@@ -11,8 +11,12 @@ A task trains a part of it: where an epoch has `meet` meetings, the m-th of as m
 nearly equal slices of the epoch's batches. So each example is trained once an epoch, whatever
 `meet` is.
 
+The last batch is as large as the others, to one example: all sizes are even. With `last_batch` =
+`rest`, it has what is left, as in PyTorch's DataLoader. A few examples then move the parameters as
+far as a whole batch does, just before they are averaged and evaluated. See docs/more-workers.md.
+
 A single example that is left over joins the batch before it: batch normalization has no variance of
-one example, and its gradient would weigh as much as a whole batch's.
+one example. So there are as many steps, whatever the sizes.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ _SHUFFLED, _BALANCED, _TIES = 1, 2, 4
 def batch_order(
     spec: Spec, indices: Indices, labels: Indices | None, epoch: int, shard: int
 ) -> Indices:
-    """Return the shard's indices in the order of training; every `batch_size` of them are a batch.
+    """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
     Args:
-        spec: gives the seed, `batches` and `batch_size`.
+        spec: gives the seed, `batches`, `batch_size` and `last_batch`.
         indices: the shard, as indices of training examples [n].
         labels: the class of every training example, or None where targets are not classes.
         epoch: the epoch.
@@ -59,7 +63,11 @@ def batch_order(
         accepted = f"a shard holds {len(present)} classes; batch_size must be at least that"
         raise SpecError("batches", spec.batches, accepted)
     tie_order = random_order(len(present), _TIES, spec.seed, epoch, shard)
-    return order[_stratified(classes, tie_order, spec.batch_size)]
+    bounds = [
+        samples_in(count, len(order), spec)
+        for count in range(batches_in(len(order), spec.batch_size) + 1)
+    ]
+    return order[_stratified(classes, tie_order, np.diff(bounds))]
 
 
 def batches_in(samples: int, batch_size: int) -> int:
@@ -68,10 +76,14 @@ def batches_in(samples: int, batch_size: int) -> int:
     return whole + 1 if rest > 1 or (rest and not whole) else whole
 
 
-def samples_in(batches: int, samples: int, batch_size: int) -> int:
+def samples_in(batches: int, samples: int, spec: Spec) -> int:
     """Return how many of a shard's examples its first batches hold."""
-    everything = batches >= batches_in(samples, batch_size)
-    return samples if everything else batches * batch_size
+    all_batches = batches_in(samples, spec.batch_size)
+    if batches >= all_batches:
+        return samples
+    if spec.last_batch == "even":
+        return samples * batches // all_batches
+    return batches * spec.batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +119,11 @@ def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
     if share < 1:
         # And a trifle, because 0.29 * 100 is 28.999999999999996.
         count = min(count, max(1, int(share * count + 1e-9)))
-    seen = samples_in(first, samples, spec.batch_size)
+    seen = samples_in(first, samples, spec)
     return Part(
         first=first,
         steps=count,
-        samples=samples_in(first + count, samples, spec.batch_size) - seen,
+        samples=samples_in(first + count, samples, spec) - seen,
         before=sum(steps[:meeting]),
         of_epoch=sum(steps),
     )
@@ -131,14 +143,14 @@ def check_meetings(spec: Spec, shard_samples: Sequence[int]) -> None:
         raise SpecError("meet", spec.meet, f"must be at most {batches}: {why}")
 
 
-def _stratified(classes: Indices, tie_order: Indices, batch_size: int) -> Indices:
+def _stratified(classes: Indices, tie_order: Indices, sizes: Indices) -> Indices:
     """Return the positions of `classes` (numbers from 0 on, in random order) batch by batch."""
     by_class = np.argsort(classes, kind="stable")
     remaining = np.bincount(classes)
     ends = np.cumsum(remaining)
     chosen: list[Indices] = []
-    for left in range(len(classes), 0, -batch_size):
-        taken = _shares(remaining, min(batch_size, left), tie_order)
+    for size in sizes.tolist():
+        taken = _shares(remaining, size, tie_order)
         chosen += [
             by_class[end - rest : end - rest + take]
             for end, rest, take in zip(ends, remaining, taken, strict=True)

@@ -174,7 +174,7 @@ class ShardTraining:
 
     def _place_after(self, steps: int) -> int:
         """Return where in the epoch's order the examples after these steps begin."""
-        return samples_in(self._part.first + steps, len(self._order), self._spec.batch_size)
+        return samples_in(self._part.first + steps, len(self._order), self._spec)
 
     def parameters(self, *, copy: bool = True) -> Arrays:
         """Return the parameters and buffers as they are now.

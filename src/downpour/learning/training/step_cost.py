@@ -31,9 +31,9 @@ class StepCost:
 
 def last_batch(shard: Shard, spec: Spec) -> Shard:
     """Return as many of a shard's examples as its last batch has."""
-    size, count = spec.batch_size, len(shard)
-    batches = min(batches_in(count, size), spec.local_steps or count)
-    return shard[: samples_in(batches, count, size) - samples_in(batches - 1, count, size)]
+    count = len(shard)
+    batches = min(batches_in(count, spec.batch_size), spec.local_steps or count)
+    return shard[: samples_in(batches, count, spec) - samples_in(batches - 1, count, spec)]
 
 
 def in_words(odd: Sequence[str]) -> str:
