@@ -56,6 +56,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "model_compression": ("none, ", "'zip'", "8", "''"),
     "policy": ("wait, drop, backup", "'none'", "'hand-off'", "true"),
     "policy_options": ("a table", "1", "'slowness=2'"),
+    "needs": ("a list of labels: KEY or", "'gpu'", "['']", "['a b']", "['-a=1']", "[3]", "true"),
+    "prefers": ("a list of labels: KEY or", "'gpu'", "['=b']", "[['gpu']]", "0"),
+    "shard_needs": ("a table of lists of labels", "['gpu']", "'3'", "{x = ['gpu']}", "{3 = 'gpu'}"),
     "standbys": (f"{WHOLE} of at least 0", "-1", "0.5", "'one'"),
     "retries": (f"{WHOLE} of at least 0 and at most 1000", "-1", "1001", "1.0", "'few'"),
     "snapshot_every": ("a number of at least 0", "-1", "'10 s'", "nan", "inf", "true"),
@@ -110,6 +113,7 @@ TABLES = {
     "code",
     "inside",
     "outer",
+    "shard_needs",
 }
 FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
 

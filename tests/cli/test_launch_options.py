@@ -57,6 +57,42 @@ def test_the_command_line_comes_first(
     assert "--manager 10.0.0.1:PORT" in slurm.out
 
 
+def test_workers_have_the_labels_of_the_command_and_those_of_their_host(
+    downpour: Downpour, spec: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of the same key, the host's counts."""
+    (spec(SSH).parent / "lab.txt").write_text("n1 label=site=b\nn2\n")
+    words = ("run", spec(SSH), "--dry-run", "--shared", tmp_path / "lab")
+    shown = downpour(*words, "--label", "site=a", "--label", "gpu=no")
+    started = [line for line in shown.out.splitlines() if "--label" in line]
+    assert ["site=b" in line for line in started] == [True, False]
+    assert ["site=a" in line for line in started] == [False, True]
+    assert all("gpu=no" in line for line in started)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--needs", "gpu"), "needs = 'gpu': the workers that are started here lack it"),
+        (("--needs", "gpu,site=b", "--label", "gpu=a40"), "needs = 'site=b'"),
+        (("--shard-needs", "1=['gpu']", "--shards", 2), "shard_needs.1 = 'gpu'"),
+        (("--label", "gpu"), "label = 'gpu': must be KEY=VALUE"),
+    ],
+)
+def test_a_run_whose_workers_lack_what_it_needs_is_refused(
+    refused: Refused, words: tuple[str, ...], said: str
+) -> None:
+    """It would wait for ever."""
+    assert said in refused("run", *words)
+
+
+def test_a_run_whose_workers_have_what_it_needs_trains(downpour: Downpour, tmp_path: Path) -> None:
+    """Two workers of this machine, with a label that one shard needs."""
+    words = ("--needs", "gpu", "--shard-needs", "1=['gpu=a40']", "--label", "gpu=a40")
+    ran = downpour("run", *words, "--shards", 2, "--epochs", 1, "--shared", tmp_path / "lab")
+    assert ran.status == 0, ran
+
+
 def test_what_is_trained_does_not_depend_on_where(spec: Callable[[str], Path]) -> None:
     """The spec, and so every byte, is the same without the table; so is a grid."""
     assert read_spec(spec(SSH)) == read_spec(spec(""))

@@ -1,14 +1,20 @@
-"""What users call their workers by, beside names: each label is KEY=VALUE."""
+"""What users call their workers by, beside names, and what an experiment needs of them.
+
+A label is KEY=VALUE. A need is KEY=VALUE, which a worker must have as it is, or KEY alone, which it
+must have with any value.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from downpour.base.errors import SpecError
 
 LABELS_MAX, CHARACTERS_MAX = 16, 64
-_LABEL = re.compile(r"[A-Za-z0-9][\w.-]*=.*")
+_KEY = r"[A-Za-z0-9][\w.-]*"
+_LABEL = re.compile(f"{_KEY}=.*")
+_NEED = re.compile(f"{_KEY}(=.+)?")
 
 
 def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
@@ -29,3 +35,31 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
         if keys.count(key) > 1:
             raise SpecError("label", key, "is given twice")
     return tuple(labels)
+
+
+def merged(labels: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
+    """Return labels together; of two with the same key, the second counts."""
+    return tuple({label.partition("=")[0]: label for label in (*labels, *own)}.values())
+
+
+def checked_need(text: str) -> str:
+    """Return a need if it is valid.
+
+    Raises:
+        ValueError: it is not KEY or KEY=VALUE, short and printable.
+    """
+    if not (text.isprintable() and len(text) <= CHARACTERS_MAX and _NEED.fullmatch(text)):
+        raise ValueError(text)
+    return text
+
+
+def has(labels: Collection[str], need: str) -> bool:
+    """Say whether labels meet a need."""
+    if "=" in need:
+        return need in labels
+    return any(label.startswith(f"{need}=") for label in labels)
+
+
+def missing(labels: Collection[str], needs: Iterable[str]) -> tuple[str, ...]:
+    """Return the needs that labels do not meet."""
+    return tuple(need for need in needs if not has(labels, need))

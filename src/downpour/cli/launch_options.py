@@ -6,14 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.base.labels import checked_labels, missing
 from downpour.cli.options import number, whole_number
 from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.launch_table import checked_table, owners
+from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -22,17 +24,39 @@ from downpour.network.discovery.waiting import checked_seconds
 class Launching:
     """What `--on` and its options ask for: a launcher, its name, and those of its options.
 
-    `launcher` gives workers back that a policy asked for and that are idle for `idle_seconds`.
+    `launcher` gives workers back that a policy asked for and that are idle for `idle_seconds`. All
+    its workers have `labels`.
     """
 
     launcher: Launcher
     on: str
     options: Mapping[str, Any]
     idle_seconds: float = 0.0
+    labels: tuple[str, ...] = ()
+
+    def check(self, spec: Spec) -> None:
+        """Refuse a spec that needs labels which no worker will have.
+
+        Raises:
+            SpecError: names the field. Hosts of ssh have labels of their own, and are not checked.
+        """
+        wanted = {"needs": spec.needs}
+        wanted |= {f"shard_needs.{shard}": needs for shard, needs in spec.shard_needs.items()}
+        for field, needs in wanted.items() if self.on != "ssh" else ():
+            if lacking := missing(self.labels, needs):
+                key = lacking[0].partition("=")[0]
+                accepted = f"the workers that are started here lack it; see --label {key}=VALUE"
+                raise SpecError(field, lacking[0], accepted)
+
+    def of(self, **changes: Any) -> Self:
+        """Return this with changes to the plan of what is started."""
+        launcher = self.launcher
+        return replace(self, launcher=lambda plan: launcher(replace(plan, **changes)), **changes)
 
     def words(self) -> list[str]:
         """Return the words of a command line that ask for the same."""
         words = [f"--on={self.on}", f"--idle-seconds={self.idle_seconds}"]
+        words += [f"--label={label}" for label in self.labels]
         for name, value in self.options.items():
             flag = f"--{name.replace('_', '-')}"
             words += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
@@ -66,7 +90,10 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
             arguments["workers"] = table.get("workers")
         idle = arguments.pop("idle_seconds")
         idle_seconds = table.get("idle_seconds", 0.0) if idle is None else idle
-        launching = _launching(on, given, table, checked_seconds("idle_seconds", idle_seconds))
+        labels = checked_labels(arguments.pop("label") or ())
+        launching = _launching(on, given, table)
+        idle_seconds = checked_seconds("idle_seconds", idle_seconds)
+        launching = launching.of(idle_seconds=idle_seconds, labels=labels)
         return command(launching=launching, **arguments)
 
     own = [
@@ -78,6 +105,7 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
         *own,
         _parameter("on", _ON),
         _parameter("idle_seconds", _IDLE),
+        _parameter("label", _LABELS),
         *(_parameter(name, option) for name, option in _options().items()),
     ]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -85,9 +113,7 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _launching(
-    on: str | None, given: Mapping[str, Any], table: Mapping[str, Any], idle_seconds: float
-) -> Launching:
+def _launching(on: str | None, given: Mapping[str, Any], table: Mapping[str, Any]) -> Launching:
     """Make the launcher, or refuse options that are of another one.
 
     Those of the table are for its own launcher; another one that is given makes do without.
@@ -101,10 +127,7 @@ def _launching(
     for name, value in asked.items():
         if named not in (its := owners()[name]):
             raise SpecError(name, value, f"needs --on {' or '.join(its)}")
-    launcher = kind.launcher(asked)
-    return Launching(
-        lambda plan: launcher(replace(plan, idle_seconds=idle_seconds)), named, asked, idle_seconds
-    )
+    return Launching(kind.launcher(asked), named, asked)
 
 
 def _table(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,6 +188,16 @@ _IDLE = Annotated[
         help="Give back a worker that a policy asked for when it has been idle for so long; 0: "
         "keep it. Workers of `--on local` of one run, and of inline, stay.",
         show_default="0",
+    ),
+]
+_LABELS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="A label of all workers that are started; a spec's needs are about labels. "
+        "Repeatable.",
+        show_default=False,
     ),
 ]
 DryRun = Annotated[

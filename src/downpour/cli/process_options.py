@@ -102,7 +102,8 @@ Labels = Annotated[
     typer.Option(
         "--label",
         metavar="KEY=VALUE",
-        help="Shown with this worker by `downpour status` and `downpour ps`. Repeatable.",
+        help="Shown with this worker by `downpour status` and `downpour ps`; a spec's needs are "
+        "about labels. Repeatable.",
         show_default=False,
     ),
 ]

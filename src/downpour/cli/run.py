@@ -59,6 +59,7 @@ def run(
     defaults are printed.
     """
     check_format(as_json=as_json, as_csv=as_csv)
+    launching.check(spec)
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
@@ -98,7 +99,9 @@ def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launchi
     number = workers_for(spec, workers, is_here=False)  # nothing else is planned
     resolve(spec, number)  # refuses what cannot be trained
     options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
-    plan = LaunchPlan(options, number, threads=spec.threads, device=spec.device)
+    plan = LaunchPlan(
+        options, number, threads=spec.threads, device=spec.device, labels=launching.labels
+    )
     for line in launching.shown(plan).splitlines():
         say(line)
 

@@ -44,6 +44,8 @@ _METAVARS = {
     "data_key": "KEY",
     "keep_best": "loss|METRIC",
     "meet": "N|auto",
+    "needs": "LABEL,LABEL",
+    "prefers": "LABEL,LABEL",
     "outer_checksum": "DIGITS",
     "states_checksum": "DIGITS",
     "policy": "NAME",
@@ -52,6 +54,7 @@ _METAVARS = {
     "device": NAMES,
 }
 
+_LISTS = {"needs", "prefers"}
 _TABLES = {
     name
     for name, info in Spec.model_fields.items()
@@ -200,6 +203,8 @@ def _value(name: str, typed: Any) -> Any:
         return typed
     if name in _TABLES:
         return dict(_pair(name, item) for item in typed)
+    if name in _LISTS:
+        return [one for one in typed.split(",") if one]
     return _as_toml(f"[{typed}]" if "," in typed else typed)
 
 

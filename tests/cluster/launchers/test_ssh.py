@@ -115,8 +115,10 @@ def test_the_first_obstacle_is_told_and_how_many_more_there_are() -> None:
 
 def test_hosts_are_read_a_line_each() -> None:
     """Comments and empty lines are none; quotes keep spaces."""
-    text = "# ours\n\nn1\nanna@n2 slots=2 python=/p shared=/s env=A=1 'env=B=x y' # loud\n"
-    second = Host("anna@n2", 2, "/p", "/s", (("A", "1"), ("B", "x y")))
+    line = "anna@n2 slots=2 python=/p shared=/s env=A=1 'env=B=x y' label=gpu=a40 label=site=b"
+    text = f"# ours\n\nn1\n{line} # loud\n"
+    variables, labels = (("A", "1"), ("B", "x y")), ("gpu=a40", "site=b")
+    second = Host("anna@n2", 2, "/p", "/s", variables, labels)
     assert parse_hosts(text, "hosts.txt") == (Host("n1"), second)
 
 
@@ -127,7 +129,8 @@ def test_hosts_are_read_a_line_each() -> None:
         ("n1\n-oProxyCommand=x", "line 2': '-oProxyCommand=x' must be a host"),
         ("n1 slots=two", "line 1': slots = 'two' must be a whole number"),
         ("n1 slots=0", "slots = '0' must be a whole number from 1"),
-        ("n1 gpus=2", "'gpus=2' must be slots=, python=, shared= or env="),
+        ("n1 gpus=2", "'gpus=2' must be slots=, python=, shared=, env= or label="),
+        ("n1 label=gpu", "label = 'gpu': must be KEY=VALUE"),
         ("n1 python=venv/python", "python = 'venv/python' must be an absolute path"),
         ("n1 shared=", "shared = '' must be an absolute path"),
         ("n1 env=A", "env = 'A' must be NAME=VALUE"),

@@ -121,6 +121,7 @@ def views(draw: st.DrawFn) -> RoundView:
         speeds={name: draw(SPEEDS) for name in sorted(draw(known))},
         elapsed_seconds=draw(SECONDS),
         requested=draw(st.integers(0, 1)),
+        barred=draw(st.dictionaries(st.integers(0, 5), st.frozensets(st.sampled_from(NAMES)))),
     )
 
 
@@ -148,6 +149,7 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
         if isinstance(action, Assignment):
             assert action.shard in open_shards
             assert action.worker in idle
+            assert view.may_train(action.worker, action.shard)
             idle.remove(action.worker)
         elif isinstance(action, Withdrawal):
             assert (action.shard, action.worker) in held
@@ -155,6 +157,7 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
         elif isinstance(action, Handoff):
             assert (action.shard, action.worker) in held
             assert action.meant_for in set(view.workers) - {action.worker}
+            assert view.may_train(action.meant_for, action.shard)
         elif isinstance(action, Close):
             assert 0 < len(view.published) < view.shards
         elif isinstance(action, Resize):
@@ -202,11 +205,12 @@ def test_what_is_done_sooner_than_moved_stays_where_it_is(policy: Policy, view: 
 
 @at_any_moment
 def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None:
-    """If all workers are idle and a shard is pending, a worker gets a shard."""
+    """If all workers are idle and one may train a pending shard, a worker gets a shard."""
     all_idle = bool(view.idle) and len(view.idle) == len(view.workers)
     steps = (Assignment, Close)
     happens = any(isinstance(action, steps) for action in policy.decide(view))
-    assert happens or not all_idle or not view.pending
+    possible = any(view.first_fit(task.shard, view.idle) for task in view.pending)
+    assert happens or not all_idle or not possible
 
 
 @at_any_moment

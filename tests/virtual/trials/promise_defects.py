@@ -9,6 +9,7 @@ from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import Action, Policy, RoundView
 from downpour.virtual.simulated.manager import SimulatedManager
 from downpour.virtual.simulated.network import Answer
 
@@ -30,3 +31,19 @@ class TakesRequestsTwice(SimulatedManager):
         """Give a repeated request another name."""
         again = experiment in self.core.state.experiments
         super().submit(answer, f"{experiment}-again" if again else experiment, spec)
+
+
+class ForgetsNeeds(SimulatedManager):
+    """Shows its policies no needs of single shards."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        policies = self.environment.policies
+        return Scheduler(policies={name: _blind(policy) for name, policy in policies.items()})
+
+
+def _blind(policy: Policy) -> Policy:
+    def decide(view: RoundView) -> Sequence[Action]:
+        return policy.decide(replace(view, barred={}))
+
+    return replace(policy, decide=decide, between=None)

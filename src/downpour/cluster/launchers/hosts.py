@@ -5,7 +5,7 @@
     # HOST    what differs from this machine
     n1        slots=2
     anna@n2   python=/opt/downpour/bin/python  shared=/mnt/lab/shared
-    n3        env=CUDA_VISIBLE_DEVICES=1
+    n3        env=CUDA_VISIBLE_DEVICES=1  label=gpu=a40  label=site=b
 
 Ports, keys, users and jump hosts are OpenSSH's affair, and stand in `~/.ssh/config`.
 """
@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
+from downpour.base.labels import checked_labels
 from downpour.host.user_file import read_user_file
 
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SETTINGS = "slots=, python=, shared= or env="
+_SETTINGS = "slots=, python=, shared=, env= or label="
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Host:
     """A machine on which `slots` workers may run, with what they need there.
 
     `python` is the interpreter that has downpour; `shared` is where the shared directory lies
-    there, empty if it is the same path; `environment` has further variables.
+    there, empty if it is the same path; `environment` has further variables. Workers on it have
+    `labels`, each as KEY=VALUE.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Host:
     python: str = sys.executable
     shared: str = ""
     environment: tuple[tuple[str, str], ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def read_hosts(path: str) -> tuple[Host, ...]:
@@ -92,9 +95,12 @@ def _host(words: list[str]) -> Host:
         raise ValueError(f"{name!r} must be a host, as ssh takes it")
     values: dict[str, str] = {}
     environment: dict[str, str] = {}
+    labels: list[str] = []
     for key, value in map(_setting, settings):
         if key == "env":
             environment.update(_variables(value))
+        elif key == "label":
+            labels.append(value)
         elif key in values:
             raise ValueError(f"{key}= is there twice")
         else:
@@ -103,14 +109,22 @@ def _host(words: list[str]) -> Host:
         if key in values and not values[key].startswith("/"):
             raise ValueError(f"{key} = {values[key]!r} must be an absolute path")
     slots = _slots(values.pop("slots", "1"))
-    return Host(name, slots, environment=tuple(environment.items()), **values)
+    variables = tuple(environment.items())
+    return Host(name, slots, environment=variables, labels=_checked(labels), **values)
 
 
 def _setting(word: str) -> tuple[str, str]:
     key, sign, value = word.partition("=")
-    if not sign or key not in {"slots", "python", "shared", "env"}:
+    if not sign or key not in {"slots", "python", "shared", "env", "label"}:
         raise ValueError(f"{word!r} must be {_SETTINGS}")
     return key, value
+
+
+def _checked(labels: list[str]) -> tuple[str, ...]:
+    try:
+        return checked_labels(labels)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
 
 
 def _variables(word: str) -> Iterator[tuple[str, str]]:

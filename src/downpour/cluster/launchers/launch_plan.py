@@ -21,7 +21,7 @@ class LaunchPlan:
 
     Straggler policies may ask for more workers while they run, `workers` more at most. These are
     given back when they have been idle for `idle_seconds`; 0: they stay. A worker computes with
-    `threads` threads on `device`.
+    `threads` threads on `device`, and has `labels`.
     """
 
     manager: ManagerOptions
@@ -30,6 +30,7 @@ class LaunchPlan:
     threads: int = 1
     device: str = "cpu"
     idle_seconds: float = 0.0
+    labels: tuple[str, ...] = ()
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1."""
@@ -38,6 +39,7 @@ class LaunchPlan:
             shared=self.manager.shared,
             name=f"worker-{number}",
             device=self.device,
+            labels=self.labels,
             alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,
         )

@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
+from downpour.base.labels import merged
 from downpour.cluster.launchers.hosts import Host
 from downpour.cluster.launchers.kinds import manager_host, option
 from downpour.cluster.worker.options import WorkerOptions
@@ -83,8 +84,8 @@ class SshOptions:
 
     hosts: str = option(
         "hosts.txt",
-        "The hosts, a line each: HOST [slots=N] [python=PATH] [shared=PATH] [env=NAME=VALUE] ...; "
-        "HOST as ssh takes it.",
+        "The hosts, a line each: HOST [slots=N] [python=PATH] [shared=PATH] [env=NAME=VALUE] "
+        "[label=KEY=VALUE] ...; HOST as ssh takes it.",
         "FILE",
         path=True,
     )
@@ -144,7 +145,8 @@ def last_words(lines: Sequence[str]) -> str:
 
 
 def _there(worker: WorkerOptions, host: Host) -> WorkerOptions:
-    """Return the worker with the paths that the shared directory has on the host."""
+    """Return the worker with the host's labels, and the paths that the folder has there."""
+    worker = replace(worker, labels=merged(worker.labels, host.labels))
     if not host.shared:
         return worker
     files = {name: getattr(worker.credentials, name) for name in FILES}

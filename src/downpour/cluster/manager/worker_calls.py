@@ -105,7 +105,12 @@ class WorkerCalls:
         # Before the event, because the assignments that follow from it look up the address here.
         worker = self._roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
-        joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
+        joined = on.WorkerJoined(
+            at_seconds=self._now,
+            worker=worker,
+            running=registration.running,
+            labels=registration.labels,
+        )
         self._driver.post(joined).result()
         # Now, and not at the first heartbeat: a worker that dies in between closes this connection.
         self._connection_monitor.heard(worker)

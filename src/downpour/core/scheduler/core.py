@@ -124,7 +124,7 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
         case on.EffectFailed():
             queue.effect_failed(state, event)
         case on.WorkerJoined():
-            liveness.joined(state, event.worker, event.running)
+            liveness.joined(state, event)
         case on.WorkerLeft():
             liveness.gone(state, event.worker, FailureKind.CANCELLED, event.reason, lost=False)
         case on.WorkerLost():

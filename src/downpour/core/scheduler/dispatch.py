@@ -17,7 +17,7 @@ from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler import facts, placing, updates
 from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.looking import between_looks, between_views, is_crowded, may_have_news
@@ -48,11 +48,13 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if experiment is None or not experiment.ready or state.replaying:
         return
     _ask_again(state, experiment)
+    placing.set_aside(state, experiment)
     # The oldest first: the others wait for its shards, or will.
     for current in list(experiment.rounds):
         # Of many open rounds, most have only shards that are done or held back.
         if current.outstanding:
             _decide_on(state, experiment, current, event)
+    placing.tell(state, experiment)
 
 
 def _decide_on(

@@ -97,11 +97,13 @@ class WorkerJoined:
     """A worker has registered; under a known name it replaces the former registration.
 
     `running` is the attempt that it trains already, if the manager or the network was away.
+    `labels` are what its user calls it by, each as KEY=VALUE.
     """
 
     at_seconds: float
     worker: str
     running: AttemptId | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

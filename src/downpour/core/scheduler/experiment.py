@@ -82,6 +82,7 @@ class Experiment:
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
+        self.told_waits = ""
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
         self.startup_limit_seconds = _STARTUP_SECONDS

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
+from downpour.core.scheduler.placing import barred
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.state import SchedulerState
@@ -55,9 +56,10 @@ def _workers(core: SchedulerState) -> Iterator[str]:
     states = {worker.name: worker.life.state for worker in core.workers}
     if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
-    ready = core.active is not None and core.active.ready
-    for current in core.active.rounds if core.active else ():
-        if ready and current.any_pending and idle and len(idle) == len(core.workers.able):
+    active = core.active if core.active is not None and core.active.ready else None
+    for current in active.rounds if active is not None else ():
+        all_are_idle = idle and len(idle) == len(core.workers.able)
+        if active is not None and all_are_idle and _fits_somebody(core, active, current):
             yield f"no worker trains that could, although round {current.number} has pending shards"
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
@@ -70,6 +72,13 @@ def _workers(core: SchedulerState) -> Iterator[str]:
             yield f"{worker.name} is busy with {worker.running}, which no round waits for"
         elif task.held_by.get(worker.name) != worker.running:
             yield f"{worker.name} is busy with a task that is held by {list(task.held_by)}"
+
+
+def _fits_somebody(core: SchedulerState, experiment: Experiment, current: Round) -> bool:
+    """Whether an idle worker has what a pending shard needs."""
+    out, idle = barred(core, experiment), core.workers.idle
+    pending = current.pending(len(current.tasks))
+    return any(not out.get(task.shard, frozenset()).issuperset(idle) for task in pending)
 
 
 def _experiment(experiment: Experiment) -> Iterator[str]:

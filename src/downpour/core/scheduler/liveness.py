@@ -15,12 +15,19 @@ from downpour.core.scheduler.workers import Worker
 _QUARTERS = 4
 
 
-def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
+def joined(state: SchedulerState, event: on.WorkerJoined) -> None:
     """Add a worker; one that still runs the attempt that it was given goes on with it.
 
     Otherwise a former registration under this name gives up its attempt. A worker that runs another
     attempt gets no work before that has ended.
     """
+    _join(state, event.worker, event.running)
+    worker = state.workers.get(event.worker)
+    if worker is not None:
+        worker.labels = event.labels
+
+
+def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
         return

@@ -90,6 +90,10 @@ class Round:
         first = self._pending[-count:] if count > 0 else []
         return tuple(self.tasks[shard].offer for shard in reversed(first))
 
+    def is_pending(self, shard: int) -> bool:
+        """Whether a shard of this number is there, and no worker trains it."""
+        return shard < len(self.tasks) and self.tasks[shard].life.state is TaskState.PENDING
+
     def enough_for(self, idle: KeysView[str]) -> int:
         """Return how many pending tasks a policy must see to find one for each idle worker."""
         # A worker is not given a task that it failed on while another worker can have it. So at

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from downpour.base.values import AttemptId
+from downpour.core.scheduler import placing
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import ShardTask
@@ -28,15 +29,17 @@ def view_of(
     `between` two decisions a policy that watches sees, besides, what is being handed over.
     """
     workers, spec = state.workers, experiment.spec
+    enough = len(current.tasks) if spec.shard_needs else current.enough_for(workers.idle)
     basic = RoundView(
         round=current.number,
         at_seconds=state.now_seconds,
-        pending=current.pending(current.enough_for(workers.idle)),
-        idle=workers.idle,
+        pending=current.pending(enough),
+        idle=placing.by_preference(state, experiment),
         workers=workers.able,
         shards=len(current.tasks),
         begun=current.begun,
         standbys=spec.standbys,
+        barred=placing.barred(state, experiment),
     )
     if not policy.watches:
         return basic

@@ -35,8 +35,9 @@ class Worker:
     are its paces in the last rounds, over each round's median. A `lingering` attempt may be
     finished although it no longer counts; `needless` is its last snapshot. While it is `excluded`
     it gets no tasks, because it cannot train the active experiment. It was asked to leave
-    `interval_seconds` between two heartbeats. `started_in` is the experiment that its process has
-    loaded, as far as is known; its first attempt at one takes `startup_seconds` more for that.
+    `interval_seconds` between two heartbeats. `labels` are its user's. `started_in` is
+    the experiment that its process has loaded, as far as is known; its first attempt at one takes
+    `startup_seconds` more for that.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -67,6 +68,7 @@ class Worker:
         self.is_first_attempt = False
         self.startup_seconds = 0.0
         self.speedometer = Speedometer()
+        self.labels: tuple[str, ...] = ()
 
     @property
     def is_awaited(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from downpour.base.evaluations import LOSS, Goal
 from downpour.core.families import CODECS
 from downpour.core.spec.refusals import ACCEPTED, refusal
@@ -37,6 +39,7 @@ def check_together(spec: SpecFields) -> None:
     _start_fits(spec)
     _goal_fits(spec)
     _steps_fit(spec)
+    _needs_fit(spec)
 
 
 def _optimizer_fits(spec: SpecFields) -> None:
@@ -103,3 +106,10 @@ def _steps_fit(spec: SpecFields) -> None:
         fit = ["none", *(one for one, codec in CODECS.items() if codec.feedback is None)]
         accepted = f"leaves out what it would send later, and a model is whole: {', '.join(fit)}"
         raise refusal("model_compression", name, accepted)
+
+
+def _needs_fit(spec: SpecFields) -> None:
+    beyond = [number for number in spec.shard_needs if int(number) >= (spec.shards or inf)]
+    if beyond:
+        accepted = f"there are {spec.shards} shards, numbered from 0"
+        raise refusal("shard_needs", beyond[0], accepted)

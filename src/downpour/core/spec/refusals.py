@@ -12,6 +12,7 @@ from downpour.base import devices
 from downpour.base.arguments import nearest
 from downpour.base.errors import SpecError, did_you_mean
 
+_NEED = "KEY or KEY=VALUE, 64 printable characters at most, and at most 16 labels"
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
@@ -25,6 +26,9 @@ ACCEPTED = {
     "inside": "a table (processes, how, cut), or how alone",
     "device": devices.ACCEPTED,
     "cut": "a list of modules' names",
+    "needs": f"a list of labels: {_NEED}",
+    "prefers": f"a list of labels: {_NEED}",
+    "shard_needs": f"a table of lists of labels by the shards' numbers: {_NEED}",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }
 _NOUNS = {

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
 
 from downpour.base import devices
 from downpour.base.errors import SpecError
 from downpour.base.family import Family
+from downpour.base.labels import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
 from downpour.core.spec.fields import Fields
 from downpour.core.spec.inside import Inside
@@ -34,6 +35,18 @@ def _one_of(family: Family) -> BeforeValidator:
             raise InvalidField(error) from None
 
     return BeforeValidator(checked)
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Needs = Annotated[
+    tuple[Annotated[str, AfterValidator(checked_need)], ...],
+    BeforeValidator(_tuple),
+    Field(max_length=LABELS_MAX),
+]
+ShardNumber = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 
 
 class SpecFields(Fields):
@@ -181,6 +194,18 @@ class SpecFields(Fields):
     )
     policy_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the policy"
+    )
+    needs: Needs = Field(
+        default=(),
+        description="Labels that a worker must have to train: KEY=VALUE, or KEY with any value",
+    )
+    prefers: Needs = Field(
+        default=(),
+        description="Labels whose workers come first where several are idle",
+    )
+    shard_needs: dict[ShardNumber, Needs] = Field(
+        default_factory=dict,
+        description="Labels that single shards need, by the shard's number: where their data lie",
     )
     standbys: int = Field(
         default=0, ge=0, description="Workers kept idle, to take over from those that fall behind"

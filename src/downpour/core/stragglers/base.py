@@ -16,7 +16,7 @@ The scheduler asks again about every shard that a policy leaves pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from downpour.base.values import Forecast
@@ -128,6 +128,8 @@ class RoundView:
     unknown. `elapsed_seconds` run from the round's first assignment. `requested` is how many
     requested workers have not joined yet. An option that `options` leaves out has the policy's
     default.
+
+    `barred` are the workers that lack what a shard needs, for shards with needs of their own.
     """
 
     round: int
@@ -147,6 +149,15 @@ class RoundView:
     elapsed_seconds: float = 0.0
     requested: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)
+    barred: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+    def may_train(self, worker: str, shard: int) -> bool:
+        """Say whether a worker has what a shard needs."""
+        return worker not in self.barred.get(shard, ())
+
+    def first_fit(self, shard: int, workers: Iterable[str]) -> str | None:
+        """Return the first of some workers that has what a shard needs."""
+        return next((name for name in workers if self.may_train(name, shard)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,15 +231,16 @@ Decide = Callable[[RoundView], Sequence[Action]]
 class Policy:
     """A straggler policy: its pure function, and what the scheduler and users must know of it.
 
-    `decide` assigns at most one shard to an idle worker. Where all workers are idle and shards are
-    pending it must assign one: no event would follow from doing nothing, so the round would stand
-    still. A policy that `watches` is also asked while all workers are busy; where very many tasks
-    run, that is now and then only, and meanwhile `between`, if there is one, assigns shards to idle
-    workers. Of running tasks it sees only those that are being handed over. A policy that
-    `preserves_bytes` yields the model of `wait`, because every shard counts once. One that
-    `cuts_rounds` returns `Resize`, one that `shortens` assigns shares of tasks. One that
-    `hands_over` needs attempts to go on from snapshots. `options` are its parameters with their
-    defaults, `largest` values that some may not exceed.
+    `decide` assigns at most one shard to an idle worker, and only shards that it may train. Where
+    all workers are idle and one of them may train a pending shard, it must assign one: no event
+    would follow from doing nothing, so the round would stand still. A policy that `watches` is also
+    asked while all workers are busy; where very many tasks run, that is now and then only, and
+    meanwhile `between`, if there is one, assigns shards to idle workers. Of running tasks it sees
+    only those that are being handed over. A policy that `preserves_bytes` yields the model of
+    `wait`, because every shard counts once. One that `cuts_rounds` returns `Resize`, one that
+    `shortens` assigns shares of tasks. One that `hands_over` needs attempts to go on from
+    snapshots. `options` are its parameters with their defaults, `largest` values that some may not
+    exceed.
     """
 
     decide: Decide

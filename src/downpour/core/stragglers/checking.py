@@ -39,6 +39,9 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     if policy.cuts_rounds and spec.hands_on:
         accepted = f"policy '{spec.policy}' cuts shards anew, and what was not sent belongs to one"
         raise SpecError("compression", spec.compression, accepted)
+    if policy.cuts_rounds and spec.shard_needs:
+        accepted = f"policy '{spec.policy}' cuts shards anew, so they hold no data of their own"
+        raise SpecError("shard_needs", spec.shard_needs, accepted)
     # The parts of a shard that is cut anew between them would not be those of one epoch.
     if policy.cuts_rounds and spec.meet != 1:
         accepted = f"policy '{spec.policy}' cuts shards anew, so they meet once an epoch: 1"

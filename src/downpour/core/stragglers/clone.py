@@ -29,10 +29,12 @@ def _clone(view: RoundView) -> list[Action]:
         return [*assignments]
     reason = f"{copies} copies of each shard from the start"
     shards = [choice.shard for choice in assignments] * (copies - 1)
-    clones = [
-        Assignment(shard=shard, worker=worker, reason=reason)
-        for shard, worker in zip(shards, spare, strict=False)
-    ]
+    clones = []
+    for shard in shards:
+        worker = view.first_fit(shard, spare)
+        if worker is not None:
+            spare.remove(worker)
+            clones.append(Assignment(shard=shard, worker=worker, reason=reason))
     return [*assignments, *clones]
 
 

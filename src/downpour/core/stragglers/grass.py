@@ -29,7 +29,8 @@ def _grass(view: RoundView) -> list[Action]:
         for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
             # A copy goes on from the last snapshot, which holds the share `saved`.
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-            if _pays(view, task.copies, left, new):
+            fits = view.may_train(worker, task.shard)
+            if fits and _pays(view, task.copies, left, new):
                 del soonest[task.shard]
                 reason = _reason(left, task, worker, new)
                 copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))

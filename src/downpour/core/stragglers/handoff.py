@@ -164,15 +164,16 @@ def _go_on_beside_stalled(moves: _Moves) -> None:
     """Have idle workers go on from the last snapshots of shards that stalled workers hold."""
     stalled = [task for task in moves.view.running if task.copies == 1 and moves.stalled(task)]
     for task in stalled:
-        if not (free := moves.free()):
-            return
-        moves.taken |= {task.worker, free[0]}
+        worker = moves.view.first_fit(task.shard, moves.free())
+        if worker is None:
+            continue
+        moves.taken |= {task.worker, worker}
         silent = max(task.still_seconds, task.leaving_seconds)
         reason = (
             f"{task.worker} makes no step, for {silent:.1f} s now; "
             f"goes on beside it, after {task.saved:.0%}"
         )
-        moves.actions.append(Assignment(shard=task.shard, worker=free[0], reason=reason))
+        moves.actions.append(Assignment(shard=task.shard, worker=worker, reason=reason))
 
 
 def _to_idle(moves: _Moves) -> None:
@@ -184,16 +185,20 @@ def _to_idle(moves: _Moves) -> None:
         # worker would not publish.
         if total <= late * (1 - task.began_at) or moves.stalled(task):
             continue
-        there = moves.outlook.seconds_for((1 - task.done) * task.samples, free[0]) + moves.cost
-        if not moves.pays(left - there, (task.worker, left), (free[0], there)):
+        worker = moves.view.first_fit(task.shard, free)
+        if worker is None:
             continue
-        moves.taken |= {task.worker, free[0]}
+        there = moves.outlook.seconds_for((1 - task.done) * task.samples, worker) + moves.cost
+        if not moves.pays(left - there, (task.worker, left), (worker, there)):
+            continue
+        free.remove(worker)
+        moves.taken |= {task.worker, worker}
         reason = (
             f"{_expected(total)}, median {moves.typical:.1f} s; "
-            f"{free[0]} would end {_sooner(left - there)}"
+            f"{worker} would end {_sooner(left - there)}"
         )
         moves.actions.append(
-            Handoff(shard=task.shard, worker=task.worker, meant_for=free.pop(0), reason=reason)
+            Handoff(shard=task.shard, worker=task.worker, meant_for=worker, reason=reason)
         )
         if not free:
             return
@@ -212,7 +217,7 @@ def _exchange(moves: _Moves) -> None:
         after = [
             (_after_seconds(moves, late, other), place)
             for place, (_, other) in enumerate(movable[first:], first)
-            if _differ(moves, late, other)
+            if _differ(moves, late, other) and _may_exchange(moves.view, late, other)
         ]
         ends, place = min(after, default=(inf, 0))
         if ends == inf:
@@ -251,6 +256,11 @@ def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
         fast > slow * moves.option("speed_gap")
         and gap >= moves.option("progress_gap") * late.samples
     )
+
+
+def _may_exchange(view: RoundView, late: RunningTask, other: RunningTask) -> bool:
+    """Whether each of two workers has what the other's shard needs."""
+    return view.may_train(late.worker, other.shard) and view.may_train(other.worker, late.shard)
 
 
 def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> None:

@@ -28,10 +28,13 @@ def _late(view: RoundView) -> list[Action]:
     cap = max(int(number(view, OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
-    copies = [
-        Assignment(shard=task.shard, worker=worker, reason=_reason(view, left, task))
-        for worker, (left, task) in zip(fit[: max(cap, 0)], late, strict=False)
-    ]
+    copies: list[Assignment] = []
+    for left, task in late:
+        worker = view.first_fit(task.shard, fit)
+        if worker is not None and len(copies) < cap:
+            fit.remove(worker)
+            reason = _reason(view, left, task)
+            copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
     return [*assignments, *copies]
 
 

@@ -49,16 +49,19 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
         return None
     margin = number(view, OPTIONS, "margin")
     for left, task in _slowest(view, outlook):
-        new = outlook.seconds_for((1 - task.saved) * task.samples, spare[0])
+        worker = view.first_fit(task.shard, spare)
+        if worker is None:
+            continue
+        new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
         # Because a shard that is slow on every worker would be restarted for ever.
         few = task.attempt + 1 < number(view, OPTIONS, "copies")
         if not outlook.may_pay(left):
             return None  # those after it have less left
         if task.copies == 1 and few and left > (1 + margin) * new:
-            reason = f"restarted: {in_words(left)} on {task.worker}, {new:.1f} s anew on {spare[0]}"
+            reason = f"restarted: {in_words(left)} on {task.worker}, {new:.1f} s anew on {worker}"
             return (
                 Withdrawal(shard=task.shard, worker=task.worker, reason=reason),
-                Assignment(shard=task.shard, worker=spare[0], reason=reason),
+                Assignment(shard=task.shard, worker=worker, reason=reason),
             )
     return None
 
@@ -68,11 +71,12 @@ def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Ass
     for left, task in _slowest(view, outlook):
         soonest[task.shard] = (left, task)  # of a shard's attempts the last is the first to end
     soonest = {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
-    duplicates = []
+    duplicates, copies = [], number(view, OPTIONS, "copies")
     for worker in outlook.fastest_first(spare):
         for left, task in soonest.values():
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-            if task.copies < number(view, OPTIONS, "copies") and _helps(view, task, left, new):
+            may = view.may_train(worker, task.shard) and task.copies < copies
+            if may and _helps(view, task, left, new):
                 del soonest[task.shard]
                 reason = f"duplicated: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
                 duplicates.append(Assignment(shard=task.shard, worker=worker, reason=reason))

@@ -6,13 +6,13 @@ costs each shard one attempt, and not the experiment. After a worker was lost, a
 be started under its name: where no other worker is idle, that one gets the shard, too, but only
 once. A shard that was handed over goes to the worker it is meant for, which takes no other shard
 before. Standbys are left idle, except for shards that have failed: those are what they stand by
-for.
+for. A shard with needs of its own waits for a worker that has what it needs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
@@ -31,8 +31,10 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
     room = _room(view)
     assignments: list[Assignment] = []
     for task in sorted(view.pending, key=_urgency):
-        # Where the worker it is meant for has gone, any worker may go on from the snapshot.
-        if task.meant_for in view.workers:
+        # Where the worker it is meant for has gone, or came back with other labels, any worker may
+        # go on from the snapshot.
+        meant = task.meant_for
+        if meant is not None and meant in view.workers and view.may_train(meant, task.shard):
             taken = {choice.worker for choice in assignments}
             assignments += _handed_over(task, [name for name in view.idle if name not in taken])
             continue
@@ -40,7 +42,7 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
             break
         if len(assignments) >= room and not task.failed_on:
             continue
-        worker = _choose(task, idle, view.workers)
+        worker = _choose(view, task, idle)
         if worker is not None:
             idle.remove(worker)
             assignments.append(
@@ -88,8 +90,9 @@ def _urgency(task: PendingTask) -> tuple[bool, bool]:
 
 def _promised(view: RoundView) -> set[str]:
     """Return the workers that are to go on with a shard which was or is being handed over."""
-    names = [*(t.meant_for for t in view.pending), *(t.meant_for for t in view.running)]
-    return {name for name in names if name is not None}
+    meant = [*((t.shard, t.meant_for) for t in view.pending)]
+    meant += ((t.shard, t.meant_for) for t in view.running)
+    return {name for shard, name in meant if name is not None and view.may_train(name, shard)}
 
 
 def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
@@ -100,16 +103,18 @@ def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
     return [Assignment(shard=task.shard, worker=task.meant_for, reason=reason)]
 
 
-def _choose(task: PendingTask, idle: deque[str], workers: Collection[str]) -> str | None:
-    """Return the worker for a shard, or None where it should wait for one that is busy."""
-    untried = next((name for name in idle if name not in task.failed_on), None)
-    if untried is not None:
-        return untried
+def _choose(view: RoundView, task: PendingTask, waiting: Iterable[str]) -> str | None:
+    """Return the idle worker for a shard, or None where it should wait for one that is busy."""
+    untried = (name for name in waiting if name not in task.failed_on)
+    first = view.first_fit(task.shard, untried)
+    if first is not None:
+        return first
+    idle = [name for name in waiting if view.may_train(name, task.shard)]
     back = next((name for name in idle if name in task.lost_on), None)
     if back is not None:
         return back
-    failed_on_all = all(name in task.failed_on for name in workers)
-    return idle[0] if failed_on_all else None
+    able = (name for name in view.workers if view.may_train(name, task.shard))
+    return idle[0] if idle and all(name in task.failed_on for name in able) else None
 
 
 def _reason(task: PendingTask, worker: str) -> str:

@@ -60,20 +60,22 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
     free = outlook.fastest_first(standbys)
     actions: list[Action] = []
     for left, task in _late(view, outlook, typical):
-        if not free:
+        standby = view.first_fit(task.shard, free)
+        if standby is None:
             total = _seconds(task.elapsed_seconds + left)
             reason = f"no standby: {task.worker} {total}, median {typical:.1f} s"
             return [*actions, *_ask(view, reason)]
         # The whole shard, as in the paper, although a snapshot is used where there is one.
-        anew = outlook.seconds_for(task.samples, free[0])
+        anew = outlook.seconds_for(task.samples, standby)
         if anew < left:
             reason = (
                 f"{task.worker} {_seconds(task.elapsed_seconds + left)}, median {typical:.1f} s; "
-                f"{free[0]} takes {anew:.1f} s, {_seconds(left, 'left')}"
+                f"{standby} takes {anew:.1f} s, {_seconds(left, 'left')}"
             )
+            free.remove(standby)
             actions += [
                 Withdrawal(shard=task.shard, worker=task.worker, reason=reason),
-                Assignment(shard=task.shard, worker=free.pop(0), reason=reason),
+                Assignment(shard=task.shard, worker=standby, reason=reason),
             ]
     return actions
 

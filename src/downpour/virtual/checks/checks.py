@@ -211,6 +211,35 @@ class CallCheck(Observer):
                 )
 
 
+class PlaceCheck(Observer):
+    """A worker that is asked for a shard has the labels that the spec and the shard need."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.PLACES)
+        self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Begin without workers: those of an earlier manager register anew."""
+        del stories
+        self._labels[core] = {}
+
+    def handled(self, step: Observation) -> None:
+        """Note what labels workers have, and look at whom shards are given."""
+        labels = self._labels[step.core]
+        if isinstance(step.event, on.WorkerJoined):
+            labels[step.event.worker] = step.event.labels
+        for fact in step.output.facts:
+            if isinstance(fact, facts.Assigned):
+                spec = step.core.state.experiments[fact.attempt.experiment].spec
+                needs = {*spec.needs, *spec.shard_needs.get(str(fact.attempt.shard), ())}
+                fits = needs <= {*labels[fact.worker], *map(_key, labels[fact.worker])}
+                self._expect(fits, f"{fact.attempt} goes to {fact.worker}, which lacks {needs}")
+
+
+def _key(label: str) -> str:
+    return label.partition("=")[0]
+
+
 class RetryCheck(Observer):
     """No attempt costs a retry in a run in which only managers die."""
 

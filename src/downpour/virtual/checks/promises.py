@@ -25,6 +25,7 @@ class Promise(StrEnum):
     REMEMBERS = "what was acted on or acknowledged is in the journals"
     LEADS = "one manager leads at a time"
     REGISTERED = "only workers that have registered are asked"
+    PLACES = "a shard goes only to workers that have what it needs"
     BLAMELESS = "the end of a manager costs no shard a retry"
     OWN = "only what was submitted here is taken up"
     ONCE = "every shard counts once in a round"

@@ -11,10 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from downpour.base.states import FailureKind
 from downpour.core import families
 from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES
 from downpour.virtual.faults.faults import Fault, FaultKind
 from downpour.virtual.faults.kinds import (
     DEATHS_OF_MANAGERS,
@@ -26,6 +28,7 @@ from downpour.virtual.faults.kinds import (
 from downpour.virtual.simulated.command_runner import ASKED_WRONGLY
 from downpour.virtual.simulated.disk import DAMAGES, DiskTimings
 from downpour.virtual.simulated.environment import Timings
+from downpour.virtual.simulated.machines import labels_of
 from downpour.virtual.simulated.manager import DEATH_POINTS
 from downpour.virtual.simulated.network import DIRECTIONS
 from downpour.virtual.simulated.training import ALIKE, PHASES
@@ -231,7 +234,21 @@ def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
         aggregate=random.choice(families.AGGREGATORS.built_in),
         repeatable=random.random() < 0.85,
         keep_models=random.randint(1, 4),
+        **_needs(random, spec),
     )
+
+
+def _needs(random: Random, spec: ResolvedSpec) -> dict[str, Any]:
+    """Draw which labels are needed; the first worker has all of them, so there is always one."""
+    if POLICIES[spec.policy].cuts_rounds or random.random() < 0.6:
+        return {}
+    first, second = labels_of("worker-1")
+    drawn = random.sample(range(spec.shards), random.randint(1, spec.shards))
+    return {
+        "needs": random.choice(((), (), (first,), ("site",))),
+        "prefers": random.choice(((), (second,))),
+        "shard_needs": {str(shard): (random.choice((first, "site")),) for shard in drawn},
+    }
 
 
 def _split(random: Random) -> str:

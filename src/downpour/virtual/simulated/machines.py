@@ -14,6 +14,12 @@ from downpour.base.values import AttemptId, SystemState
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
 
+def labels_of(machine: str) -> tuple[str, str]:
+    """Return the labels of a worker's machine: its site, a or b in turns, and its rack."""
+    number = int("".join(filter(str.isdigit, machine)) or 0)
+    return f"site={'ba'[number % 2]}", f"rack={number % 3}"
+
+
 class Course(Protocol):
     """How an undisturbed task goes on; seconds run from its beginning."""
 

@@ -15,6 +15,7 @@ from downpour.core.spec import ResolvedSpec
 from downpour.virtual.simulated.command_runner import SimulatedCommandRunner
 from downpour.virtual.simulated.environment import Environment
 from downpour.virtual.simulated.lanes import Commander
+from downpour.virtual.simulated.machines import labels_of
 from downpour.virtual.simulated.messages import RegistrationReply
 from downpour.virtual.simulated.network import Answer, Refusal
 
@@ -53,7 +54,12 @@ class ManagerCalls(Commander):
                 answer(Refusal(f"{answering} answers there"))
                 return
             worker = self.runner.enter(name, address, identity)
-            event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
+            event = on.WorkerJoined(
+                at_seconds=self.now_seconds,
+                worker=worker,
+                running=running,
+                labels=labels_of(address),
+            )
             self.post(event, lambda _: answer(RegistrationReply(worker, self.term)))
 
         self.environment.network.call(

@@ -20,6 +20,7 @@ from downpour.virtual.checks.checks import (
     DurabilityCheck,
     InvariantCheck,
     LeaderCheck,
+    PlaceCheck,
     RecordCheck,
     ReplayCheck,
     RetryCheck,
@@ -149,6 +150,7 @@ class _Run:
             DurabilityCheck(made, disk),
             LeaderCheck(made, disk),
             CallCheck(made),
+            PlaceCheck(made),
             WorkerCheck(made),
             self._ending,
         ]

@@ -1,0 +1,68 @@
+"""Which workers may train: what a spec, and each of its shards, needs of their labels.
+
+A worker that lacks what the spec `needs` gets no task of the experiment. One that lacks what a
+shard needs (`shard_needs`) is barred from that shard alone. Among idle workers, those with most of
+what the spec `prefers` come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+from downpour.base.labels import missing
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round
+from downpour.core.scheduler.state import SchedulerState
+
+_NAMED = 4
+
+
+def set_aside(state: SchedulerState, experiment: Experiment) -> None:
+    """Give idle workers that lack what all shards need no task of the experiment."""
+    needs = experiment.spec.needs
+    for name in list(state.workers.idle) if needs else ():
+        worker = state.workers.get(name)
+        if worker is not None and (lacking := missing(worker.labels, needs)):
+            state.exclude(name, experiment, f"it has no label {' and no '.join(lacking)}")
+
+
+def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset[str]]:
+    """Return the workers that may not train a shard, for shards with needs of their own."""
+    return {
+        int(shard): frozenset(w.name for w in state.workers if missing(w.labels, needs))
+        for shard, needs in experiment.spec.shard_needs.items()
+    }
+
+
+def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[str]:
+    """Return the idle workers, those with most of the preferred labels first."""
+    idle, prefers = state.workers.idle, experiment.spec.prefers
+    if not prefers:
+        return idle
+    workers = filter(None, map(state.workers.get, idle))
+    lacking = {worker.name: len(missing(worker.labels, prefers)) for worker in workers}
+    return dict.fromkeys(sorted(lacking, key=lambda name: lacking[name])).keys()
+
+
+def tell(state: SchedulerState, experiment: Experiment) -> None:
+    """Keep a line about shards that wait for a worker that is not here, once while that is so."""
+    if not (experiment.spec.needs or experiment.spec.shard_needs):
+        return
+    waits = next(filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), "")
+    if waits and waits != experiment.told_waits:
+        state.log(waits)
+    experiment.told_waits = waits
+
+
+def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str:
+    spec, able = experiment.spec, state.workers.able
+    if spec.needs and not able:
+        return f"all shards wait for a worker with {' and '.join(spec.needs)}: none is here"
+    out = barred(state, experiment)
+    pending = (shard for shard in out if current.is_pending(shard))
+    lonely = [shard for shard in pending if out[shard].issuperset(able)]
+    words = (f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely)
+    named = ", ".join(islice(words, _NAMED))
+    more = f" and {len(lonely) - _NAMED} more" if len(lonely) > _NAMED else ""
+    return f"shards wait for a worker that is not here: {named}{more}" if lonely else ""
