@@ -45,6 +45,7 @@ class WorkerState(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     STUCK = "stuck"
+    UNFIT = "unfit"
     GONE = "gone"
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.labels import has, missing
+from downpour.base.states import WorkerState
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
@@ -61,6 +62,8 @@ def test_a_worker_that_lacks_what_all_shards_need_trains_nothing(make: Make) -> 
     assert office.join("plain") == {}
     assert office.join("fast", "gpu=a40") == {0: "fast"}
     assert "no more tasks for plain: it has no label gpu" in office.said
+    states = {worker.name: worker.life.state for worker in office.core.state.workers}
+    assert states == {"plain": WorkerState.UNFIT, "fast": WorkerState.BUSY}
     assert office.publish("fast", 0) == {1: "fast"}
     office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
     office.happen(on.ExperimentCancelled, experiment="one", reason="enough")

@@ -74,7 +74,7 @@ def test_a_sign_of_life_is_noted() -> None:
 
 
 def test_a_stuck_worker_is_not_able(make: Make) -> None:
-    """It is again when it reports that it works at nothing; an excluded one when it may."""
+    """It is again when it reports that it works at nothing; an unfit one when it may."""
     workers = Workers()
     for name in ("ann", "bob"):
         workers.join(name, 0.0)

@@ -11,7 +11,8 @@ removed as not needed.
 A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
 again begins a new life. Whatever ends an attempt, be it an update, a failure or a cancellation,
 makes its worker idle in the same step. A worker that still works at something that it should not is
-stuck until it reports no attempt. A worker known from the journal alone is awaited: it keeps its
+stuck until it reports no attempt. One that cannot train the active experiment is unfit until that
+experiment has ended. A worker known from the journal alone is awaited: it keeps its
 attempt, and is asked for nothing, until it registers with this manager.
 
 An *experiment* waits in the queue, is prepared, runs and ends, once.
@@ -31,7 +32,7 @@ from downpour.base.states import ExperimentState, TaskState, WorkerState
 # Steps are literals and not members of an enum, because a step is only ever an argument: mypy
 # checks both, and in Python 3.11 looking a member up takes six times as long as comparing text.
 TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
-WorkerStep = Literal["register", "assign", "release", "stick", "go"]
+WorkerStep = Literal["register", "assign", "release", "stick", "exclude", "readmit", "go"]
 ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
 
 State = TypeVar("State", bound=StrEnum)
@@ -59,13 +60,16 @@ WORKER: Table[WorkerState, WorkerStep] = {
     (WorkerState.AWAITED, "go"): WorkerState.GONE,
     (WorkerState.IDLE, "assign"): WorkerState.BUSY,
     (WorkerState.BUSY, "release"): WorkerState.IDLE,
-    # An idle worker is stuck if it joins with another attempt, or cannot train the experiment.
+    # An idle worker is stuck if it joins with another attempt.
     (WorkerState.IDLE, "stick"): WorkerState.STUCK,
     (WorkerState.BUSY, "stick"): WorkerState.STUCK,
     (WorkerState.STUCK, "release"): WorkerState.IDLE,
+    (WorkerState.IDLE, "exclude"): WorkerState.UNFIT,
+    (WorkerState.UNFIT, "readmit"): WorkerState.IDLE,
     (WorkerState.IDLE, "go"): WorkerState.GONE,
     (WorkerState.BUSY, "go"): WorkerState.GONE,
     (WorkerState.STUCK, "go"): WorkerState.GONE,
+    (WorkerState.UNFIT, "go"): WorkerState.GONE,
 }
 
 EXPERIMENT: Table[ExperimentState, ExperimentStep] = {

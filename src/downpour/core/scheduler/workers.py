@@ -33,8 +33,7 @@ class Worker:
     the seconds from its assignment to its update. `recorded_forecast` is the forecast that is on
     record, where there is one for each of `quarters_recorded` quarters of the attempt. `slowness`
     are its paces in the last rounds, over each round's median. A `lingering` attempt may be
-    finished although it no longer counts; `needless` is its last snapshot. While it is `excluded`
-    it gets no tasks, because it cannot train the active experiment. It was asked to leave
+    finished although it no longer counts; `needless` is its last snapshot. It was asked to leave
     `interval_seconds` between two heartbeats. `labels` are its user's. `started_in` is
     the experiment that its process has loaded, as far as is known; its first attempt at one takes
     `startup_seconds` more for that.
@@ -63,7 +62,6 @@ class Worker:
         self.slowness: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
-        self.excluded = False
         self.started_in = ""
         self.is_first_attempt = False
         self.startup_seconds = 0.0
@@ -142,7 +140,7 @@ class Workers:
         self._all: dict[str, Worker] = {}
         self._idle: dict[str, None] = {}
         self._empty_handed: list[str] = []
-        self._stuck: set[str] = set()
+        self._away: set[str] = set()
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._all.values())
@@ -166,14 +164,14 @@ class Workers:
 
     @property
     def able(self) -> KeysView[str]:
-        """The names of all workers but the stuck ones.
+        """The names of all workers but the stuck and the unfit ones.
 
-        A stuck worker may hang for good, or cannot train the active experiment: nobody may wait for
-        it.
+        A stuck worker may hang for good, and an unfit one cannot train the active experiment:
+        nobody may wait for them.
         """
-        if not self._stuck:
+        if not self._away:
             return self.names
-        return dict.fromkeys(name for name in self._all if name not in self._stuck).keys()
+        return dict.fromkeys(name for name in self._all if name not in self._away).keys()
 
     @property
     def any_idle(self) -> bool:
@@ -272,7 +270,7 @@ class Workers:
             self.remove(name)
             return
         worker.life.step("stick")
-        self._stuck.add(name)
+        self._away.add(name)
         worker.running = None
         worker.progress = worker.remaining = worker.forecast = None
         # A worker that joins while it runs another manager's attempt is idle until now.
@@ -287,29 +285,33 @@ class Workers:
     def exclude(self, name: str) -> None:
         """Give an idle worker no tasks until the excluded ones are readmitted."""
         if name in self._idle:
-            self.stick(name)
-            self._all[name].excluded = True
+            self._all[name].life.step("exclude")
+            self._away.add(name)
+            del self._idle[name]
 
     def readmit(self) -> None:
         """Let excluded workers have tasks again."""
         for worker in self._all.values():
-            if worker.excluded:
-                worker.excluded = False
-                self.unstick(worker.name)
+            if worker.life.state is WorkerState.UNFIT:
+                worker.life.step("readmit")
+                self._be_idle(worker.name)
 
     def unstick(self, name: str) -> None:
-        """Make a stuck worker idle, unless it is excluded."""
+        """Make a stuck worker idle."""
         worker = self._all.get(name)
-        if worker is not None and worker.life.state is WorkerState.STUCK and not worker.excluded:
+        if worker is not None and worker.life.state is WorkerState.STUCK:
             worker.life.step("release")
             worker.lingering = None
-            self._stuck.discard(name)
-            self._idle[name] = None
+            self._be_idle(name)
+
+    def _be_idle(self, name: str) -> None:
+        self._away.discard(name)
+        self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
         """Remove a worker; returns it, or None if it is not registered."""
         worker = self._all.pop(name, None)
-        self._stuck.discard(name)
+        self._away.discard(name)
         if worker is not None:
             worker.life.step("go")
             self._idle.pop(name, None)

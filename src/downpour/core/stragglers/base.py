@@ -116,7 +116,7 @@ class RoundView:
 
     `pending` is in shard order, and only as long as it takes to find every idle worker a shard that
     did not fail on it. `idle` begins with the worker that has waited longest. `workers` are all
-    present workers, busy ones included, but not the stuck ones: nobody may wait for these.
+    present workers, busy ones included, but not stuck or unfit ones: nobody may wait for these.
     `standbys` is how many of them to keep free, at least, for shards that fall behind.
 
     A policy that does not watch sees none of the following. `running` and `published` are this
