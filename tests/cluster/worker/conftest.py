@@ -14,6 +14,7 @@ from downpour.base.errors import Refused
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.base.version import VERSION
+from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, encode
 from downpour.learning import datasets, models
@@ -153,7 +154,8 @@ def trainable(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     """The first task of shard 0, of which every step is saved."""
     root = tmp_path_factory.mktemp("shared")
     shared = replace(SharedDirectory.open(root, create=True), patience_seconds=0.1)
-    spec = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep", snapshot_every=1e-9)
+    asked = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep", snapshot_every=1e-9)
+    spec = resolve(asked, None)
     key = datasets.prepare(spec, shared.datasets)
     facts = datasets.open_prepared(shared.datasets, key).facts
     store = shared.create_experiment("any")

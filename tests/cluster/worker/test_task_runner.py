@@ -19,6 +19,7 @@ from downpour.base.values import PublishedFile
 from downpour.cluster.worker.accepted_task import in_one_line
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.files.compression import CODECS
 from downpour.files.store import (
@@ -89,6 +90,23 @@ def test_a_worker_of_one_process_computes_all_parts(
     runner = TaskRunner(shared, "cpu", processes=1)
     assert runner.run(asked, TaskControl(asked.id)).steps == 7
     assert psutil.Process().children() == before
+
+
+def test_an_experiment_of_an_earlier_version_goes_on_as_it_began(
+    shared: SharedDirectory, task: TaskMessage
+) -> None:
+    """Its file does not name the last batch, which then has what is left: four of 100 examples."""
+    store = shared.store("any")
+    text = bytes(store.read(task.spec)).decode().replace('last_batch = "even"\n', "")
+    assert "last_batch" not in text
+    named = f'last_batch = "rest"\n{text}'
+    checksums = []
+    for one in (text, named, f'last_batch = "even"\n{text}'):
+        spec = store.put_new(f"spec-{token_hex(3)}.toml", [one.encode()])
+        asked = replace(task, id=replace(task.id, experiment="any"), spec=spec)
+        checksums.append(TaskRunner(shared, "cpu").run(asked, TaskControl(task.id)).file.checksum)
+    former, rest, even = checksums
+    assert former == rest != even
 
 
 def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: TaskMessage) -> None:
@@ -267,7 +285,7 @@ def test_a_worker_with_another_device_says_so(
     """A task for CUDA is not for a worker on the CPU; the manager gives it nothing more of that."""
     name = f"{asked}-{own}".replace(":", "")
     store = shared.create_experiment(name)
-    spec = store.put_new("spec.toml", [Spec(device=asked).to_toml().encode()])
+    spec = store.put_new("spec.toml", [resolve(Spec(device=asked), 2).to_toml().encode()])
     other = replace(task, id=replace(task.id, experiment=name), spec=spec)
     with pytest.raises(UnfitWorker, match=f"trains on the {own}; start it with --device {asked}"):
         TaskRunner(shared, own).run(other, TaskControl(other.id))

@@ -213,7 +213,7 @@ def test_a_worker_with_other_code_takes_nothing(
     """The digest of the task's file is part of the spec."""
     task = task_of(space, 0)
     monkeypatch.setattr(
-        "downpour.cluster.worker.task_runner.Spec.from_toml",
+        "downpour.cluster.worker.task_runner.ResolvedSpec.from_toml",
         lambda _: space.spec.replace(code={"own_tasks.py": "0" * 16}),
     )
     with pytest.raises(OtherCode, match=r"own_tasks\.py"):

@@ -32,7 +32,7 @@ from downpour.cluster.worker.task_inputs import (
 )
 from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
 from downpour.core.node.step_loop import NextStep, StepLoop
-from downpour.core.spec import Spec
+from downpour.core.spec import ResolvedSpec
 from downpour.files.store import (
     SharedDirectory,
     publish_work,
@@ -129,7 +129,7 @@ class TaskRunner:
             self._shared, patience_seconds=seconds, away_seconds=_AWAY_SECONDS * patience
         )
         store = shared.store(task.id.experiment)
-        spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+        spec = ResolvedSpec.from_toml(bytes(store.read(task.spec)).decode())
         device = trained_on(spec.device, self._device)
         if device is None:
             asked = f"start it with --device {spec.device}"
