@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.core.spec import FORMERLY, toml_fields
 from downpour.experiments.trained_model.locating import spec_in
 from downpour.experiments.trained_model.resuming import resumed_spec
+from downpour.files.store import SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command
 from tests.experiments.trained_model.conftest import SPEC
@@ -44,6 +47,20 @@ def test_an_experiment_goes_on_with_the_same_bytes(
     assert len(rest["rounds"]) == 2
     again = resumed_spec(rest["experiment"], shared, {"epochs": 5})
     assert (again.rounds_before, again.epochs) == (4, 1)
+
+
+def test_an_experiment_of_an_earlier_version_goes_on_as_it_was(
+    result: downpour.Result, shared: Path, tmp_path: Path
+) -> None:
+    """Fields that its file lacks mean what they did then, and not what a new spec takes."""
+    folder = tmp_path / "experiments" / result.experiment
+    shutil.copytree(shared / "experiments" / result.experiment, folder)
+    fields = toml_fields((folder / SPEC_NAME).read_text())
+    former = {name: value for name, value in fields.items() if name not in FORMERLY}
+    (folder / SPEC_NAME).write_text(tomli_w.dumps(former))
+    spec = resumed_spec(result.experiment, tmp_path, {"epochs": 4})
+    assert (spec.last_batch, spec.optimizer_state) == ("rest", "reset")
+    assert spec.outer.optimizer == "none"
 
 
 def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:

@@ -36,6 +36,10 @@ _FIRST = {"inside": "how", "outer": "optimizer"}
 """The field of a table that a word in the table's place gives: outer = "none"."""
 
 
+FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none"}
+"""What earlier versions did, for fields that the specs which they stored do not have."""
+
+
 class Spec(SpecFields):
     """What an experiment trains, on which data, and how; every field has a default.
 
@@ -211,11 +215,11 @@ class Spec(SpecFields):
 class ResolvedSpec(Spec):
     """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
-    `downpour.core.resolve` makes it from a spec and the number of workers.
+    `downpour.core.resolve` makes it from a spec and the number of workers. Defaults that differ
+    from those of `Spec` are what earlier versions did, see `FORMERLY`.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
-    # What experiments of earlier versions had, which do not say so.
     last_batch: Literal["even", "rest"] = Field(
         default="rest", description="Size of the last batch"
     )

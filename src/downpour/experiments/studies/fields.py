@@ -17,6 +17,7 @@ OPTIONS = (
     "policy_options",
     "outer",
     "inside",
+    "shard_needs",
 )
 """The fields whose values are tables."""
 
@@ -55,4 +56,4 @@ def resolved_defaults() -> dict[str, Value]:
     A study's own file holds them, so that another version's defaults change no study in progress.
     """
     fields = Spec().model_dump(mode="json", exclude={"name"})
-    return {field: value for field, value in fields.items() if value not in (None, {})}
+    return {field: value for field, value in fields.items() if value not in (None, {}, [])}

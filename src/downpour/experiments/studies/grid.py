@@ -1,10 +1,11 @@
 """A grid: spec fields of which any may be a list, and how often each combination is run → runs.
 
 A list is an axis of the grid. Three kinds of fields need a rule. If a value is itself a list
-(`betas`), the axis is a list of lists. `*_options` take a list of tables, and a list inside such a
-table is a value. `seed` and `name` are never lists, because the repetitions make the seeds. Without
-`[[experiment]]` the file is one grid; with it, each table is a subgrid that inherits the fields
-above it. The file calls the number of repetitions `trials`. Nothing here reads a clock.
+(`betas`, `needs`, `prefers`), the axis is a list of lists. `*_options` take a list of tables, and a
+list inside such a table is a value. `seed` and `name` are never lists, because the repetitions make
+the seeds. Without `[[experiment]]` the file is one grid; with it, each table is a subgrid that
+inherits the fields above it. The file calls the number of repetitions `trials`. Nothing here reads
+a clock.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _REPETITIONS_MAX = 10_000
 _SUBGRID = "experiment"
 _OWN = ("name", "workers", "trials", _SUBGRID)
 _SINGLE = {"name", "seed"}
-_LISTS = {"betas"}
+_LISTS = {"betas", "needs", "prefers"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import toml_fields
+from downpour.core.spec import FORMERLY, toml_fields
 from downpour.experiments.studies.lock import LOCK_NAMES
 from downpour.experiments.studies.run_folder import (
     check_run,
@@ -196,8 +196,7 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
 
 def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a study, with those that earlier versions had no name for."""
-    unnamed = {"last_batch": "rest"}
     tables = fields.get("experiment")
     if tables is None:
-        return {**unnamed, **fields}
-    return {**fields, "experiment": [{**unnamed, **table} for table in tables]}
+        return {**FORMERLY, **fields}
+    return {**fields, "experiment": [{**FORMERLY, **table} for table in tables]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from downpour.base.errors import SpecError, StoreError
-from downpour.core.spec import Spec
+from downpour.core.spec import FORMERLY, Spec, toml_fields
 from downpour.experiments.reading import Result
 from downpour.files.records.record import has_record, read_record
 from downpour.files.records.record_lines import PreparedLine
@@ -93,7 +93,8 @@ def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
         accepted = f"has no {SPEC_NAME} beside it; name an experiment, or its folder"
         raise SpecError(field, name, accepted)
     try:
-        return Spec.from_toml(read_regular(folder / SPEC_NAME).decode())
+        fields = toml_fields(read_regular(folder / SPEC_NAME).decode())
+        return Spec.make({**FORMERLY, **fields})
     except (SpecError, StoreError, UnicodeDecodeError) as error:
         raise SpecError(field, name, f"its {SPEC_NAME} cannot be used: {error}") from None
 
