@@ -96,6 +96,10 @@ struct Update {
   6: required double train_seconds
   7: required double publish_seconds
   8: optional PublishedFile optimizer_state
+  /** How many of the worker's processes computed its last step. */
+  9: i32 processes = 1
+  /** How often its worker found memory too small for a step so far, and went on with fewer. */
+  10: i32 shortages = 0
 }
 
 enum FailureKind {

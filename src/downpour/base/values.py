@@ -63,7 +63,9 @@ class Update:
     """What an attempt publishes: the file of its parameters, and how they were trained.
 
     `loss` is the sample-weighted mean over the task's batches, computed in float64; `steps` are
-    optimizer steps; seconds are the worker's own clock.
+    optimizer steps; seconds are the worker's own clock. So many `processes` of the worker computed
+    the last step. `shortages` counts the steps of the experiment for which it has had too little
+    memory so far, those of attempts without an update among them; fewer went on from each.
     """
 
     file: PublishedFile
@@ -74,6 +76,8 @@ class Update:
     train_seconds: float
     publish_seconds: float
     optimizer_state: PublishedFile | None = None
+    processes: int = 1
+    shortages: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -30,6 +31,7 @@ from downpour.files.store import (
     model_metadata,
     unsent_part,
 )
+from downpour.learning.intra_worker import helper_process
 from downpour.network.rpc.indices import pack_indices
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
 from tests.conftest import Allow
@@ -88,7 +90,8 @@ def test_a_worker_of_one_process_computes_all_parts(
     asked = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [shares]))
     before = psutil.Process().children()
     runner = TaskRunner(shared, "cpu", processes=1)
-    assert runner.run(asked, TaskControl(asked.id)).steps == 7
+    update = runner.run(asked, TaskControl(asked.id))
+    assert (update.steps, update.processes, update.shortages) == (7, 1, 0)
     assert psutil.Process().children() == before
 
 
@@ -107,6 +110,29 @@ def test_an_experiment_of_an_earlier_version_goes_on_as_it_began(
         checksums.append(TaskRunner(shared, "cpu").run(asked, TaskControl(task.id)).file.checksum)
     former, rest, even = checksums
     assert former == rest != even
+
+
+@pytest.mark.slow
+def test_an_update_says_that_memory_was_too_small(
+    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many processes computed it, and how often fewer had to: the bytes are the same."""
+    store = shared.store("any")
+    spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+    shares = spec.replace(inside={"processes": 2}).to_toml().encode()
+    asked = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [shares]))
+    runner = TaskRunner(shared, "cpu")
+    updates = [runner.run(asked, TaskControl(asked.id))]
+    assert runner.helpers is not None
+    runner.helpers.wait_until_ready(60.0)
+    updates.append(runner.run(asked, TaskControl(asked.id)))
+    monkeypatch.setattr(helper_process, "kills", lambda: 1 << 40)
+    os.kill(runner.helpers.pids[0], signal.SIGKILL)
+    updates += [runner.run(asked, TaskControl(asked.id)) for _ in range(2)]
+    runner.close()
+    assert [one.processes for one in updates[1:]] == [2, 1, 1]
+    assert [one.shortages for one in updates] == [0, 0, 1, 1]
+    assert len({one.file.checksum for one in updates}) == 1
 
 
 def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: TaskMessage) -> None:

@@ -41,6 +41,7 @@ def test_a_job_that_fails_is_answered_without_losses(trainer: Callable[..., Trai
     ready, failed, done = map(Answer.of, answers.getvalue().splitlines())
     assert (ready.job, failed.job, done.job) == (0, 1, 2)
     assert not failed.done
+    assert not failed.short
     assert done.done
     [(part, loss)] = done.losses
     assert part == 1

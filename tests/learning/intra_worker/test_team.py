@@ -10,7 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
+from downpour.base.errors import OutOfMemory
 from downpour.learning.intra_worker import helper_process as process
+from downpour.learning.intra_worker import team as own_team
 from downpour.learning.tasks.classification import Classification
 from downpour.learning.training.loop import ShardTraining
 from tests.learning.intra_worker.conftest import Trainer
@@ -146,6 +148,70 @@ def test_another_worker_goes_on_alone_and_so_does_one_whose_helper_is_killed(
     os.kill(team.pids[0], signal.SIGKILL)
     assert same(trained(fourth), expected)
     assert not team.is_whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inside": {"processes": 4}},
+        THREE_STAGES,
+        {"inside": {"processes": 4, "how": "hybrid"}},
+    ],
+    ids=str,
+)
+def test_half_as_many_go_on_where_the_kernel_kills_for_lack_of_memory(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """Within the same task, and to the same bytes; the step at hand is computed alone."""
+    made = trainer(**fields)
+    training, team = made.helped()
+    training.advance(1)
+    monkeypatch.setattr(process, "kills", lambda: 1 << 40)
+    os.kill(team.pids[-1], signal.SIGKILL)
+    training.advance(1)
+    assert (team.processes, team.shortages) == (1, 1)
+    team.wait_until_ready(60.0)
+    training.advance(1)
+    assert (team.processes, len(team.pids)) == (2, 1)
+    assert same(trained(training), trained(made.alone()))
+
+
+def test_half_as_many_go_on_where_a_process_gets_no_memory(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the worker's own; one process alone has nobody to do without."""
+    made = trainer(**DATA)
+    expected = trained(made.alone())
+    training, team = made.helped()
+    training.advance(2)
+    compute, failures = Classification.loss, [MemoryError()]
+
+    def loss(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return compute(*given)
+
+    monkeypatch.setattr(Classification, "loss", loss)
+    assert same(trained(training), expected)
+    assert (team.processes, team.shortages, team.pids) == (1, 1, [])
+    failures.append(MemoryError("enough"))
+    with pytest.raises(OutOfMemory, match=r"enough; \d+ MiB are free; 10 examples at a time"):
+        made.alone().advance(1)
+
+
+def test_there_are_as_many_as_memory_has_room_for(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A helper needs what its worker has by then; with room for none, the worker is alone."""
+    made = trainer(inside={"processes": 3})
+    monkeypatch.setattr(own_team, "own_memory", lambda: 1000)
+    for free, helpers in ((5000, 2), (1999, 1), (999, 0)):
+        monkeypatch.setattr(own_team, "free_memory", lambda free=free: free)
+        training, team = made.helped()
+        assert len(team.pids) == helpers
+        assert same(trained(training), trained(made.alone()))
+    told = [record.getMessage() for record in caplog.records if "room" in record.getMessage()]
+    assert told == [f"memory has room for {n} of 3 processes" for n in (2, 1)]
 
 
 @arranged

@@ -219,6 +219,8 @@ def update(file: PublishedFile) -> Update:
         load_seconds=0.1,
         train_seconds=0.2,
         publish_seconds=0.3,
+        processes=2,
+        shortages=1,
     )
 
 

@@ -19,6 +19,7 @@ from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.files.store import SharedDirectory
 from downpour.files.store.location import open_location
+from downpour.host.memory import fail_instead_of_dying
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.discovery.managers import Managers
 from downpour.network.discovery.waiting import awaiting, files_may_come
@@ -72,6 +73,7 @@ def run_worker(
     with ExitStack() as ending:
         ending.callback(managers.close)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
+        fail_instead_of_dying()  # not before torch is loaded, which reserves what it never uses
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)

@@ -90,7 +90,7 @@ class TaskRunner:
         self._control = control
         loaded = self._load_experiment(task, control.patience)
         begun = begin(loaded, task)
-        training = begun.training
+        training, team = begun.training, loaded.team
         control.begin(training.steps_done, training.steps_total)
         loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control)
@@ -110,7 +110,14 @@ class TaskRunner:
             train_seconds=trained - loaded_at,
             optimizer_state=optimizer_state,
             publish_seconds=time.perf_counter() - trained,
+            processes=team.processes if team is not None else 1,
+            shortages=team.shortages if team is not None else 0,
         )
+
+    @property
+    def helpers(self) -> Team | None:
+        """The helpers of the experiment at hand, if its spec asks for any."""
+        return self._loaded.team if self._loaded is not None else None
 
     def _pause(self, seconds: float) -> None:
         """Sleep between two tries to read a file; raises TaskCancelled if it is not wanted."""
@@ -120,7 +127,8 @@ class TaskRunner:
 
     def _load_experiment(self, task: TaskMessage, patience: float) -> LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
-            self._loaded = self._with_helpers(self._loaded, task.dataset)
+            if self._loaded.team is not None:
+                self._loaded.team.mend()
             return self._loaded
         # First, so that the memory of the former experiment's network and dataset is free by then.
         self.close()
@@ -155,12 +163,6 @@ class TaskRunner:
             team=self._team(loaded_task, model, task.dataset),
         )
         return self._loaded
-
-    def _with_helpers(self, loaded: LoadedExperiment, key: str) -> LoadedExperiment:
-        """Start helpers anew where one has failed in the task before."""
-        if loaded.team is None or loaded.team.is_whole:
-            return loaded
-        return replace(loaded, team=self._team(loaded.task, loaded.model, key))
 
     def _team(self, loaded: LoadedTask, model: torch.nn.Module, key: str) -> Team | None:
         wanted = loaded.spec.inside.processes

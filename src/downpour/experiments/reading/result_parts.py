@@ -69,7 +69,8 @@ class TaskResult:
 
     `completion_seconds` run from the assignment to the report, on the manager's clock; the other
     seconds are the worker's own. A task that was `retrained` had another update before, which was
-    lost when a manager crashed, or found damaged.
+    lost when a manager crashed, or found damaged. So many `processes` of the worker computed the
+    last step; for `shortages` steps of the experiment it has had too little memory so far.
     """
 
     epoch: int
@@ -86,6 +87,8 @@ class TaskResult:
     completion_seconds: float
     bytes: int
     retrained: bool = False
+    processes: int = 1
+    shortages: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,9 @@ class UpdatedLine:
     """An attempt published its update, which counts.
 
     Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
-    assignment to the report. `checksum` is the update's; empty in old records.
+    assignment to the report. `checksum` is the update's; empty in old records. So many `processes`
+    of the worker computed the last step; `shortages` counts the steps of the experiment for which
+    it has had too little memory so far.
     """
 
     round: int
@@ -122,6 +124,8 @@ class UpdatedLine:
     completion_seconds: float
     bytes: int
     checksum: str = ""
+    processes: int = 1
+    shortages: int = 0
 
 
 class Sample(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Protocol, TextIO
 
 import torch
 
+from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.intra_worker.data import PartWork
@@ -65,10 +66,10 @@ class Helper:
         try:
             with numerics.settings(self._spec), randomness.active():
                 return self._work.do(job, randomness)
-        except users_errors():
+        except users_errors() as error:
             # The worker computes the step by itself, and tells what is wrong if that fails.
             self._work.forget()
-            return Answer(job=job.number, done=False)
+            return Answer(job=job.number, done=False, short=isinstance(error, OutOfMemory))
 
 
 def help_worker(lines: Iterable[str], answers: TextIO, memory: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import socket, socketpair
 from typing import TextIO
 
+from downpour.host.memory import kills, let_be_killed_first
 from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask
 from downpour.learning.intra_worker.link import ProcessGone
 from downpour.learning.intra_worker.running import PIDS
@@ -19,6 +21,9 @@ _WAIT_SECONDS = 60.0
 _WAIT_FACTOR = 10.0
 """A helper is given up when it takes longer than a minute and ten times what its worker took for
 as much: it was stopped, or its machine swaps."""
+
+_ENDING_SECONDS = 1.0
+"""How long a process may take to end, or to say why it has failed, once its links are closed."""
 
 _NOTHING = Answer(job=0, done=False)
 
@@ -36,6 +41,7 @@ class HelperProcess:
     connection: socket
     lines: TextIO
     answered: Answer | None = None
+    kills_before: int = field(default_factory=kills)
 
     @classmethod
     def start(cls, memory: int, work: HelperTask, lent: Sequence[int] = ()) -> HelperProcess:
@@ -57,6 +63,9 @@ class HelperProcess:
                 pass_fds=(its.fileno(), memory, *lent),
                 stdin=subprocess.DEVNULL,
             )
+        # At once, because importing torch takes memory too. A worker goes on without its helper,
+        # and no helper without its worker.
+        let_be_killed_first(process.pid)
         PIDS.add(process.pid)
         helper = cls(process, mine, mine.makefile("rw"))
         helper._write(work.to_line())
@@ -86,6 +95,21 @@ class HelperProcess:
             if self.answered is None:
                 raise ProcessGone("has ended")
         return self.answered
+
+    def ran_short(self, *, wait: bool) -> bool:
+        """Whether memory did not suffice for a job that failed.
+
+        Either it says so, or the kernel has killed a process for lack of memory since it started,
+        and this one was killed. `wait` for a word of it, or its end, if its links are closed.
+        """
+        if self._arrives(_ENDING_SECONDS if wait else 0.0):
+            self.answered = self._read()
+            if self.answered is None:  # it has ended
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_ENDING_SECONDS)
+        if self.process.returncode == -signal.SIGKILL:
+            return kills() > self.kills_before
+        return self.answered is not None and self.answered.short
 
     def end(self) -> None:
         """Kill it; it holds nothing that is worth a goodbye."""

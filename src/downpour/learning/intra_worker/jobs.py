@@ -144,11 +144,13 @@ class HelperJob:
 class Answer:
     """Whether a job is `done`, and the losses of those parts that end with the helper, by number.
 
-    The first answer is to no job: the helper is ready.
+    A job that is not done was `short` of memory, or failed in another way. The first answer is to
+    no job: the helper is ready.
     """
 
     job: int
     done: bool = True
+    short: bool = False
     losses: tuple[tuple[int, float], ...] = ()
 
     def to_line(self) -> str:

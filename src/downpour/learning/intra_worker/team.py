@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import OutOfMemory, SpecError
 from downpour.host.cores import usable_cores
+from downpour.host.memory import free_memory, own_memory
 from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
 from downpour.learning.intra_worker.helper_process import HelperProcess
 from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
@@ -19,6 +21,7 @@ from downpour.learning.intra_worker.link import ProcessGone
 from downpour.learning.intra_worker.shared_memory import create_memory
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import is_lack_of_memory
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, GradientOf
 
@@ -29,14 +32,16 @@ class Team:
     """The helpers of one worker with one experiment.
 
     Training never waits for them to start, and goes on without them when one fails: the worker
-    then computes the whole step by itself, to the same bytes.
+    then computes the whole step by itself, to the same bytes. There are as many as memory has room
+    for; where it does not suffice for a step, half as many processes go on from there.
 
     Args:
         loaded: the task; its spec says how many processes it is for, and what each has.
         network: what is trained, at its place in memory; it moves into shared memory.
         datasets: the folder of prepared data.
         data_key: the data's name in it.
-        processes: how many there are with the worker's own, from 2 to as many as it is for.
+        processes: how many there are with the worker's own at most, from 2 to as many as it is
+            for.
 
     Raises:
         SpecError: the network cannot be cut as the spec says.
@@ -51,25 +56,42 @@ class Team:
         processes: int | None = None,
     ) -> None:
         spec = loaded.spec
-        processes = processes or spec.inside.processes
-        _warn_of_few_cores(processes * spec.threads)
+        self._most = processes or spec.inside.processes
+        _warn_of_few_cores(self._most * spec.threads)
         self.steps_helped = 0
-        numerics.place(network, spec, images=loaded.images)
-        self._arrangement = _arranged(loaded, network, processes)
-        gradients = self._arrangement.gradients
-        self._memory = create_memory()
-        self._shared = SharedNetwork(network, self._memory, gradients).fill().attach()
-        work = HelperTask(
-            spec=spec.to_toml(), datasets=str(datasets), data_key=data_key, gradients=gradients
+        self.shortages = 0
+        self.processes = 1
+        self._loaded, self._network = loaded, network
+        self._work = HelperTask(
+            spec=spec.to_toml(), datasets=str(datasets), data_key=data_key, gradients=0
         )
+        numerics.place(network, spec, images=loaded.images)
+        self._arrangement: Arrangement | None = None
+        self._shared: SharedNetwork | None = None
         self._helpers: list[HelperProcess] = []
+        self._memory = -1
+        self.mend()
+
+    def mend(self) -> None:
+        """Start helpers where there are none: as many as memory has room for by now."""
+        if self._helpers:
+            return
+        processes = min(self._most, _room_for())
+        if processes < self._most:
+            log.warning("memory has room for %d of %d processes", processes, self._most)
+        if processes == 1:
+            return
         try:
-            self._start(work)
+            self._start(processes)
         except OSError as error:
             self._disband(f"cannot be started: {error}")
 
-    def _start(self, work: HelperTask) -> None:
-        tasks = self._arrangement.tasks(work)
+    def _start(self, processes: int) -> None:
+        self._arrangement = _arranged(self._loaded, self._network, processes)
+        gradients = self._arrangement.gradients
+        self._memory = create_memory()
+        self._shared = SharedNetwork(self._network, self._memory, gradients).fill().attach()
+        tasks = self._arrangement.tasks(replace(self._work, gradients=gradients))
         try:
             for task in tasks:
                 helper = HelperProcess.start(self._memory, task, task.descriptors)
@@ -103,7 +125,8 @@ class Team:
         self, task_seed: int, step: int, parts: Sequence[BatchPart], add: GradientOf
     ) -> list[Tensor] | None:
         """Compute a step's gradient with the helpers, if all are ready; see `loop.Helpers`."""
-        if not self._helpers or not all(helper.wait_until_ready(0.0) for helper in self._helpers):
+        self.processes = 1
+        if self._arrangement is None or self._shared is None or not self._is_ready():
             return None
         self.steps_helped += 1
         job = HelperJob(number=self.steps_helped, task_seed=task_seed, step=step, parts=[])
@@ -111,13 +134,39 @@ class Team:
             helpers=self._helpers, network=self._shared, job=job, parts=parts, add=add
         )
         try:
-            return self._arrangement.gradient(together)
+            losses = self._arrangement.gradient(together)
         except ProcessGone as gone:
-            self._disband(str(gone))
+            if self._ran_short(wait=True):
+                self._take_fewer()
+            else:
+                self._disband(str(gone))
             return None
-        except BaseException:
-            self.close()  # they may wait for what this process was about to send
-            raise
+        except BaseException as error:
+            if not _tells_of_memory(error):
+                self.close()  # they may wait for what this process was about to send
+                raise
+            self._take_fewer()
+            return None
+        if losses is not None:
+            self.processes = len(self._helpers) + 1
+        elif self._ran_short(wait=False):
+            self._take_fewer()
+        return losses
+
+    def _is_ready(self) -> bool:
+        return self.is_whole and all(helper.wait_until_ready(0.0) for helper in self._helpers)
+
+    def _ran_short(self, *, wait: bool) -> bool:
+        return any(helper.ran_short(wait=wait) for helper in self._helpers)
+
+    def _take_fewer(self) -> None:
+        """Go on with half as many processes; the step that failed is computed alone."""
+        before = len(self._helpers) + 1
+        self.close()
+        self.shortages += 1
+        self._most = (before + 1) // 2
+        log.warning("memory is too small for %d processes; going on with %d", before, self._most)
+        self.mend()
 
     def _disband(self, reason: str) -> None:
         """End all helpers; the worker goes on alone."""
@@ -129,7 +178,8 @@ class Team:
         for helper in self._helpers:
             helper.end()
         self._helpers = []
-        self._arrangement.close()
+        if self._arrangement is not None:
+            self._arrangement.close()
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
@@ -151,6 +201,19 @@ def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrange
             return Hybrid(loaded, network, processes)
         case "auto":
             raise SpecError("inside.how", "auto", "must be measured before the spec is resolved")
+
+
+def _room_for() -> int:
+    """Return for how many processes like this one there is memory.
+
+    A helper needs at least what this process has for itself by now: before the first step that is
+    torch, the network and the data, and later what a part of a batch takes as well.
+    """
+    return 1 + free_memory() // max(1, own_memory())
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | OutOfMemory) or is_lack_of_memory(error)
 
 
 @cache  # once, and not again where helpers are started anew

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
@@ -34,6 +34,7 @@ from downpour.learning.training.parameters import (
     parameters_of,
 )
 from downpour.learning.training.schedule import Position, rate_factor
+from downpour.learning.training.shortage import advice
 from downpour.learning.training.step import BatchPart, GradientOf, train_step
 
 
@@ -137,10 +138,13 @@ class ShardTraining:
             OutOfMemory: the machine's or the accelerator's memory did not suffice.
         """
         stop = min(self._steps_done + max_steps, self.steps_total)
-        with numerics.settings(self._spec), self._randomness.active():
-            self._model.train()
-            while self._steps_done < stop:
-                self._step()
+        try:
+            with numerics.settings(self._spec), self._randomness.active():
+                self._model.train()
+                while self._steps_done < stop:
+                    self._step()
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}; {advice(self._loaded)}") from error
         # Checked once for many steps: on an accelerator each check waits until all are computed.
         if not math.isfinite(self._loss_sum.item()):
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")

@@ -789,6 +789,8 @@ class Update(object):
      - train_seconds
      - publish_seconds
      - optimizer_state
+     - processes: How many of the worker's processes computed its last step.
+     - shortages: How often its worker found memory too small for a step so far, and went on with fewer.
 
     """
     thrift_spec: typing.Any = None
@@ -802,10 +804,12 @@ class Update(object):
         'train_seconds',
         'publish_seconds',
         'optimizer_state',
+        'processes',
+        'shortages',
     )
 
 
-    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None,):
+    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None, processes: typing.Optional[int] = 1, shortages: typing.Optional[int] = 0,):
         self.file: PublishedFile = file
         self.samples: int = samples
         self.steps: int = steps
@@ -814,6 +818,8 @@ class Update(object):
         self.train_seconds: float = train_seconds
         self.publish_seconds: float = publish_seconds
         self.optimizer_state: typing.Optional[PublishedFile] = optimizer_state
+        self.processes: typing.Optional[int] = processes
+        self.shortages: typing.Optional[int] = shortages
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -868,6 +874,16 @@ class Update(object):
                         self.optimizer_state.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.I32:
+                        self.processes = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.I32:
+                        self.shortages = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -914,6 +930,14 @@ class Update(object):
             if self.optimizer_state is not None:
                 oprot.writeFieldBegin('optimizer_state', TType.STRUCT, 8)
                 self.optimizer_state.write(oprot)
+                oprot.writeFieldEnd()
+            if self.processes is not None:
+                oprot.writeFieldBegin('processes', TType.I32, 9)
+                oprot.writeI32(self.processes)
+                oprot.writeFieldEnd()
+            if self.shortages is not None:
+                oprot.writeFieldBegin('shortages', TType.I32, 10)
+                oprot.writeI32(self.shortages)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3646,6 +3670,8 @@ Update.thrift_spec = (
     (6, TType.DOUBLE, 'train_seconds', None, None, ),  # 6
     (7, TType.DOUBLE, 'publish_seconds', None, None, ),  # 7
     (8, TType.STRUCT, 'optimizer_state', [PublishedFile, None], None, ),  # 8
+    (9, TType.I32, 'processes', None, 1, ),  # 9
+    (10, TType.I32, 'shortages', None, 0, ),  # 10
 )
 all_structs.append(Progress)
 Progress.thrift_spec = (

@@ -1,0 +1,116 @@
+"""How much memory this process may still take, and how it learns that there is too little.
+
+A container or a batch system limits it by a cgroup; both versions of cgroups are read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+
+_FIRST = 1000
+"""The highest score: the kernel kills such a process before any other."""
+
+_MARGIN = 0.05
+"""Of what is free, for what is no data of a process: page tables, sockets, files being written."""
+
+
+class _Names(NamedTuple):
+    """The files of a version of cgroups, and its word for cached files that nobody uses."""
+
+    limit: str
+    used: str
+    cached: str
+
+
+_UNIFIED = _Names("memory.max", "memory.current", "inactive_file")
+_FIRST_VERSION = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def free_memory() -> int:
+    """Return how many bytes this process may still take: of its machine, within its cgroups."""
+    return max(0, min([psutil.virtual_memory().available, *_room_in_groups()]))
+
+
+def own_memory() -> int:
+    """Return the bytes that this process has for itself; it shares none of them with another."""
+    memory = psutil.Process().memory_info()
+    return max(0, memory.rss - getattr(memory, "shared", 0))
+
+
+def kills() -> int:
+    """Return how often the kernel has killed a process of this machine for lack of memory.
+
+    It counts those of limited groups too. Where it does not count (macOS), the answer is 0.
+    """
+    with suppress(OSError, ValueError):
+        return _number(_PROC / "vmstat", "oom_kill")
+    return 0
+
+
+def let_be_killed_first(pid: int) -> None:
+    """Let the kernel kill a process before others if memory does not suffice (Linux)."""
+    with suppress(OSError):  # it has ended, or there is no such file
+        (_PROC / str(pid) / "oom_score_adj").write_text(str(_FIRST))
+
+
+def fail_instead_of_dying() -> None:
+    """Let an allocation fail that would exceed the limit of a cgroup.
+
+    Without this the kernel kills the process, and nobody learns why. Only where a cgroup has a
+    limit: other processes of a machine come and go, and what is free there changes.
+    """
+    free = min(_room_in_groups(), default=None)
+    if sys.platform != "linux" or free is None:
+        return
+    # Here, because Windows has no such module.
+    import resource
+
+    with suppress(OSError, ValueError):
+        data = 1024 * _number(_PROC / "self" / "status", "VmData:")
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = data + int(free * (1 - _MARGIN))
+        if hard == resource.RLIM_INFINITY or wanted < hard:
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def _room_in_groups() -> Iterator[int]:
+    """Yield what is left of the limits of this process's cgroup and of those above."""
+    for group, names in _groups():
+        with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
+            limit = int((group / names.limit).read_text())
+            used = int((group / names.used).read_text())
+            # A group of the first version without a limit has the largest number there is.
+            if limit < 1 << 60:
+                yield limit - used + _number(group / "memory.stat", names.cached)
+
+
+def _groups() -> Iterator[tuple[Path, _Names]]:
+    with suppress(OSError):
+        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+            _, kinds, name = line.split(":", 2)
+            if not kinds or "memory" in kinds.split(","):
+                root, names = (_CGROUPS / kinds, _FIRST_VERSION) if kinds else (_CGROUPS, _UNIFIED)
+                own = root / name.removeprefix("/")
+                yield from ((one, names) for one in (own, *own.parents) if one.is_relative_to(root))
+
+
+def _number(file: Path, key: str) -> int:
+    """Return the number beside a key in a file of lines.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for line in file.read_text().splitlines():
+        words = line.split()
+        if words and words[0] == key:
+            return int(words[1])
+    raise ValueError(key)
