@@ -86,7 +86,10 @@ def test_memory_of_its_own_grows_with_what_a_process_holds() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such scores and limits")
 def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) -> None:
-    """Its score is the highest, and an allocation beyond its group's limit fails in it."""
+    """Its score is the highest, and an allocation beyond its group's limit fails in it.
+
+    A file that is mapped privately does not count.
+    """
     folder = tmp_path / "memory"
     folder.mkdir()
     (folder / "memory.limit_in_bytes").write_text(f"{64 << 20}\n")
@@ -106,6 +109,9 @@ def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) 
             bytearray(128 << 20)
         except MemoryError:
             print("refused")
+        memory.raise_limit(128 << 20)
+        held = bytearray(128 << 20)
+        print("mapped")
     """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["1000", "refused"]
+    assert told.stdout.split() == ["1000", "refused", "mapped"]

@@ -82,6 +82,22 @@ def fail_instead_of_dying() -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
+def raise_limit(count_bytes: int) -> None:
+    """Leave room below that limit for a file that is mapped privately.
+
+    It counts as data, although its pages are a cache: the kernel drops those that nobody wrote to.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft not in (resource.RLIM_INFINITY, hard):
+        most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (min(soft + count_bytes, most), hard))
+
+
 def _room_in_groups() -> Iterator[int]:
     """Yield what is left of the limits of this process's cgroup and of those above."""
     for group, names in _groups():

@@ -73,7 +73,10 @@ def run_worker(
     with ExitStack() as ending:
         ending.callback(managers.close)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
-        fail_instead_of_dying()  # not before torch is loaded, which reserves what it never uses
+        # A user's own process, which obeys something else, keeps its limits. Drivers of
+        # accelerators reserve what they never use, and so does torch, which is loaded by now.
+        if obey is None and options.device == "cpu":
+            fail_instead_of_dying()
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)

@@ -37,6 +37,7 @@ from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading
 from downpour.files.store.publish import sync_directory
 from downpour.files.store.retry import RetryPolicy
+from downpour.host.memory import raise_limit
 from downpour.learning.datasets import packed
 
 log = logging.getLogger(__name__)
@@ -259,6 +260,7 @@ def _of_own_copy(
 def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
     """Map a file; returns the array, and the description that it should have."""
     same = _identity(path)
+    raise_limit(same[1])
     # Mode c: torch wants writable memory, and what is written there never reaches the file.
     with _PARSING:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -280,7 +282,10 @@ def _found(folder: Path, name: str) -> Iterator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return an identity of a regular file, which a file that replaces it does not have."""
+    """Return an identity of a regular file, which a file that replaces it does not have.
+
+    Its second part is the file's size in bytes.
+    """
     with open(open_regular(path), "rb") as file:
         stat = os.fstat(file.fileno())
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
