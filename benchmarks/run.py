@@ -2,7 +2,8 @@
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
 what it compares with, `lab`, which needs root, `last_batch`, which needs MNIST, and `stragglers`,
-`accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for half an hour and longer.
+`accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for half an hour and longer,
+and `slow_machine`, which simulates for some minutes.
 Close everything else first: most figures are times, and even ratios vary on a busy machine.
 """
 
@@ -47,6 +48,7 @@ LONG = (
     "defaults",
     "fewer_bytes",
     "last_batch",
+    "slow_machine",
 )
 ALL = (*USUAL, *LONG)
 

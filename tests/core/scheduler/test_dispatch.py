@@ -472,3 +472,22 @@ def test_an_idle_workers_heartbeat_is_no_news_to_a_policy(stage: Stage) -> None:
     asked = len(stage.views)
     stage.happen(on.HeartbeatReceived, worker="dot", running=(), system=stage.make.system())
     assert len(stage.views) == asked
+
+
+def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) -> None:
+    """Not at every event, but again where it had a shard in between."""
+    progress = stage.make.progress(stage.make.attempt("one", 0, 1, 0))
+    for step in (1, 2):
+        report = replace(progress, steps_done=step, steps_total=9, elapsed_seconds=float(step))
+        stage.happen(
+            on.HeartbeatReceived, worker="bob", running=(report,), system=stage.make.system()
+        )
+    stage.wish(Withdrawal(shard=0, worker="ann", reason=WHY))
+    said = [{"dot": "too slow"}, {"dot": "too slow"}, {}, {"dot": "too slow again"}]
+    teller = Policy(decide=lambda _: [], watches=True, standing_by=lambda _: said.pop(0))
+    stage.core.state.policies = {"wait": teller}
+    stage.core.state.decisions.clear()
+    for _ in range(4):
+        stage.core.handle(on.Tick(at_seconds=stage.now))
+    told = [decision.text for decision in stage.core.state.decisions]
+    assert told == ["too slow", "too slow again"]

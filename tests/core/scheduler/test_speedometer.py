@@ -101,3 +101,10 @@ def test_a_speed_says_how_steady_it_is(
     assert speed is not None
     assert speed.share == pytest.approx((len(ends) - 1) / STEPS)
     assert speed.variance == (None if variance is None else pytest.approx(variance))
+
+
+def test_a_speed_says_how_long_a_step_takes(make: Make) -> None:
+    """Until then a worker hands nothing over."""
+    speed = measured(make, [0.5, 1.5, 3.5]).speed(3.5, busy=True)
+    assert speed is not None
+    assert speed.step_seconds == pytest.approx(1.5)

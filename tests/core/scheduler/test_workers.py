@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,3 +88,21 @@ def test_a_stuck_worker_is_not_able(make: Make) -> None:
     assert list(workers.able) == ["ann"]
     workers.readmit()
     assert list(workers.able) == ["ann", "bob"]
+
+
+def test_who_hands_over_at_its_first_step_is_measured_by_it(make: Make) -> None:
+    """Else it would count as one that is as fast as the others, and get the next late shard."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 1.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    loaded = replace(make.progress(attempt), steps_done=0, steps_total=50, elapsed_seconds=2.0)
+    ann.mention(loaded, 3.0)
+    ann.handed_over(0.0, 4.0)
+    assert ann.speed(4.0) is None
+    ann.handed_over(0.02, 7.0)
+    speed = ann.speed(7.0)
+    assert speed is not None
+    assert (speed.samples_per_second, speed.step_seconds) == pytest.approx((0.5, 4.0))

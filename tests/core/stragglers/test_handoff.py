@@ -218,3 +218,36 @@ def test_a_standby_that_was_slow_begins_no_shard_however_long_ago() -> None:
     view = replace(standby_was_slow(60.0), running=(), idle=("eve", "ann", "bob", "cat"))
     view = replace(view, pending=round_of(pending=3).pending, begun=False, standbys=1)
     assert not any(line.endswith("eve") for line in actions_of(HANDOFF, view))
+
+
+def test_no_busy_workers_exchange_while_shards_wait() -> None:
+    """Whoever is done next begins one of these: an exchange would end nothing sooner."""
+    view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
+    assert actions_of(HANDOFF, replace(view, shards=view.shards + 1)) == []
+
+
+def test_the_fewer_workers_the_longer_a_slow_one_keeps_what_it_has() -> None:
+    """Of two workers, each should have a shard for half of the round: one exchange is enough."""
+    cid = running("cid", 2, 0.05, 2.5)
+    two = [running("ann", 0, 0.25, 2.5), cid]
+    assert actions_of(HANDOFF, round_of(two)) == []
+    four = [*two, running("bob", 1, 0.25, 2.5), running("dot", 3, 0.25, 2.5)]
+    assert actions_of(HANDOFF, round_of(four)) != []
+
+
+def test_a_step_of_a_slow_worker_is_part_of_what_an_exchange_costs() -> None:
+    """The other one stands still until it has handed over."""
+    tasks = [running("ann", 0, 0.7, 7.0), *LATE[1:]]
+    speeds = {task.worker: speed(task.rate * 100, 0.0) for task in tasks}
+    view = replace(round_of(tasks), speeds=speeds)
+    assert len(actions_of(HANDOFF, view)) == 2
+    coarse = {**speeds, "dot": replace(speeds["dot"], step_seconds=12.0)}
+    assert actions_of(HANDOFF, replace(view, speeds=coarse)) == []
+
+
+def test_that_an_unknown_worker_is_fast_is_a_guess() -> None:
+    """What is a little late stays; what is far behind is worth the try."""
+    little = [*LATE[:3], running("dot", 3, 0.42)]
+    assert actions_of(HANDOFF, round_of(little, idle="eve")) == []
+    assert actions_of(HANDOFF, round_of(little, idle="eve", paces=FAST)) == ["Handoff 3 dot eve"]
+    assert actions_of(HANDOFF, round_of(LATE, idle="eve")) == ["Handoff 3 dot eve"]

@@ -26,9 +26,15 @@ from downpour.virtual.policylab.comparison import (
     Settings,
     Trial,
     contenders,
+    rounds_on,
     run_trial,
 )
-from downpour.virtual.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.virtual.policylab.conditions import (
+    Conditions,
+    Memoryless,
+    OneStraggler,
+    Unequal,
+)
 from downpour.virtual.policylab.curves import Curve
 from downpour.virtual.policylab.ledger import RoundOutcome
 from downpour.virtual.policylab.reference import Reference, reference
@@ -255,3 +261,16 @@ def test_a_policy_that_leaves_everything_undone_is_found_out() -> None:
     policy = Policy(decide=lambda _: [], watches=True)
     with pytest.raises(AssertionError, match="does not end"):
         as_policy(policy, ByHand(1.0, 1.0, rounds=1), standbys=0)
+
+
+@pytest.mark.parametrize(("shards", "speed"), [(4, 1 / 2), (4, 1 / 30), (8, 1 / 4), (8, 1 / 30)])
+def test_a_slow_machine_more_costs_nothing_once_it_is_known(shards: int, speed: float) -> None:
+    """Four fast machines end the later rounds as soon as without it, but for five percent."""
+    handoff = Contender(name="handoff", standbys=0, snapshots=True)
+
+    def later(*speeds: float) -> float:
+        job = Unequal(speeds=speeds, hosts=shards, rounds=6)
+        rounds = rounds_on(len(speeds), handoff, job, Settings(heartbeat_seconds=0.5))
+        return sum(one.seconds for one in rounds[1:])
+
+    assert later(speed, 1.0, 1.0, 1.0, 1.0) <= 1.05 * later(1.0, 1.0, 1.0, 1.0)

@@ -31,7 +31,9 @@ from downpour.core.stragglers import (
     Assignment,
     Close,
     Handoff,
+    Policy,
     Resize,
+    RoundView,
     Withdrawal,
     WorkerRequest,
 )
@@ -80,11 +82,24 @@ def _decide_on(
         if policy.watches:
             state.look_again_at_seconds = view.at_seconds + between_looks(view)
             state.crowded_until_seconds = view.at_seconds + between_views(view)
+    _tell_who_stands_by(state, experiment, policy, view)
     for action in decide(view):
         # An action may close the round, and the others were decided for an open one.
         if current.complete:
             return
         _do(state, experiment, current, action)
+
+
+def _tell_who_stands_by(
+    state: SchedulerState, experiment: Experiment, policy: Policy, view: RoundView
+) -> None:
+    """Keep a line about each worker that gets none of the shards that wait, once while it is so."""
+    if policy.standing_by is None or not (view.pending and view.idle and view.speeds):
+        return
+    lines = policy.standing_by(view)
+    for name in sorted(lines.keys() - experiment.told_standing_by):
+        state.log(lines[name])
+    experiment.told_standing_by = frozenset(lines)
 
 
 def _do(state: SchedulerState, experiment: Experiment, current: Round, action: Action) -> None:
@@ -298,7 +313,9 @@ def _decided(state: SchedulerState, current: Round, what: str) -> None:
 
 def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
     """Keep the snapshot of a worker that has handed over, for the worker that it is meant for."""
-    state.workers.heard(event.worker, state.now_seconds)
+    giver = state.workers.heard(event.worker, state.now_seconds)
+    if giver is not None and giver.running == event.attempt:
+        giver.handed_over(event.snapshot.share, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
     if context is None or not held:

@@ -83,6 +83,7 @@ class Experiment:
         self.reason = ""
         self.asked_wrongly = False
         self.told_waits = ""
+        self.told_standing_by: frozenset[str] = frozenset()
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
         self.startup_limit_seconds = _STARTUP_SECONDS

@@ -29,6 +29,7 @@ class Speedometer:
 
     def __init__(self) -> None:
         self._samples = 0
+        self._steps = 0
         self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
         self._former: tuple[Speed, float] | None = None
 
@@ -43,6 +44,7 @@ class Speedometer:
         # While it loads, the worker does not know yet how many steps the snapshot holds.
         if not progress.steps_total:
             return
+        self._steps = progress.steps_total
         report = _Report(at_seconds, progress.elapsed_seconds, progress.share)
         last = self._reports[-1] if self._reports else None
         if last is None or report.stepped_seconds > last.stepped_seconds:
@@ -80,7 +82,12 @@ class Speedometer:
         share = last.share - first.share
         seconds = last.stepped_seconds - first.stepped_seconds + overdue_seconds
         per_second = self._samples * share / seconds
-        return Speed(samples_per_second=per_second, share=share, variance=self._variance())
+        return Speed(
+            samples_per_second=per_second,
+            share=share,
+            variance=self._variance(),
+            step_seconds=seconds / (share * self._steps) if share > 0 else 0.0,
+        )
 
     def _variance(self) -> float | None:
         """Estimate `Speed.variance` from the intervals between reports; None of fewer than two.

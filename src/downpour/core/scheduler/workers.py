@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, KeysView
+from dataclasses import replace
 
 from downpour.base.states import WorkerState
 from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState
@@ -115,6 +116,20 @@ class Worker:
         if self.progress is None or progress.steps_done > self.progress.steps_done:
             self.advance(at_seconds)
         self.progress = progress
+
+    def handed_over(self, share: float, at_seconds: float) -> None:
+        """Note how far its attempt had come when it handed over.
+
+        A slow worker may do so at its first step. Were its speed not measured by that, it would
+        count as one that is as fast as the others, and be given the next shard that is late.
+        """
+        last = self.progress
+        steps = round(share * last.steps_total) if last is not None else 0
+        if last is None or steps <= last.steps_done or self.speed(at_seconds) is not None:
+            return
+        elapsed = last.elapsed_seconds + at_seconds - self.advanced_at_seconds
+        end = replace(last, steps_done=steps, elapsed_seconds=elapsed)
+        self.speedometer.report(end, at_seconds)
 
     @property
     def reported_after_seconds(self) -> float:

@@ -101,13 +101,14 @@ class Speed:
     a whole shard over their square, estimated from how the times between the reports differ; None
     where there was only one such time. So over `share` the relative standard error is
     sqrt(variance / share). `age_seconds` is how long ago it was measured, in an earlier attempt;
-    0 where it is that of the running one.
+    0 where it is that of the running one. `step_seconds` is how long one step takes; 0 if unknown.
     """
 
     samples_per_second: float
     share: float
     variance: float | None = None
     age_seconds: float = 0.0
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +240,8 @@ class Policy:
     only those that are being handed over. A policy that `preserves_bytes` yields the model of
     `wait`, because every shard counts once. One that `cuts_rounds` returns `Resize`, one that
     `shortens` assigns shares of tasks. One that `hands_over` needs attempts to go on from
-    snapshots. `options` are its parameters with their defaults, `largest` values that some may not
+    snapshots. `standing_by` says of idle workers, in a line each, why they get none of the shards
+    that wait. `options` are its parameters with their defaults, `largest` values that some may not
     exceed.
     """
 
@@ -250,5 +252,6 @@ class Policy:
     cuts_rounds: bool = False
     shortens: bool = False
     hands_over: bool = False
+    standing_by: Callable[[RoundView], Mapping[str, str]] | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)

@@ -28,6 +28,10 @@ TRUSTED_SHARE = 0.05
 # processors single steps took twice the usual by chance (eight workers, 0.15 of a core each).
 SINGLE_ERROR = 0.3
 
+# That of an idle worker's speed where it was neither measured nor forecast. With more, the round
+# would not learn of a fast worker beside a slow one: of two workers, the median is half of each.
+UNKNOWN_ERROR = 0.1
+
 # The relative error of a speed that was measured long ago. A worker that was idle since it was slow
 # may be as fast as the others by now, or not: it is worth a try only where much can be gained.
 STALE_ERROR = 0.5
@@ -84,14 +88,19 @@ class Outlook:
         return self.speeds[worker] if worker in self.speeds else self._expected(worker)
 
     def error(self, worker: str) -> float:
-        """Return the relative standard error of a measured speed; 0 where none was measured.
+        """Return the relative standard error of a worker's speed.
+
+        It is 0 where none was measured, unless the worker is idle and nothing was forecast either:
+        that it is as fast as the others is a guess then. A new machine at a tenth of their speed
+        was given shards of good workers so.
 
         No worker counts as steadier than they are on average: of three reports, two may have been
         equally far apart by chance.
         """
         measured = self._view.speeds.get(worker)
         if measured is None or measured.share <= 0:
-            return 0.0
+            known = worker in self._view.paces or worker in self.speeds
+            return 0.0 if known else UNKNOWN_ERROR
         usual = sqrt(self._usual_variance / measured.share)
         single = SINGLE_ERROR if measured.variance is None else 0.0
         own = sqrt((measured.variance or 0.0) / measured.share)
@@ -176,6 +185,11 @@ class Outlook:
             return inf
         # `done` is what the last report said, so the time since then has gone into what was left.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
+
+    def step_seconds(self, worker: str) -> float:
+        """Return how long a step of a worker takes: it hands nothing over before; 0 if unknown."""
+        measured = self._view.speeds.get(worker)
+        return measured.step_seconds if measured is not None else 0.0
 
     def total_seconds(self, task: RunningTask) -> float | None:
         """Return the seconds from a running shard's assignment to its update; None if unknown."""

@@ -203,22 +203,29 @@ def run_trial(
     elif contender.name in CODES:
         rounds = tuple(CODES[contender.name](conditions, number) for number in numbers)
     else:
-        names = tuple(f"host-{n}" for n in range(conditions.hosts + contender.standbys))
-        plan = replace(_plan(contender, conditions, settings, names), policies=policies)
-        rounds = _simulated(plan, contender, conditions, predictor, show)
+        machines = conditions.hosts + contender.standbys
+        rounds = rounds_on(machines, contender, conditions, settings, predictor, show, policies)
     show(conditions.rounds)
     return Trial(
         contender, conditions.name, conditions.scenario, conditions.hosts, rounds, references
     )
 
 
-def _simulated(
-    plan: Plan,
+def rounds_on(
+    machines: int,
     contender: Contender,
     conditions: Conditions,
-    predictor: Callable[[], Predictor] | None,
-    show: Show,
+    settings: Settings,
+    predictor: Callable[[], Predictor] | None = None,
+    show: Show = lambda _: None,
+    policies: Mapping[str, Policy] = POLICIES,
 ) -> tuple[RoundOutcome, ...]:
+    """Simulate a policy on the first of the conditions' machines, with a shard for each host.
+
+    There may be fewer machines than hosts, and more; for the rest see `run_trial`.
+    """
+    names = tuple(f"host-{n}" for n in range(machines))
+    plan = replace(_plan(contender, conditions, settings, names), policies=policies)
     ledger = Ledger(plan.timings, conditions.hosts)
     watches = plan.policies[contender.name].watches
     cluster = Cluster(

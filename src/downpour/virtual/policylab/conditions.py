@@ -143,3 +143,38 @@ class Memoryless:
     def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
         """Return a host's state, which says nothing about its next task."""
         return _CALM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unequal:
+    """Machines that are always as fast as their `speeds` say; 1 takes the usual time for a shard.
+
+    All vary by five percent from round to round.
+    """
+
+    speeds: tuple[float, ...]
+    hosts: int
+    seed: int = 0
+    rounds: int = 20
+    samples: int = SAMPLES
+    task_seconds: float = 10.0
+    scenario: str = "unequal"
+
+    @property
+    def name(self) -> str:
+        """What to call the job."""
+        return f"{self.scenario}, seed {self.seed}"
+
+    @property
+    def standbys(self) -> int:
+        """The machines beyond one for each shard."""
+        return max(0, len(self.speeds) - self.hosts)
+
+    def curve(self, number: int, host: int) -> Curve:
+        """Return the work that a host would do in a round."""
+        noise = Random(f"{self.seed} {number} {host}").lognormvariate(0.0, _NOISE)
+        return Curve((0.0, self.task_seconds * noise / self.speeds[host]), (0.0, 1.0))
+
+    def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
+        """Return a host's state: nothing else runs there."""
+        return _CALM

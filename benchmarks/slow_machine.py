@@ -1,0 +1,98 @@
+"""What one more machine does to the time of an epoch, by how fast it is, in virtual time.
+
+The code that ships trains rounds in the simulator, with policy `handoff` and mode `sync`: on `fast`
+equal machines, and on these and one more, which has `speed` of theirs. An epoch is the same work in
+both; on one fast machine it takes forty seconds. All machines vary by five percent from round to
+round. The other one registers first, so that it is given a shard in the first epoch. `shards` are
+
+- `fixed`: as many as fast machines, with and without the other one,
+- `twice`, `half as many again`: more than machines, with and without it,
+- `machines`: one for each machine, which is the default; so there is one more with the other one.
+
+`link` is what it takes to hand a shard over, as a share of a fast machine's task. The policy is
+told of it by its option `cost`; a manager measures it.
+
+`first` and `later` are the seconds of the first epoch and of the others, with the slow machine over
+without it, minus 1, in percent: below zero it saves time, above it costs time. In the first epoch
+nothing is known of any machine. `bound` is what a division of the work without costs would save:
+-speed / (fast + speed). `worst` is the worst later epoch's of all seeds, over the mean without.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from itertools import product
+from math import ceil
+
+from common import Row, command_line, show
+
+from downpour.virtual.policylab.comparison import Contender, Settings, rounds_on
+from downpour.virtual.policylab.conditions import Unequal
+
+SPEEDS = (1.0, 1 / 2, 1 / 4, 1 / 10, 1 / 30)
+SHARDS: dict[str, Callable[[int, int], int]] = {
+    "fixed": lambda fast, _: fast,
+    "half as many again": lambda fast, _: ceil(1.5 * fast),
+    "twice": lambda fast, _: 2 * fast,
+    "machines": lambda _, machines: machines,
+}
+EPOCH_SECONDS = 40.0
+
+
+def epochs(
+    speeds: tuple[float, ...], shards: int, link: float, seed: int, rounds: int
+) -> list[float]:
+    """Train in virtual time; returns the seconds of each epoch."""
+    task = EPOCH_SECONDS / shards
+    job = Unequal(speeds=speeds, hosts=shards, seed=seed, rounds=rounds, task_seconds=task)
+    # The ledger's clock runs from a round's first assignment to its last update.
+    settings = Settings(moving=link, seed=seed, heartbeat_seconds=min(1.0, task / 20))
+    cost = {"cost": link + 0.002}
+    policy = Contender(name="handoff", standbys=0, snapshots=True, options=cost)
+    return [one.seconds for one in rounds_on(len(speeds), policy, job, settings)]
+
+
+def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: int) -> Row:
+    """Measure with the slow machine and without; returns a row of the table."""
+    alone, joined = (1.0,) * fast, (speed, *((1.0,) * fast))
+    before, after = (
+        [epochs(who, SHARDS[shards](fast, len(who)), link, seed, rounds) for seed in range(seeds)]
+        for who in (alone, joined)
+    )
+    usual = statistics.mean(seconds for run in before for seconds in run[1:])
+    first = statistics.mean(run[0] for run in after) / statistics.mean(run[0] for run in before)
+    later = [seconds for run in after for seconds in run[1:]]
+    return {
+        "shards": shards,
+        "link": link,
+        "fast": fast,
+        "speed": f"1/{round(1 / speed)}",
+        "first": round(100 * (first - 1), 1),
+        "later": round(100 * (statistics.mean(later) / usual - 1), 1),
+        "worst": round(100 * (max(later) / usual - 1), 1),
+        "bound": round(-100 * speed / (fast + speed), 1),
+    }
+
+
+def main() -> int:
+    """Measure every cell, and show a row for each."""
+    parser = command_line(__doc__)
+    parser.add_argument("--fast", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--shards", nargs="+", choices=SHARDS, default=list(SHARDS))
+    parser.add_argument("--links", nargs="+", type=float, default=[0.01, 0.1])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    cells = product(options.shards, options.links, options.fast, SPEEDS)
+    rows = [
+        row(fast, speed, shards, link, options.seeds, options.rounds)
+        for shards, link, fast, speed in cells
+    ]
+    show(rows, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""When a slow worker stands by although shards wait, and when it helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.core.stragglers import RoundView, Speed
+from downpour.core.stragglers.handoff import HANDOFF
+from downpour.core.stragglers.standing_by import hindrances
+from tests.core.stragglers.rounds import actions_of, round_of, running
+
+FAST = ("ann", "bob")
+
+
+def measured(seconds: float, steps: int = 100) -> Speed:
+    """Return the speed of a worker that takes so long for a shard of a hundred samples."""
+    return Speed(
+        samples_per_second=100 / seconds, share=1.0, variance=0.0, step_seconds=seconds / steps
+    )
+
+
+def beginning(pending: int, slow_seconds: float, steps: int = 100) -> RoundView:
+    """Return a round that begins: ann and bob take ten seconds for a shard, eve takes others."""
+    view = round_of(idle="eve ann bob", pending=pending, begun=False, elapsed=0.0)
+    speeds = {**dict.fromkeys(FAST, measured(10.0)), "eve": measured(slow_seconds, steps)}
+    return replace(view, speeds=speeds)
+
+
+def given_to(view: RoundView) -> set[str]:
+    """Return the workers that are given a shard."""
+    return {line.split()[2] for line in actions_of(HANDOFF, view) if line.startswith("Assignment")}
+
+
+def lines(view: RoundView) -> Mapping[str, str]:
+    """Return what is said of the workers that stand by."""
+    assert HANDOFF.standing_by is not None
+    return HANDOFF.standing_by(view)
+
+
+def test_who_would_hold_up_the_round_stands_by_and_is_told_of() -> None:
+    """Eve does a thirtieth of a shard until another worker is free, which then waits 3 s for her.
+
+    Alone, ann and bob need twenty seconds for four shards.
+    """
+    view = beginning(pending=4, slow_seconds=300.0)
+    assert given_to(view) == set(FAST)
+    assert lines(view) == {
+        "eve": "eve stands by: at its speed, a shard there would cost 14% of the time"
+    }
+
+
+def test_who_does_more_than_it_costs_gets_a_shard() -> None:
+    """At a quarter of the speed, or where a step is short, somebody goes on where eve stands."""
+    for view in (
+        beginning(pending=4, slow_seconds=40.0),
+        beginning(pending=4, slow_seconds=300.0, steps=2000),
+    ):
+        assert given_to(view) == {*FAST, "eve"}
+        assert lines(view) == {}
+
+
+def test_the_last_shard_goes_to_a_slow_worker_with_which_the_others_exchange() -> None:
+    """Three shards take ann and bob 20 s, and 15 if each rests on eve for a while."""
+    assert given_to(beginning(pending=3, slow_seconds=100.0)) == {*FAST, "eve"}
+
+
+def test_a_worker_of_unknown_speed_gets_a_shard() -> None:
+    """So it is in the first round; what is late is handed over once speeds are known."""
+    view = beginning(pending=4, slow_seconds=300.0)
+    unknown = {name: view.speeds[name] for name in FAST}
+    assert given_to(replace(view, speeds=unknown)) == {*FAST, "eve"}
+    assert given_to(replace(view, speeds={})) == {*FAST, "eve"}
+
+
+def test_who_is_alone_trains_however_slow() -> None:
+    """What others did before they left says nothing of this round."""
+    view = beginning(pending=2, slow_seconds=300.0)
+    assert given_to(replace(view, idle=("eve",), workers=("eve",))) == {"eve"}
+
+
+def test_a_shard_that_failed_elsewhere_goes_to_whoever_has_not_tried() -> None:
+    """No fast worker may be waited for."""
+    view = beginning(pending=4, slow_seconds=300.0)
+    failed = tuple(replace(task, failed_on=FAST) for task in view.pending)
+    assert "eve" in given_to(replace(view, pending=failed))
+
+
+def test_what_only_a_slow_worker_may_train_goes_to_it() -> None:
+    """The others lack what the shard needs."""
+    view = beginning(pending=4, slow_seconds=300.0)
+    barred = dict.fromkeys(range(4), frozenset(FAST))
+    assert given_to(replace(view, barred=barred)) == {"eve"}
+
+
+def test_the_end_of_a_round_is_not_waited_for() -> None:
+    """Bob is nearly done, so the last shard is his: on eve it would be of no use to anybody."""
+    view = beginning(pending=1, slow_seconds=300.0)
+    tasks = [running("bob", 0, 0.99, 9.9), running("ann", 1, 0.0, 0.1)]
+    last = round_of(tasks, idle="eve", pending=1, published=[10.0, 10.0])
+    assert given_to(replace(last, speeds=view.speeds)) == set()
+
+
+@given(
+    pending=st.integers(3, 9),
+    slow_seconds=st.floats(25.0, 1000.0),
+    steps=st.integers(1, 1000),
+    more=st.integers(1, 1000),
+)
+def test_who_helps_with_long_steps_helps_with_short_ones(
+    pending: int, slow_seconds: float, steps: int, more: int
+) -> None:
+    """Only the time for a step and a move speaks against a worker; and somebody always trains."""
+    few = beginning(pending, slow_seconds, steps)
+    many = beginning(pending, slow_seconds, steps + more)
+    assert given_to(many) >= given_to(few) >= set(FAST)
+    choices = [a for a in HANDOFF.decide(many) if hasattr(a, "reason")]
+    assert all(loss >= 0 for loss in hindrances(many, choices).values())  # type: ignore[arg-type]
