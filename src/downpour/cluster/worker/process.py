@@ -73,10 +73,7 @@ def run_worker(
     with ExitStack() as ending:
         ending.callback(managers.close)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
-        # A user's own process, which obeys something else, keeps its limits. Drivers of
-        # accelerators reserve what they never use, and so does torch, which is loaded by now.
-        if obey is None and options.device == "cpu":
-            fail_instead_of_dying()
+        _limit_memory(options, in_own_process=obey is None)
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
@@ -124,6 +121,16 @@ def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) ->
         return agent.register(*where)
     except (OtherDirectory, Untrusted) as error:
         raise managers.explained(error, agent.manager) from None
+
+
+def _limit_memory(options: WorkerOptions, *, in_own_process: bool) -> None:
+    """Have an allocation fail that a cgroup would kill the worker for.
+
+    A user's own process keeps its limits. Drivers of accelerators reserve what they never use; so
+    does torch, which must be loaded before.
+    """
+    if in_own_process and options.device == "cpu":
+        fail_instead_of_dying()
 
 
 def _make_agent(

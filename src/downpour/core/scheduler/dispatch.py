@@ -82,8 +82,9 @@ def _decide_on(
         if policy.watches:
             state.look_again_at_seconds = view.at_seconds + between_looks(view)
             state.crowded_until_seconds = view.at_seconds + between_views(view)
-    _tell_who_stands_by(state, experiment, policy, view)
-    for action in decide(view):
+    actions = decide(view)
+    _tell_who_stands_by(state, experiment, policy, view, actions)
+    for action in actions:
         # An action may close the round, and the others were decided for an open one.
         if current.complete:
             return
@@ -91,12 +92,18 @@ def _decide_on(
 
 
 def _tell_who_stands_by(
-    state: SchedulerState, experiment: Experiment, policy: Policy, view: RoundView
+    state: SchedulerState,
+    experiment: Experiment,
+    policy: Policy,
+    view: RoundView,
+    actions: Sequence[Action],
 ) -> None:
     """Keep a line about each worker that gets none of the shards that wait, once while it is so."""
     if policy.standing_by is None or not (view.pending and view.idle and view.speeds):
         return
-    lines = policy.standing_by(view)
+    assigned = sum(isinstance(action, Assignment) for action in actions)
+    leaves_some = assigned < min(len(view.pending), len(view.idle))
+    lines = policy.standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
         state.log(lines[name])
     experiment.told_standing_by = frozenset(lines)

@@ -251,15 +251,18 @@ KINDS: dict[str, type[RecordLine]] = {
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 
+_UNSAID = {"summed": "", "whole": True, "processes": 1, "shortages": 0}
+"""Values of later fields that lines leave out: they mean what was done before."""
+
+
 def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
     # Not by `asdict`, which copies every value and takes half of the time of a projection.
     named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
     # The lines of an earlier release stay as it wrote them.
-    if not named.get("summed", True):
-        del named["summed"]
-    if named.get("whole"):
-        del named["whole"]
+    for name, unsaid in _UNSAID.items():
+        if named.get(name) == unsaid:
+            del named[name]
     return {"kind": _KIND_OF[type(fact)], **_plain(named)}
 
 
