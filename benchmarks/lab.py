@@ -30,7 +30,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common import Row, command_line, keep_run, show
+from common import Row, command_line, keep_run, kept_runs, show
+from lab_shown import draw, markdown
 from peers.lab_faults import DISTURBANCES
 from peers.lab_starts import SYSTEMS
 from peers.lab_training import Trial, train
@@ -105,6 +106,8 @@ def _parser(profiles: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--example-seconds", type=float, default=0.002)
     parser.add_argument("--patience-seconds", type=float, default=600.0)
     parser.add_argument("--keep", type=Path, help="append each run to this file, as JSON lines")
+    parser.add_argument("--figure", type=Path, help="only draw the kept runs into this SVG")
+    parser.add_argument("--table", action="store_true", help="only show the kept runs, as Markdown")
     return parser
 
 
@@ -116,6 +119,12 @@ def main() -> int:
 
     parser = _parser(list(PROFILES))
     options = parser.parse_args()
+    if options.figure is not None or options.table:
+        if options.figure is not None:
+            draw(kept_runs(options.keep), options.figure)
+        if options.table:
+            print(markdown(kept_runs(options.keep)))
+        return 0
     if "DOWNPOUR_DATA" not in os.environ:
         parser.error("DOWNPOUR_DATA must name a folder that has MNIST")
     rows: list[Row] = []

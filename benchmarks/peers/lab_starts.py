@@ -99,7 +99,9 @@ def ray_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
     there = f"bash -c 'exec 3<>/dev/tcp/{first.address}/6379' 2>/dev/null"
     for host in others:
         address = ["--address", f"{first.address}:6379", "--node-ip-address", host.address]
-        yield host, _once(there, [*ray, *address, *one])
+        # It gives up after 30 s, and is typed again: all hosts of the lab share two cores.
+        again = f"until {shlex.join([*ray, *address, *one])}; do sleep 1; done"
+        yield host, _once(there, ["sh", "-c", again])
     script = ["env", f"RAY_ADDRESS={first.address}:6379"]
     script += [python, str(_SCRIPTS / "ray_train.py"), *words, *_FLAGS]
     yield first, _once(there, script)
@@ -159,12 +161,7 @@ def _once(condition: str, command: Sequence[str]) -> list[str]:
     return ["sh", "-c", waiting]
 
 
-FEW_BYTES = {
-    "meet": "auto",
-    "overlap": 1,
-    "compression": "terngrad",
-    "model_compression": "terngrad",
-}
+FEW_BYTES = {"compression": "terngrad", "model_compression": "terngrad"}
 """Downpour's settings for slow networks, which are not its defaults."""
 SYSTEMS: Mapping[str, Starter] = {
     "ddp": Starter(typed=torchrun("ddp.py")),

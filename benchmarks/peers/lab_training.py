@@ -142,7 +142,6 @@ def variables_of(starter: Starter) -> dict[str, str]:
         "PATH": path,
         "RAY_AUTH_MODE": "disabled",
         "RAY_DEDUP_LOGS": "0",
-        "RAY_raylet_start_wait_time_s": "180",  # all hosts of the lab start theirs on two cores
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     }
 
