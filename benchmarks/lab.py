@@ -31,8 +31,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common import Row, command_line, keep_run, kept_runs, show
-from lab_shown import draw, markdown
 from peers.lab_faults import DISTURBANCES
+from peers.lab_shown import draw, markdown
 from peers.lab_starts import SYSTEMS
 from peers.lab_training import Trial, train
 
