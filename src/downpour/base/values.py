@@ -63,9 +63,10 @@ class Update:
     """What an attempt publishes: the file of its parameters, and how they were trained.
 
     `loss` is the sample-weighted mean over the task's batches, computed in float64; `steps` are
-    optimizer steps; seconds are the worker's own clock. So many `processes` of the worker computed
-    the last step. `shortages` counts the steps of the experiment for which it has had too little
-    memory so far, those of attempts without an update among them; fewer went on from each.
+    optimizer steps; seconds are the worker's own clock. The worker computed
+    the last step with that many `processes`. `shortages` counts the steps of the experiment for
+    which it has had too little memory so far, those of attempts without an update among them; after
+    each, it went on with fewer processes.
     """
 
     file: PublishedFile

@@ -49,7 +49,7 @@ class Launching:
                 raise SpecError(field, lacking[0], accepted)
 
     def of(self, **changes: Any) -> Self:
-        """Return this with changes to the plan of what is started."""
+        """Return a copy whose launcher changes these fields of every plan."""
         launcher = self.launcher
         return replace(self, launcher=lambda plan: launcher(replace(plan, **changes)), **changes)
 

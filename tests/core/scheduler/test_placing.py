@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +15,8 @@ from downpour.base.states import WorkerState
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
+from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
+from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.outputs import all_of
 
 if TYPE_CHECKING:
@@ -22,9 +26,9 @@ if TYPE_CHECKING:
 class Office:
     """A scheduler whose workers have labels."""
 
-    def __init__(self, make: Make, **spec: Any) -> None:
+    def __init__(self, make: Make, policies: Mapping[str, Policy] = POLICIES, **spec: Any) -> None:
         self.make = make
-        self.core = Scheduler()
+        self.core = Scheduler(policies=policies)
         self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(**spec))
         self.happen(
             on.Prepared,
@@ -105,6 +109,18 @@ def test_no_policy_gives_a_shard_to_a_worker_that_lacks_what_it_needs(
     given = [office.join(f"w{number}", "site=a") for number in range(5)]
     assert not any(2 in shards for shards in given)
     assert office.join("w5", "site=b") == {2: "w5"}
+
+
+def test_a_policy_that_knows_no_needs_cannot_break_them(make: Make) -> None:
+    """A user's own policy may ask for anything; the scheduler ignores what may not be."""
+
+    def blind(view: RoundView) -> list[Action]:
+        return [*pair(replace(view, barred={}))]
+
+    policies = {**POLICIES, "wait": Policy(decide=blind)}
+    office = Office(make, policies, shard_needs={shard: ["site=b"] for shard in "012"})
+    assert office.join("here", "site=a") == {}
+    assert office.join("there", "site=b") == {1: "there"}
 
 
 def test_preferred_workers_come_first(make: Make) -> None:

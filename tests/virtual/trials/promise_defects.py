@@ -9,7 +9,7 @@ from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import Action, Policy, RoundView
+from downpour.virtual.simulated.machines import labels_of
 from downpour.virtual.simulated.manager import SimulatedManager
 from downpour.virtual.simulated.network import Answer
 
@@ -33,17 +33,16 @@ class TakesRequestsTwice(SimulatedManager):
         super().submit(answer, f"{experiment}-again" if again else experiment, spec)
 
 
+class _TakesAllForFit(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        if isinstance(event, on.WorkerJoined):
+            event = replace(event, labels=labels_of("worker-1"))
+        return super().handle(event)
+
+
 class ForgetsNeeds(SimulatedManager):
-    """Shows its policies no needs of single shards."""
+    """Takes every worker for one that has the labels of the first."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
-        policies = self.environment.policies
-        return Scheduler(policies={name: _blind(policy) for name, policy in policies.items()})
-
-
-def _blind(policy: Policy) -> Policy:
-    def decide(view: RoundView) -> Sequence[Action]:
-        return policy.decide(replace(view, barred={}))
-
-    return replace(policy, decide=decide, between=None)
+        return _TakesAllForFit(policies=self.environment.policies)

@@ -117,7 +117,7 @@ def _do(state: SchedulerState, experiment: Experiment, current: Round, action: A
             _withdraw(state, current, action)
         case Handoff():
             if experiment.spec.repeatable:  # else another worker's bytes would differ
-                _hand_over(state, current, action)
+                _hand_over(state, experiment, current, action)
         case Close():
             _close(state, experiment, current, action)
         case Resize():
@@ -135,6 +135,8 @@ def _assign(
     if task is None or not task.life.may("assign"):
         return
     if action.worker not in state.workers.idle or not 0 < action.share <= 1:
+        return
+    if not placing.may_train(state, experiment, action.worker, action.shard):
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
@@ -218,11 +220,15 @@ def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None
         updates.give_up(state, action.worker, attempt, kind, action.reason)
 
 
-def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
+def _hand_over(
+    state: SchedulerState, experiment: Experiment, current: Round, action: Handoff
+) -> None:
     attempt = _held(current, action.shard, action.worker)
     holder = state.workers.get(action.worker)
     known = action.meant_for in state.workers.names
     if attempt is None or holder is None or not known or action.worker == action.meant_for:
+        return
+    if not placing.may_train(state, experiment, action.meant_for, action.shard):
         return
     task = current.tasks[action.shard]
     # A policy may ask again at its next decision; the worker has been asked already.

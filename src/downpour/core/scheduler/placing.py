@@ -27,6 +27,12 @@ def set_aside(state: SchedulerState, experiment: Experiment) -> None:
             state.exclude(name, experiment, f"it has no label {' and no '.join(lacking)}")
 
 
+def may_train(state: SchedulerState, experiment: Experiment, name: str, shard: int) -> bool:
+    """Say whether a worker has what a shard needs, whatever a policy thinks of it."""
+    needs, worker = experiment.spec.shard_needs.get(str(shard)), state.workers.get(name)
+    return not needs or worker is None or not missing(worker.labels, needs)
+
+
 def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset[str]]:
     """Return the workers that may not train a shard, for shards with needs of their own."""
     return {

@@ -181,8 +181,8 @@ class Workers:
     def able(self) -> KeysView[str]:
         """The names of all workers but the stuck and the unfit ones.
 
-        A stuck worker may hang for good, and an unfit one cannot train the active experiment:
-        nobody may wait for them.
+        A stuck worker may hang for good, and an unfit one cannot train the active experiment, so
+        the scheduler waits for neither.
         """
         if not self._away:
             return self.names
