@@ -28,6 +28,7 @@ commands that a user types."""
 
 _SCRIPTS = Path(__file__).parent
 _PORT = 29_500
+_FLOWER_PORT = 8000
 _FLAGS = ("--look", "--padded")
 _OUT = _SCRIPTS.parent / "out" / "peers"
 
@@ -107,6 +108,30 @@ def ray_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
     yield first, _once(there, script)
 
 
+def flower_federation(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Typed]:
+    """Type a SuperLink on the first host, a SuperNode on every one, and `flwr run` on the first."""
+    first = next(iter(lab))
+    programs = Path(python).parent
+    address = f"{first.address}:{_FLOWER_PORT}"
+    _connection(first.home, address)
+    yield first, [str(programs / "flower-superlink"), "--insecure", "--host", first.address]
+    for number, host in enumerate(lab):
+        node = [str(programs / "flower-supernode"), "--insecure", "--superlink", address]
+        yield host, [*node, "--node-config", f"partition-id={number}"]
+    asked = dict(zip(words[::2], words[1::2], strict=True))
+    settings = " ".join(f"{name.removeprefix('--')}={value}" for name, value in asked.items())
+    run = [str(programs / "flwr"), "run", str(_SCRIPTS / "flower_app"), "lab", "--stream"]
+    there = f"bash -c 'exec 3<>/dev/tcp/{first.address}/{_FLOWER_PORT}' 2>/dev/null"
+    yield first, _once(there, [*run, "--run-config", settings])
+
+
+def _connection(home: Path, address: str) -> None:
+    """Write where `flwr run` finds the SuperLink, as its user would."""
+    file = home / ".flwr" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'[superlink.lab]\naddress = "{address}"\ninsecure = true\n')
+
+
 def downpour_run(settings: Mapping[str, object]) -> Starts:
     """Type one command on the first host, which reaches the others by ssh."""
 
@@ -169,6 +194,7 @@ SYSTEMS: Mapping[str, Starter] = {
     "mpi4py": Starter(typed=mpirun, environment="mpi4py", one_command=True),
     "torchft": Starter(typed=replica_groups, environment="torchft"),
     "ray-train": Starter(typed=ray_cluster, environment="ray-train"),
+    "flower": Starter(typed=flower_federation, environment="flower"),
     "downpour": Starter(typed=downpour_run({}), one_command=True, is_downpour=True),
     "downpour-few-bytes": Starter(
         typed=downpour_run(FEW_BYTES), one_command=True, is_downpour=True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import re
 import signal
 import socket
@@ -22,6 +24,8 @@ from downpour.network.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_ma
 Refused = Callable[..., str]
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 PATIENCE_SECONDS = 60
+_TGKILL = {"x86_64": 234, "aarch64": 131}
+"""Linux's number of the call that signals one thread of another process; Python has none for it."""
 
 
 class Stranger(ManagerService):
@@ -156,6 +160,14 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
+def until_it_waits(process: subprocess.Popen[str]) -> None:
+    """Return once the main thread has slept whenever one looked, a thousand times in a row."""
+    status = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+    asleep = 0
+    while asleep < 1000:
+        asleep = asleep + 1 if status.read_text().rpartition(")")[2].split()[0] == "S" else 0
+
+
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Send Ctrl-C; return the status and what else was said."""
     process.send_signal(signal.SIGINT)
@@ -227,6 +239,21 @@ def test_a_worker_leaves_at_the_signals_of_engines(tmp_path: Path, number: signa
         status, told = interrupted(manager)
     assert status == 0
     assert told.splitlines()[-1].endswith("left: told to stop")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in _TGKILL, reason="the call's number is not known here")
+def test_a_worker_leaves_whichever_thread_takes_the_signal(tmp_path: Path) -> None:
+    """After a suspend the kernel may not choose the main thread, where Python runs handlers."""
+    shared = "--shared", str(tmp_path)
+    with started("manager", "--port", "0", *shared), started("worker", *shared) as (worker, said):
+        assert said.startswith("worker at "), said
+        until_it_waits(worker)
+        others = [int(task.name) for task in Path(f"/proc/{worker.pid}/task").iterdir()]
+        others.remove(worker.pid)
+        number = _TGKILL[platform.machine()]
+        assert ctypes.CDLL(None).syscall(number, worker.pid, min(others), signal.SIGTERM) == 0
+        assert worker.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow

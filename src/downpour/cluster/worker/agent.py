@@ -55,6 +55,8 @@ from downpour.network.rpc.messages import (
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 1.0
+
 RunTask = Callable[[TaskMessage, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
 
@@ -263,7 +265,11 @@ class WorkerAgent:
                 return given
             if is_done:
                 return None
-            self._news.get()
+            # The kernel may give a signal to any thread, and does so if the main thread is frozen
+            # (suspend, `docker pause`). Python runs the handler in the main thread, which that
+            # does not wake.
+            with suppress(Empty):
+                self._news.get(timeout=_LOOK_SECONDS)
 
     def _carry_out(self, given: AcceptedTask) -> None:
         end = self._end_of(given)

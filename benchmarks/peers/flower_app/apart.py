@@ -1,0 +1,67 @@
+"""Flower in its deployment: an app that a SuperLink and a SuperNode on every host run.
+
+A round is an epoch, as in the app that `flwr new` writes for PyTorch: Flower starts a process for
+every message, and each of them imports torch.
+"""
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from peers.job import BATCH, Job
+from torch.nn.functional import cross_entropy
+
+client = ClientApp()
+server = ServerApp()
+
+
+def job_of(context: Context) -> Job:
+    """Return what `flwr run --run-config` asks for, on the host that the SuperNode is on."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    asked = {name: int(context.run_config[name]) for name in ("examples", "epochs", "workers")}
+    rank = int(context.node_config.get("partition-id", 0))
+    return Job(**asked, rounds=0, look=True, padded=True, rank=rank, size=asked["workers"])
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """Train an epoch; nothing is kept until the next one."""
+    job = job_of(context)
+    network = job.network()
+    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = job.optimizer(network)
+    x, y = job.data()
+    epoch = int(message.content["config"]["server-round"])
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    for batch in order.split(BATCH):
+        optimizer.zero_grad()
+        cross_entropy(network(x[batch]), y[batch]).backward()
+        optimizer.step()
+        job.first_batch()
+    numbers = {"arrays": ArrayRecord(network.state_dict())}
+    weight = {"metrics": MetricRecord({"num-examples": len(x)})}
+    return Message(content=RecordDict({**numbers, **weight}), reply_to=message)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Have all hosts train, average, and look at the accuracy, round after round."""
+    job = job_of(context)
+    network = job.network()
+
+    def look(done: int, arrays: ArrayRecord) -> None:
+        if done:
+            network.load_state_dict(arrays.to_torch_state_dict())
+            job.epoch_ends(network)
+
+    FedAvg(
+        fraction_evaluate=0.0, min_train_nodes=job.workers, min_available_nodes=job.workers
+    ).start(
+        grid=grid,
+        initial_arrays=ArrayRecord(network.state_dict()),
+        num_rounds=job.epochs,
+        train_config=ConfigRecord(),
+        evaluate_fn=look,
+    )
