@@ -96,15 +96,19 @@ class Field:
         return names[0] if names else ""
 
     @property
+    def folder(self) -> Path:
+        """The experiment's folder."""
+        return self.files / "experiments" / self.experiment
+
+    @property
     def history(self) -> History:
         """What the journal says by now."""
         if self._shared == "objects":
             with suppress(FileNotFoundError):  # removed while it was read
                 unpack_journals(self.files)
-        folder = self.files / "experiments" / self.experiment
-        if not folder.is_dir():
+        if not self.folder.is_dir():
             return History(counting=(), void=(), damaged=())
-        return read_history(folder)
+        return read_history(self.folder)
 
     @property
     def versions(self) -> int:
@@ -118,6 +122,13 @@ class Field:
 
     def suffer(self, trouble: Trouble) -> float:
         """Let something happen and heal; returns the seconds from healing to the next version."""
+        self.endure(trouble)
+        had, healed = self.versions, monotonic()
+        self._until("work goes on", lambda: self.versions > had or self.has_ended)
+        return monotonic() - healed
+
+    def endure(self, trouble: Trouble) -> None:
+        """Let something happen and heal."""
         acting, begun = Acting(self.lab, trouble, self.leader), monotonic()
         acting.begin()
         try:
@@ -126,9 +137,11 @@ class Field:
                 self.look()
         finally:
             acting.end()
-        had, healed = self.versions, monotonic()
-        self._until("work goes on", lambda: self.versions > had or self.has_ended)
-        return monotonic() - healed
+
+    def kill(self, name: str) -> None:
+        """Kill what runs on a host; `look` starts it again."""
+        with suppress(psutil.NoSuchProcess):
+            _inner(self._places[name].process).kill()
 
     def until_version(self, number: int) -> None:
         """Wait until there are so many versions."""

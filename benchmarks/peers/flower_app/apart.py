@@ -20,9 +20,18 @@ def job_of(context: Context) -> Job:
     """Return what `flwr run --run-config` asks for, on the host that the SuperNode is on."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    asked = {name: int(context.run_config[name]) for name in ("examples", "epochs", "workers")}
-    rank = int(context.node_config.get("partition-id", 0))
-    return Job(**asked, rounds=0, look=True, padded=True, rank=rank, size=asked["workers"])
+    asked = context.run_config
+    workers = int(asked["workers"])
+    return Job(
+        examples=int(asked["examples"]),
+        epochs=int(asked["epochs"]),
+        rounds=0,
+        look=True,
+        padded=True,
+        rank=int(context.node_config.get("partition-id", 0)),
+        size=workers,
+        workers=workers,
+    )
 
 
 @client.train()
