@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import starmap, takewhile
+from itertools import takewhile
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -13,8 +12,11 @@ from typing import Self
 
 from downpour.base.errors import StoreError
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
-from downpour.files.records.record import line_text, parse_lines, read_record
+from downpour.files.records.journal import segments
+from downpour.files.records.record import RecordReader, line_text, read_record
 from downpour.files.records.record_lines import RecordLine
+from downpour.files.records.view import Dated
+from downpour.files.store.layout import RECORD_NAME
 
 LOOK_SECONDS = 0.02
 
@@ -30,22 +32,23 @@ class Seen:
 class Watcher:
     """Looks for new lines in the one experiment of a shared directory; a context manager.
 
-    The record's own times are the managers', which stand still while there is none.
+    The record's own times are the managers', which stand still while there is none. A look reads
+    what the journal has gained, because a record that is read as a whole, fifty times a second,
+    takes a core from those who are watched.
     """
 
     def __init__(self, shared: Path) -> None:
         self._shared = shared
-        self._lines: list[tuple[float, str]] = []
+        self._lines: list[tuple[str, Seen]] = []
+        self._files: list[Path] | None = None
+        self._reader = RecordReader(shared)
         self._ending = Event()
         self._thread = Thread(target=self._watch)
 
     @property
     def story(self) -> list[Seen]:
         """What was read so far."""
-        lines = list(self._lines)  # more of them may be read meanwhile
-        facts = parse_lines(line for _, line in lines)
-        times = (at for at, _ in lines)
-        return [Seen(at_seconds=at, fact=fact) for at, (_, fact) in zip(times, facts, strict=True)]
+        return [seen for _, seen in self._lines]
 
     def wait(self, seconds: float) -> None:
         """Let that much time pass, while lines are read."""
@@ -69,12 +72,28 @@ class Watcher:
     def _look(self) -> None:
         """Take in new lines; a manager that takes over may have put others in place of the last."""
         for folder in self._shared.glob("experiments/*"):
-            now = monotonic()
-            with suppress(StoreError):
-                lines = list(starmap(line_text, read_record(folder / "record.jsonl")))
-                both = zip(self._lines, lines, strict=False)
-                known = sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1], both))
-                self._lines[known:] = [(now, line) for line in lines[known:]]
+            try:
+                files = segments(folder)
+                if files == self._files:
+                    self._lines += _seen(self._reader.take())
+                else:
+                    self._look_anew(folder, files)
+            except StoreError:
+                self._files = None  # what it has read of the rest is lost
+
+    def _look_anew(self, folder: Path, files: list[Path]) -> None:
+        reader = RecordReader(folder)
+        lines = _seen(reader.take()) if files else _seen(read_record(folder / RECORD_NAME))
+        both = zip(self._lines, lines, strict=False)
+        known = sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1][0], both))
+        self._lines[known:] = lines[known:]
+        self._files, self._reader = files, reader
+
+
+def _seen(lines: Iterable[Dated]) -> list[tuple[str, Seen]]:
+    """Return lines by their texts, seen now."""
+    now = monotonic()
+    return [(line_text(at, fact), Seen(at_seconds=now, fact=fact)) for at, fact in lines]
 
 
 def until_next_assignment(story: Sequence[Seen], death_seconds: float) -> float | None:
