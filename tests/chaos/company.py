@@ -24,7 +24,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from downpour import Spec, run
-from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, QUIET, Stage
+from tests.chaos.forked import QUIET
+from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
 
 WORKERS = 5
 RETRIES = 1

@@ -19,13 +19,13 @@ from time import monotonic
 from typing import IO
 
 from downpour import Spec, run
+from tests.chaos.forked import QUIET, Forked
 from tests.chaos.line import Line, free_port
 
 PATIENCE_SECONDS = 240.0
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 SPEC = Spec(shards=4, epochs=12, seed=3)
 FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
-QUIET = {"OMP_NUM_THREADS": "1"}
 LONGER_THAN_LOST_SECONDS = 13.0
 
 
@@ -46,10 +46,12 @@ class Process:
         self.said: list[str] = []
         self.said_seconds: list[float] = []  # when each line was heard, by this process's clock
         self._lines = SimpleQueue[str]()
-        self.popen = subprocess.Popen(
-            [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET}
-        )
-        self._listener = Thread(target=self._listen, args=(self.popen.stderr,))
+        ear, mouth = os.pipe()
+        try:
+            self.popen = Forked([*words], {**os.environ, **QUIET}, stderr=mouth)
+        finally:
+            os.close(mouth)
+        self._listener = Thread(target=self._listen, args=(open(ear),))  # noqa: SIM115
         self._listener.start()
 
     def says(self, pattern: str) -> re.Match[str]:

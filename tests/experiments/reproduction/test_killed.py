@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +13,8 @@ import pytest
 
 from downpour.core.modes import MODES
 from downpour.files.records.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
-from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
+from tests.chaos import forked
+from tests.chaos.stage import PATIENCE_SECONDS, Stage
 from tests.chaos.watching import Watcher
 
 SHARDS, EPOCHS = 4, 20
@@ -43,13 +44,7 @@ def replayed(shared: Path) -> dict[str, Any]:
     """Replay the directory's experiment in a process of its own, which has no more than that."""
     [model] = shared.glob("experiments/*/model.safetensors")
     words = ["replay", model.parent.name, "--shared", str(shared), "--json"]
-    again = subprocess.run(
-        [*COMMAND, *words, "--to", str(shared / "again")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
+    again = forked.run([*words, "--to", str(shared / "again")], os.environ)
     assert again.returncode == 0, again
     told: dict[str, Any] = json.loads(again.stdout)
     assert told["same"]

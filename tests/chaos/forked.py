@@ -1,0 +1,137 @@
+"""Commands of `downpour` that serve at once: forks of a process that has imported torch already."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from threading import Lock
+
+QUIET = {"OMP_NUM_THREADS": "1"}
+_SCRIPT = Path(__file__).with_name("forkserver.py")
+
+
+class Forked:
+    """A command that runs; what `subprocess.Popen` offers of it, and a test uses, is here.
+
+    Args:
+        words: what follows `downpour`.
+        environment: its environment variables, all of them.
+        folder: where it runs; here by default.
+        stdout: the file descriptor to which it writes; that of this process by default.
+        stderr: likewise.
+    """
+
+    def __init__(
+        self,
+        words: list[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        stdout: int = 1,
+        stderr: int = 2,
+    ) -> None:
+        self.args = words
+        self.returncode: int | None = None
+        self._news, told = os.pipe()
+        where = str(Path(folder or ".").absolute())
+        request = {"words": words, "environment": dict(environment), "folder": where}
+        try:
+            _server().fork(request, [stdout, stderr, told])
+        finally:
+            os.close(told)
+        self._heard = b""
+        self._look(lines=1, seconds=None)
+        self.pid = int(self._heard.split()[0])
+
+    def __del__(self) -> None:
+        """Close the pipe."""
+        os.close(self._news)
+
+    def poll(self) -> int | None:
+        """Return the status if it has ended, negative for a signal."""
+        if self.returncode is None and self._look(lines=2, seconds=0):
+            self.returncode = int(self._heard.split()[1])
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; raises subprocess.TimeoutExpired if it does not come in time."""
+        self._look(lines=2, seconds=timeout)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; raises ProcessLookupError if it is over."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Tell it to leave."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, lines: int, seconds: float | None) -> bool:
+        """Listen until the server has told so much: the process's ID, then its status."""
+        while self._heard.count(b"\n") < lines:
+            if not select.select([self._news], [], [], seconds)[0]:
+                return False
+            more = os.read(self._news, 4096)
+            if not more:
+                raise EOFError("the fork server has died")
+            self._heard += more
+        return True
+
+
+def run(
+    words: list[str], environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; returns its status and what it said."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        command = Forked(words, environment, folder, out.fileno(), errors.fileno())
+        status = command.wait()
+        for file in (out, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(words, status, out.read(), errors.read())
+
+
+class _Server:
+    """The process that forks, for as long as this one lives."""
+
+    def __init__(self) -> None:
+        self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = Lock()
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **QUIET},
+            )
+
+    def fork(self, request: object, files: list[int]) -> None:
+        """Ask for a process with these streams; its news go to the last of the files."""
+        with self._lock:
+            socket.send_fds(self._calls, [json.dumps(request).encode()], files)
+
+    def close(self) -> None:
+        """End it; what it has forked goes on."""
+        self._calls.close()
+        self._popen.wait()
+
+
+@cache
+def _server() -> _Server:
+    server = _Server()
+    atexit.register(server.close)
+    return server
