@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, S
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.client import spec_of
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
 from downpour.learning.accelerators import devices_here
 from downpour.network.rpc.messages import Status
 
@@ -197,17 +200,36 @@ def digest(result: downpour.Result) -> str:
     return hashlib.sha256(result.model_file.read_bytes()).hexdigest()
 
 
-def trained(spec: downpour.Spec, workers: int, shared: Path) -> downpour.Result:
+Trained = Callable[[downpour.Spec, int], downpour.Result]
+"""Trains a spec with a number of workers."""
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[downpour.Client]:
+    """A client of a cluster whose three workers are processes."""
+    surroundings = Surroundings.of(tmp_path_factory.mktemp("three"))
+    with embed(QUICK, 3, surroundings) as (_, client):
+        next(status for status in client.watch() if len(status.workers) == 3)
+        yield client
+
+
+@pytest.fixture
+def trained(three: downpour.Client, tmp_path: Path) -> Trained:
     """Train with three workers as processes; with other numbers as threads, which start sooner."""
-    on = "local" if workers == 3 else "inline"
-    return downpour.run(spec, workers=workers, shared=shared, progress=False, on=on)
+
+    def train(spec: downpour.Spec, workers: int) -> downpour.Result:
+        if workers == 3:
+            return three.wait(three.submit(spec))
+        return downpour.run(spec, workers=workers, shared=tmp_path, progress=False, on="inline")
+
+    return train
 
 
 @pytest.mark.slow
-def test_the_model_does_not_depend_on_who_trains_what(tmp_path: Path) -> None:
+def test_the_model_does_not_depend_on_who_trains_what(trained: Trained) -> None:
     """Ten shards give the same bytes with 1, 2, 3 and 10 workers, balanced or not."""
     spec = QUICK.replace(shards=10, optimizer="adam", learning_rate=0.002, momentum=0.0)
-    digests = {digest(trained(spec, workers, tmp_path)) for workers in (1, 2, 3, 10)}
+    digests = {digest(trained(spec, workers)) for workers in (1, 2, 3, 10)}
     assert len(digests) == 1
 
 
@@ -243,23 +265,23 @@ def test_auto_on_a_machine_without_accelerators_is_the_cpu(tmp_path: Path, on: s
         {"model": "mlp", "batches": "balanced"},
     ],
 )
-def test_the_same_spec_gives_the_same_bytes(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_the_same_spec_gives_the_same_bytes(trained: Trained, changes: dict[str, object]) -> None:
     """For every spec, another number of workers gives the same model."""
     spec = QUICK.replace(epochs=2, model_options={}, **changes)
-    digests = {digest(trained(spec, workers, tmp_path)) for workers in (1, 3)}
+    digests = {digest(trained(spec, workers)) for workers in (1, 3)}
     assert len(digests) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", ["int8", "ternary", "topk"])
 def test_a_compressed_training_has_the_same_bytes_whoever_trains(
-    tmp_path: Path, compression: str
+    trained: Trained, compression: str
 ) -> None:
     """Seven shards, of which each goes from worker to worker with what it has not sent."""
     spec = QUICK.replace(shards=7, epochs=3, compression=compression)
-    results = [trained(spec, workers, tmp_path) for workers in (1, 3, 7)]
+    results = [trained(spec, workers) for workers in (1, 3, 7)]
     assert len({digest(result) for result in results}) == 1
-    plain = trained(spec.replace(compression="none"), 3, tmp_path)
+    plain = trained(spec.replace(compression="none"), 3)
     assert digest(plain) != digest(results[0])
     said = results[0].dataset[-1]
     assert said.startswith(f"updates ({compression}): {results[0].tasks[0].bytes:,} bytes each, ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,22 @@ import pytest
 
 import downpour
 from downpour.core.modes import MODES
+from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.surroundings import Surroundings
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import decode
 
 SHARDS, EPOCHS, MEET = 3, 3, 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[downpour.Client]:
+    """A client of a cluster with two workers; each is a process."""
+    surroundings = Surroundings.of(tmp_path_factory.mktemp("cluster"))
+    with embed(downpour.Spec(), 2, surroundings) as (_, client):
+        next(status for status in client.watch() if len(status.workers) == 2)
+        yield client
 
 
 @pytest.mark.timeout(300)
@@ -21,19 +35,22 @@ SHARDS, EPOCHS, MEET = 3, 3, 2
     "mode",
     [name if name == "downpour" else pytest.param(name, marks=pytest.mark.slow) for name in MODES],
 )
-def test_every_task_counts_once_and_every_epoch_is_measured(mode: str, tmp_path: Path) -> None:
+def test_every_task_counts_once_and_every_epoch_is_measured(
+    mode: str, cluster: downpour.Client
+) -> None:
     """Two workers train three shards; what each version is made of is in the record."""
     fields = {"mode": mode, "shards": SHARDS, "epochs": EPOCHS, "meet": MEET, "seed": 7}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    result = cluster.wait(cluster.submit(downpour.Spec.make(fields)))
     assert result.state == "finished"
     assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3]
     assert all(epoch.accuracy is not None for epoch in result.epochs)
     tasks = Counter((task.round, task.shard) for task in result.tasks)
     wanted = [(r + 1, s) for r in range(EPOCHS * MEET) for s in range(SHARDS)]
     assert tasks == Counter(wanted)
-    (record,) = tmp_path.glob("experiments/*/record.jsonl")
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    parts = Counter(tuple(part) for line in lines for part in line.get("parts", ()))
+    assert result.model_file is not None
+    record = read_record(result.model_file.with_name("record.jsonl"))
+    made = [line for _, line in record if isinstance(line, AggregatedLine)]
+    parts = Counter(part for line in made for part in line.parts)
     in_step = downpour.Spec.make({"mode": mode}).in_step
     assert parts == (Counter() if in_step else Counter((r - 1, s) for r, s in wanted))
 
@@ -91,10 +108,10 @@ def test_a_shard_alone_trains_as_if_it_waited(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_round_of_k_sync_ends_with_k_updates(tmp_path: Path) -> None:
+def test_a_round_of_k_sync_ends_with_k_updates(cluster: downpour.Client) -> None:
     """The worker that trains the rest is told to stop, and goes on in the next round."""
     fields = {"mode": "k-sync", "mode_options": {"k": 2}, "shards": SHARDS, "epochs": EPOCHS}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    result = cluster.wait(cluster.submit(downpour.Spec.make(fields)))
     assert result.state == "finished"
     assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3]
     assert Counter(task.round for task in result.tasks) == {1: 2, 2: 2, 3: 2}
