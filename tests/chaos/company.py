@@ -74,7 +74,7 @@ def write_examples(path: Path, *, inverted: bool = False) -> Path:
 
 
 def _made_of(spec: Spec, shared: Path) -> bytes:
-    result = run(spec, workers=2, shared=shared)
+    result = run(spec, workers=2, shared=shared, on="inline")
     assert result.model_file is not None
     return result.model_file.read_bytes()
 

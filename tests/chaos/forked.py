@@ -1,4 +1,4 @@
-"""Commands of `downpour` that serve at once: forks of a process that has imported torch already."""
+"""Processes of Downpour that are there at once: forks of one that has imported torch already."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -21,31 +22,38 @@ _SCRIPT = Path(__file__).with_name("forkserver.py")
 
 
 class Forked:
-    """A command that runs; what `subprocess.Popen` offers of it, and a test uses, is here.
+    """A process of Downpour; what `subprocess.Popen` offers of it, and a test uses, is here.
 
     Args:
-        words: what follows `downpour`.
+        words: what follows `downpour`, or the name of another module.
         environment: its environment variables, all of them.
         folder: where it runs; here by default.
-        stdout: the file descriptor to which it writes; that of this process by default.
-        stderr: likewise.
+        files: the descriptors that it gets, by the numbers that it has them by; 1 and 2 are its
+            standard streams, which are else those of this process's first one.
+        module: what it runs.
     """
 
     def __init__(
         self,
-        words: list[str],
+        words: Sequence[str],
         environment: Mapping[str, str],
         folder: Path | None = None,
-        stdout: int = 1,
-        stderr: int = 2,
+        files: Mapping[int, int] | None = None,
+        module: str = "downpour.cli",
     ) -> None:
         self.args = words
         self.returncode: int | None = None
         self._news, told = os.pipe()
-        where = str(Path(folder or ".").absolute())
-        request = {"words": words, "environment": dict(environment), "folder": where}
+        given = files or {}
+        request = {
+            "module": module,
+            "words": list(words),
+            "environment": dict(environment),
+            "folder": str(Path(folder or ".").absolute()),
+            "numbers": list(given),
+        }
         try:
-            _server().fork(request, [stdout, stderr, told])
+            _server().fork(request, [told, *given.values()])
         finally:
             os.close(told)
         self._heard = b""
@@ -70,9 +78,10 @@ class Forked:
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; raises ProcessLookupError if it is over."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        """Send a signal, if it is there."""
+        with suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Tell it to leave."""
@@ -95,11 +104,11 @@ class Forked:
 
 
 def run(
-    words: list[str], environment: Mapping[str, str], folder: Path | None = None
+    words: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; returns its status and what it said."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        command = Forked(words, environment, folder, out.fileno(), errors.fileno())
+        command = Forked(words, environment, folder, {1: out.fileno(), 2: errors.fileno()})
         status = command.wait()
         for file in (out, errors):
             file.seek(0)
@@ -120,7 +129,7 @@ class _Server:
             )
 
     def fork(self, request: object, files: list[int]) -> None:
-        """Ask for a process with these streams; its news go to the last of the files."""
+        """Ask for a process; its news go to the first of the files, and the others are its own."""
         with self._lock:
             socket.send_fds(self._calls, [json.dumps(request).encode()], files)
 

@@ -1,4 +1,4 @@
-"""Forks commands of `downpour` from a process that has imported what they need.
+"""Forks processes of Downpour from one that has imported what they need.
 
 A manager and a worker import torch and more for two and a half seconds of a core each, and the
 tests of this folder start hundreds of them. A fork of this process is a process like any other
@@ -8,6 +8,7 @@ script; nothing here computes anything, because threads do not survive a fork.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -21,12 +22,15 @@ from importlib import import_module
 from typing import Any
 
 REQUEST_BYTES_MAX = 200_000
+FILES_MAX = 64
+OUT_OF_THE_WAY = 500
 _NEEDED = (
     "downpour.cli.commands",
     "downpour.cluster.manager.process",
     "downpour.cluster.manager.global_model",
     "downpour.cluster.worker.process",
     "downpour.cluster.worker.task_runner",
+    "downpour.learning.intra_worker.team",
 )
 
 
@@ -46,17 +50,18 @@ def serve(calls: socket.socket) -> dict[str, Any] | None:
                 os.read(woken, 4096)
                 reap(running)
             if calls in ready:
-                text, files, _, _ = socket.recv_fds(calls, REQUEST_BYTES_MAX, 3)
+                text, files, _, _ = socket.recv_fds(calls, REQUEST_BYTES_MAX, FILES_MAX)
                 if not text:
                     return None
+                request: dict[str, Any] = json.loads(text)
+                news, *given = files
                 child = os.fork()
                 if child == 0:
-                    begin(files, [calls.fileno(), woken, wake, *running.values()])
-                    request: dict[str, Any] = json.loads(text)
+                    begin(given, [calls.fileno(), woken, wake, news, *running.values()])
+                    place(given, request.pop("numbers"))
                     return request
-                *streams, news = files
-                for stream in streams:
-                    os.close(stream)
+                for file in given:
+                    os.close(file)
                 os.write(news, f"{child}\n".encode())
                 running[child] = news
 
@@ -71,28 +76,36 @@ def reap(running: dict[int, int]) -> None:
             os.close(running.pop(child))
 
 
-def begin(files: list[int], of_the_server: list[int]) -> None:
-    """Make a fork what a new process is: its own streams, and nothing of the server's."""
+def begin(given: list[int], of_the_server: list[int]) -> None:
+    """Make a fork what a new process is, with nothing of the server's."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for stream, file in enumerate(files[:2], start=1):
-        os.dup2(file, stream)
-    for file in [*files, *of_the_server]:
+    for file in of_the_server:
+        os.close(file)
+    for place, file in enumerate(given):  # out of the way of the numbers that they will have
+        given[place] = fcntl.fcntl(file, fcntl.F_DUPFD, OUT_OF_THE_WAY)
+        os.close(file)
+
+
+def place(given: list[int], numbers: list[int]) -> None:
+    """Give each file the number that the caller has it by."""
+    for file, number in zip(given, numbers, strict=True):
+        os.dup2(file, number)
         os.close(file)
     # Those that the interpreter made remember whether the server's could be sought in.
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
-def become(words: list[str], environment: dict[str, str], folder: str) -> None:
-    """Run a command as `python -m downpour.cli` does."""
+def become(module: str, words: list[str], environment: dict[str, str], folder: str) -> None:
+    """Run a module as `python -m` does."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     named = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
     sys.argv[1:] = words
-    runpy.run_module("downpour.cli", run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:

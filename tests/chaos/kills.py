@@ -95,7 +95,7 @@ def spec_for(workers: int, epochs: int, **fields: Any) -> Spec:
 
 def undisturbed(spec: Spec, shared: Path) -> bytes:
     """Return the model that comes of a spec where nothing happens."""
-    result = run(spec, workers=2, shared=shared)
+    result = run(spec, workers=2, shared=shared, on="inline")
     assert result.model_file is not None
     return result.model_file.read_bytes()
 

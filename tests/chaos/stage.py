@@ -48,7 +48,7 @@ class Process:
         self._lines = SimpleQueue[str]()
         ear, mouth = os.pipe()
         try:
-            self.popen = Forked([*words], {**os.environ, **QUIET}, stderr=mouth)
+            self.popen = Forked(words, {**os.environ, **QUIET}, files={2: mouth})
         finally:
             os.close(mouth)
         self._listener = Thread(target=self._listen, args=(open(ear),))  # noqa: SIM115
@@ -295,7 +295,7 @@ def _put_back(right: Path, path: Path) -> None:
 
 def undisturbed(shared: Path, spec: Spec = SPEC) -> bytes:
     """Return the model that comes of the spec when nothing happens."""
-    result = run(spec, workers=2, shared=shared)
+    result = run(spec, workers=2, shared=shared, on="inline")
     assert result.model_file is not None
     return result.model_file.read_bytes()
 

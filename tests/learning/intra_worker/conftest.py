@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from downpour.core.spec import Spec
+from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from tests.chaos.forked import Forked
 from tests.conftest import Allow
 
 ROOT = Path(__file__).parents[3]
@@ -74,9 +78,30 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, prepare_data(Spec.make({"dataset": "digits"}), folder)
 
 
+class _Forks:
+    """What `subprocess` is to those who start helpers, which are forks here."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    def Popen(self, command: list[str], pass_fds: tuple[int, ...], stdin: int) -> Forked:  # noqa: N802
+        """Start a module."""
+        del stdin
+        _, _, module, *words = command
+        return Forked(words, os.environ, files={file: file for file in pass_fds}, module=module)
+
+
 @pytest.fixture
-def trainer(digits: tuple[Path, str], allowing: Allow) -> Iterator[Callable[..., Trainer]]:
+def forked_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let helpers be forks: each would import torch for two and a half seconds of a core."""
+    monkeypatch.setattr(helper_process, "subprocess", _Forks())
+
+
+@pytest.fixture
+def trainer(
+    digits: tuple[Path, str], allowing: Allow, forked_helpers: None
+) -> Iterator[Callable[..., Trainer]]:
     """Make a trainer of some fields; its helpers end with the test."""
+    del forked_helpers
     allowing(ROOT, "tests.learning.intra_worker.conftest")
     networks: dict[Team, nn.Module] = {}
     yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, networks)

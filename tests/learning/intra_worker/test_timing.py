@@ -14,7 +14,7 @@ from downpour.core.spec import Spec
 from downpour.learning.intra_worker.choice import Candidate
 from downpour.learning.intra_worker.timing import Subject, all_measured
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_helpers")]
 
 
 @pytest.fixture(autouse=True)
