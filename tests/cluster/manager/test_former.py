@@ -72,7 +72,7 @@ def test_it_goes_on_and_its_record_is_of_one_piece(left: Path, tmp_path: Path) -
     assert enough.wait(PATIENCE_SECONDS)
     gone(first)
 
-    second = manager_of(tmp_path)
+    second = manager_of(tmp_path, patience=0.3)  # the first one's worker is silent for good
     second.join("two")
     final_model(second, left.name)
     told = second.record(left.name)

@@ -40,9 +40,9 @@ PATIENCE_SECONDS = 30.0
 TASKS = SMALL.shards * SMALL.epochs
 
 
-def manager_of(folder: Path) -> Cluster:
+def manager_of(folder: Path, patience: float = 2.0) -> Cluster:
     """Start a manager in a folder, perhaps not its first."""
-    manager = start_manager(options_of(folder))
+    manager = start_manager(replace(options_of(folder), patience=patience))
     client = ManagerClient(manager.address)
     return Cluster(manager, client, SharedDirectory.open(folder, create=False))
 
