@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
 
+from tests.chaos import forked
 from tests.files.objects.lab import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -22,7 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "2", "--seed", "3", "--epochs", "6"]
 SPEC += ["--batch-size", "32", "--optimizer-state", "keep", "--momentum", "0.9"]
 PATIENCE_SECONDS = 100.0
-Start = Callable[..., subprocess.Popen[str]]
 
 
 def until(look: Callable[[], object]) -> None:
@@ -38,30 +36,28 @@ class Machines:
 
     def __init__(self, s3: S3Server, url: str, tmp_path: Path) -> None:
         self._s3, self._url, self._tmp_path = s3, url, tmp_path
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[forked.Forked] = []
         self._store: Any = s3.objects("bucket", url.split("/", 3)[3])
 
-    def start(self, machine: str, *words: str) -> subprocess.Popen[str]:
-        """Start a command on a machine."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "downpour.cli", *words, "--shared", self._url],
-            env={
-                **os.environ,
-                **self._s3.environment,
-                "DOWNPOUR_LOCAL": str(self._tmp_path / machine),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, machine: str, *words: str) -> forked.Forked:
+        """Start a command on a machine; what it says is in a file of the machine's name."""
+        with self._tmp_path.joinpath(f"{machine}.log").open("ab") as log:
+            files = {1: log.fileno(), 2: log.fileno()}
+            process = forked.Forked(self._words(words), self._of(machine), files=files)
         self.running.append(process)
         return process
 
     def run(self, machine: str, *words: str) -> tuple[int, str, str]:
         """Run a command to its end."""
-        process = self.start(machine, *words)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
-        return process.returncode, out, err
+        done = forked.run(self._words(words), self._of(machine))
+        return done.returncode, done.stdout, done.stderr
+
+    def _words(self, words: Sequence[str]) -> list[str]:
+        return [*words, "--shared", self._url]
+
+    def _of(self, machine: str) -> dict[str, str]:
+        own = {"DOWNPOUR_LOCAL": str(self._tmp_path / machine)}
+        return {**os.environ, **self._s3.environment, **own}
 
     def objects(self) -> list[str]:
         """The keys of all objects below the URL."""
@@ -84,14 +80,14 @@ def machines(s3: S3Server, tmp_path: Path) -> Iterator[Machines]:
     yield made
     for process in made.running:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def a_local_run(folder: Path) -> bytes:
     """The final model of the same experiment in a shared folder."""
     words = ["run", *SPEC, "--workers", "2", "--shared", str(folder), "--on", "inline", "--json"]
-    command = [sys.executable, "-m", "downpour.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked.run(words, os.environ)
+    assert done.returncode == 0, done.stderr
     experiment = str(json.loads(done.stdout)["experiment"])
     return (folder / "experiments" / experiment / "model.safetensors").read_bytes()
 
