@@ -20,10 +20,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from downpour import Client, Credentials
+from tests.chaos import forked
 from tests.chaos.stage import Process
 from tests.files.objects.lab import S3Server
 
-COMMAND = sys.executable, "-m", "downpour.cli"
 INSIDE = "DOWNPOUR_TESTS_INSIDE"
 PYTHON = (
     "import downpour, sys\n"
@@ -40,6 +41,17 @@ class Cluster:
     address: str
     shared: str
     experiment: str
+    credentials: Credentials
+
+    def experiments(self) -> list[str]:
+        """Return the experiments that its manager knows by now."""
+        with Client(self.address, credentials=self.credentials) as client:
+            return [one.experiment for one in client.experiments()]
+
+    def workers(self) -> list[str]:
+        """Return the workers that it has."""
+        with Client(self.address, credentials=self.credentials) as client:
+            return [one.worker for one in next(client.watch()).workers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,8 @@ def clusters(folder: Path) -> Iterator[dict[str, Cluster]]:
             if done.returncode != 0:
                 raise RuntimeError(done.stderr)
             experiment = done.stdout.split()[0]
-            made[name] = Cluster(name, address, shared, experiment)
+            credentials = Credentials(token="t" * 32) if more else Credentials()
+            made[name] = Cluster(name, address, shared, experiment, credentials)
         yield made
 
 
@@ -146,11 +159,8 @@ def reached(
     if done.returncode != 0:
         return _refused(done.stderr if words else done.stderr.splitlines()[-1], given)
     if words[:1] == ("submit",):
-        listed = {
-            name: _run("list", environment=_of(one, folder), folder=folder).stdout
-            for name, one in known.items()
-        }
-        return "+".join(n for n, text in listed.items() if done.stdout.split()[0] in text)
+        made = done.stdout.split()[0]
+        return "+".join(n for n, one in known.items() if made in one.experiments())
     if words[:1] in {("cancel",), ("results",)}:  # it knows the experiment, or it would have failed
         return given.meant or "folder"
     said = done.stdout + done.stderr
@@ -175,11 +185,6 @@ def table() -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _of(cluster: Cluster, folder: Path) -> dict[str, str]:
-    token = {"DOWNPOUR_TOKEN_FILE": str(folder / "token")} if cluster.name == "bucket" else {}
-    return {"DOWNPOUR_MANAGER": cluster.address, **token}
-
-
 def _refused(said: str, given: Given) -> str:
     """Say whether a refusal is the right one: one line that names what does not fit."""
     if said.strip().endswith("shared_dir: no such folder"):
@@ -194,19 +199,13 @@ def _joined(
     """Start a worker, and see whose status names it; then it leaves."""
     log = folder / "worker.log"
     with log.open("w") as errors:
-        worker = subprocess.Popen(
-            [*COMMAND, *words], cwd=folder, env=_environment(given.environment), stderr=errors
-        )
+        worker = forked.Forked(words, _environment(given.environment), folder, {2: errors.fileno()})
     try:
         while worker.poll() is None and not re.search("^worker at", log.read_text(), re.MULTILINE):
             time.sleep(0.1)
         if worker.returncode is not None:
             return _refused(log.read_text(), given)
-        seen = {
-            name: _run("status", environment=_of(one, folder), folder=folder).stdout
-            for name, one in known.items()
-        }
-        return "+".join(n for n, text in seen.items() if re.search(r"^w\b", text, re.MULTILINE))
+        return "+".join(n for n, one in known.items() if "w" in one.workers())
     finally:
         worker.terminate()
         worker.wait()
@@ -215,9 +214,10 @@ def _joined(
 def _run(
     *words: str, environment: Mapping[str, str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *words] if words else [sys.executable, "-c", PYTHON]
+    if words:
+        return forked.run(words, _environment(environment), folder)
     return subprocess.run(
-        command,
+        [sys.executable, "-c", PYTHON],
         cwd=folder,
         env=_environment(environment),
         capture_output=True,
