@@ -114,12 +114,24 @@ def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
     assert len(result.tasks) == 120
 
 
+LONG = Spec(shards=2, epochs=28, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model that comes of a long spec when nobody is killed."""
+    shared = tmp_path_factory.mktemp("undisturbed")
+    result = downpour.run(LONG, workers=1, shared=shared, on="inline", progress=False)
+    assert result.model_file is not None
+    return result.model_file.read_bytes()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["fork server", "manager", "worker-1", "worker-2"])
-def test_a_run_survives_each_process_that_it_starts(tmp_path: Path, victim: str) -> None:
+def test_a_run_survives_each_process_that_it_starts(
+    tmp_path: Path, undisturbed: bytes, victim: str
+) -> None:
     """Killed twice, each costs seconds: the run goes on from its journal, to the same bytes."""
-    spec = Spec(shards=2, epochs=40, batch_size=8)
-    undisturbed = downpour.run(spec, workers=2, shared=tmp_path / "undisturbed", progress=False)
     killed: list[int] = []
 
     def kill(status: Status) -> None:
@@ -128,12 +140,11 @@ def test_a_run_survives_each_process_that_it_starts(tmp_path: Path, victim: str)
             killed.append(called(victim).pid)
             psutil.Process(killed[-1]).kill()
 
-    result = downpour.run(spec, workers=2, shared=tmp_path / "killed", on_status=kill)
+    result = downpour.run(LONG, workers=2, shared=tmp_path, on_status=kill)
     assert len(set(killed)) == 2
-    assert undisturbed.model_file is not None
     assert result.model_file is not None
-    assert result.model_file.read_bytes() == undisturbed.model_file.read_bytes()
-    assert len(result.epochs) == 40
+    assert result.model_file.read_bytes() == undisturbed
+    assert len(result.epochs) == LONG.epochs
     assert not running()
     # Nothing continues a run that has ended.
     assert not list(result.model_file.parent.glob("journal-*"))
