@@ -1,0 +1,147 @@
+"""A cluster of machines that have little in common: `python -m tests.lab.mixed`.
+
+Five hosts train a task that is not Downpour's: one at full speed, one with a quarter of it, one
+with 1 GB of memory, one whose label a shard needs, and one without the task's code. The model must
+have the bytes of one worker on this machine, which has everything. Then the same cluster trains
+without its slow host, for the time: a slow machine must not make training slower.
+
+All hosts share the processors of this machine, so full speed is less than one of them. Machines are
+held to their speed once their workers are there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests.lab.failing import until
+from tests.lab.lab import Lab
+
+ROOT = Path(__file__).parents[2]
+CODE = ROOT / "examples" / "tasks"
+TASK = "char_gpt"
+DOWNPOUR = (sys.executable, "-m", "downpour.cli")
+FULL_SPEED = 0.4
+"""Of a processor, so that two processors carry five hosts."""
+SECONDS = 400.0
+LOOK_SECONDS = 5.0
+say = partial(print, flush=True)
+_ALLOWED = {"DOWNPOUR_ALLOW": TASK, "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a host has: its share of a processor, its memory, its labels, and the task's code."""
+
+    processors: float = FULL_SPEED
+    memory_bytes: int | None = None
+    labels: tuple[str, ...] = ()
+    has_code: bool = True
+
+    @property
+    def words(self) -> list[str]:
+        """The options of its worker."""
+        words = [word for label in self.labels for word in ("--label", label)]
+        return words if self.has_code else [*words, "--accept-code"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its worker."""
+        return _ALLOWED | ({"DOWNPOUR_CODE": str(CODE)} if self.has_code else {})
+
+
+MACHINES: Mapping[str, Machine] = {
+    "full": Machine(),
+    "quarter": Machine(processors=FULL_SPEED / 4),
+    "small": Machine(memory_bytes=10**9),
+    "site-b": Machine(labels=("site=b",)),
+    "bare": Machine(has_code=False),
+}
+SLOW = "quarter"
+
+
+@dataclass(slots=True)
+class Trained:
+    """What came of a training: its model, its seconds, and what `status` said meanwhile."""
+
+    model: bytes
+    seconds: float
+    accounts: list[str] = field(default_factory=list)
+
+
+def spec(epochs: int, shards: int = 5) -> list[str]:
+    """Return the options of the experiment; shard 1 may be trained at site b alone."""
+    words = [str(CODE / f"{TASK}.toml"), "--shards", str(shards), "--epochs", str(epochs)]
+    return [*words, "--shard-needs", "1=['site=b']"]
+
+
+def trained_alone(epochs: int) -> bytes:
+    """Return the model of one worker that has the code, the memory and the label."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["run", *spec(epochs), "--workers", "1", "--on", "inline", "--shared", folder]
+        words += ["--label", "site=b", "--allow", TASK, "--json"]
+        done = subprocess.run(
+            [*DOWNPOUR, *words], cwd=CODE, capture_output=True, text=True, check=True
+        )
+        experiment = json.loads(done.stdout)["experiment"]
+        return Path(folder, "experiments", experiment, "model.safetensors").read_bytes()
+
+
+def train(epochs: int, without: Collection[str] = ()) -> Trained:
+    """Train in a lab; the manager is on a host of its own."""
+    machines = {name: one for name, one in MACHINES.items() if name not in without}
+    with Lab("switch", hosts=1 + len(machines), shared="folder") as lab:
+        first, *hosts = lab
+        token = lab.path / "token"
+        where = ["--shared", str(lab.folder), "--token-file", str(token)]
+        having = MACHINES["full"].environment
+        words = ["manager", "--host", first.address, *where, "--make-token"]
+        first.start(*DOWNPOUR, *words, environment=having)
+        until("there is a token", token.exists)
+        for host, (name, machine) in zip(hosts, machines.items(), strict=True):
+            words = ["worker", *where, "--name", name, *machine.words]
+            host.start(*DOWNPOUR, *words, environment=machine.environment)
+
+        def status() -> str:
+            return first.run(*DOWNPOUR, "status", *where, status=None)
+
+        until("all workers are there", lambda: all(name in status() for name in machines))
+        for host, machine in zip(hosts, machines.values(), strict=True):
+            host.limit(processors=machine.processors, memory_bytes=machine.memory_bytes)
+        begun = time.monotonic()
+        submit = ["submit", *spec(epochs), "--watch", *where]
+        watching = first.start(*DOWNPOUR, *submit, cwd=CODE, environment=having)
+        accounts = []
+        while time.monotonic() - begun < SECONDS:
+            with suppress(subprocess.TimeoutExpired):
+                watching.wait(LOOK_SECONDS)
+                break
+            accounts.append(status())
+        seconds = time.monotonic() - begun
+        [model] = lab.export.glob("experiments/*/model.safetensors")
+        return Trained(model.read_bytes(), seconds, accounts)
+
+
+def main() -> int:
+    """Train in both clusters; 1 where the models are not the same."""
+    epochs = int(sys.argv[1]) if sys.argv[1:] else 5
+    alone = trained_alone(epochs)
+    mixed = train(epochs)
+    faster = train(epochs, without=[SLOW])
+    say(mixed.accounts[len(mixed.accounts) // 2])
+    same = alone == mixed.model == faster.model
+    say(f"the same bytes: {same}")
+    say(f"all five hosts: {mixed.seconds:.1f} s; without the slow one: {faster.seconds:.1f} s")
+    return int(not same)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
