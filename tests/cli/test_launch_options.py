@@ -70,6 +70,61 @@ def test_workers_have_the_labels_of_the_command_and_those_of_their_host(
     assert all("gpu=no" in line for line in started)
 
 
+def test_hosts_without_what_a_run_needs_get_no_worker(
+    downpour: Downpour, refused: Refused, spec: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Their workers would train nothing; a need that no host meets is told before the start."""
+    lab = "n1\nn2 label=gpu=a40 slots=2\nn3 label=gpu=t4 label=site=b\n"
+    (spec(SSH).parent / "lab.txt").write_text(lab)
+    words = ("run", spec(SSH), "--dry-run", "--shared", tmp_path / "lab", "--workers", 3)
+    shown = downpour(*words, "--needs", "gpu")
+    hosts = [line.split()[-2] for line in shown.out.splitlines() if line.startswith("# ssh")]
+    assert sorted(hosts) == ["n2", "n2", "n3"]
+    shard_needs = ("--shards", 2, "--needs", "gpu=a40", "--shard-needs", "1=['site=b']")
+    assert "shard_needs.1 = 'site=b'" in refused(*words, *shard_needs)
+    assert "needs = 'gpu=h100'" in refused(*words, "--needs", "gpu=h100")
+
+
+@pytest.mark.parametrize(
+    ("on", "asked", "label"),
+    [("slurm", "#SBATCH '--constraint=a40&b'", "--label gpu=a40 --label site=b --name")],
+)
+def test_workers_have_the_labels_by_which_their_engine_placed_them(
+    downpour: Downpour, tmp_path: Path, on: str, asked: str, label: str
+) -> None:
+    """So what a spec needs is met by what the engine was asked for, and by no second option."""
+    words = ("--place", "gpu=a40", "--place", "site=b", "--needs", "gpu=a40,site")
+    words = ("run", "--on", on, *words, "--dry-run", "--workers", "1", "--shared", str(tmp_path))
+    shown = downpour(*words)
+    assert shown.status == 0, shown
+    assert asked in shown.out
+    assert label in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--place", "gpu=a40"), "place = ['gpu=a40']: needs --on slurm or ray"),
+        (("--on", "ssh", "--place", "gpu=a40"), "place = ['gpu=a40']: needs --on slurm or ray"),
+        (("--on", "slurm", "--place", "gpu"), "place = 'gpu': must be KEY=VALUE"),
+        (("--on", "ray", "--place", "gpu=!in(x)"), "place = 'gpu=!in(x)': must be KEY=VALUE"),
+        (("--on", "slurm", "--place", "g=a|b"), "place = 'g=a|b': must be KEY=VALUE"),
+        (("--on", "ray", "--place", "g=a", "--place", "g=b"), "place = 'g': is given twice"),
+        (("--on", "ray", "--place", "g=a", "--cpus-per-worker", 0), "place = 'g=a': needs cpus_"),
+        (
+            ("--on", "slurm", "--place", "gpu=a40", "--sbatch=--constraint=b"),
+            "sbatch = '--constraint=b': place is a constraint, too",
+        ),
+        (("--on", "slurm", "--place", "gpu=a40", "--needs", "gpu=t4"), "needs = 'gpu=t4'"),
+    ],
+)
+def test_a_place_that_no_engine_can_be_asked_for_is_refused(
+    refused: Refused, words: tuple[str, ...], said: str
+) -> None:
+    """In one line: by a launcher that places nothing, too."""
+    assert said in refused("run", *words, "--workers", 1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -134,6 +189,34 @@ def test_studies_take_the_same(refused: Refused, spec: Callable[[str], Path]) ->
         assert line.startswith("on = 'slurm': is for workers of its own")
         assert refused(study, file, "--gres", "gpu:1").startswith("gres = 'gpu:1': needs --on")
     assert "no such option" in refused("grid", spec('[launch]\nworkers = 3\non = "local"\n'))
+
+
+@pytest.mark.parametrize("study", ["grid", "tune"])
+def test_a_study_whose_workers_lack_what_a_run_needs_is_refused(
+    refused: Refused, spec: Callable[[str], Path], tmp_path: Path, study: str
+) -> None:
+    """Before a folder is made; a run in the middle would wait for ever. Progress is still shown."""
+    axis = {
+        "grid": 'name = "g"\nworkers = 1\nneeds = [["site"], ["gpu=a40"]]\n',
+        "tune": 'name = "g"\nworkers = 1\nneeds = ["gpu=a40"]\n[search]\nlearning_rate = [0.1]\n',
+    }
+    words = ("--shared", tmp_path / "shared", "--out", tmp_path / "out", "--label", "site=b")
+    file = spec(axis[study])
+    for how in ((), ("--detach",)):
+        assert "needs = 'gpu=a40': the workers" in refused(study, file, *words, *how)
+    assert "needs = 'gpu=a40'" in refused(study, file, *words, "--label", "gpu=t4")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_table_has_labels_and_places(downpour: Downpour, spec: Callable[[str], Path]) -> None:
+    """Of all workers; those of the command line take their place."""
+    table = '[launch]\non = "slurm"\nlabel = ["site=b"]\nplace = ["gpu=a40"]\nworkers = 1\n'
+    file = spec(f'needs = ["site=b", "gpu=a40"]\n{table}')
+    shown = downpour("run", file, "--dry-run", "--shared", "none")
+    assert "--label site=b --label gpu=a40 " in shown.out
+    shown = downpour("run", file, "--dry-run", "--shared", "none", "--label", "site=c")
+    assert "needs = 'site=b'" in shown.err
 
 
 def test_a_detached_study_is_started_with_the_same_options() -> None:

@@ -69,6 +69,16 @@ def test_a_dry_run_prints_units_and_writes_nothing(downpour: Downpour, tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+def test_workers_that_stay_have_the_labels_of_the_command(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """Whoever keeps them: systemd, or an engine."""
+    words = ("up", "--dry-run", "--shared", tmp_path / "lab", "--workers", 1, "--label", "site=b")
+    assert " --label site=b\n" in downpour(*words, "--service").out
+    placed = downpour(*words, "--on", "slurm", "--place", "gpu=a40")
+    assert "--label site=b --label gpu=a40 " in placed.out
+
+
 def test_without_systemd_a_service_is_refused_in_a_line(
     refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

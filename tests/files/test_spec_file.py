@@ -18,6 +18,16 @@ def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:
     assert read_spec(file, {"epochs": 4}) == Spec(name="bigger", epochs=4)
 
 
+def test_several_needs_are_one_spec(tmp_path: Path) -> None:
+    """Their value is a list, as that of `betas` is; a list of another field is a grid's."""
+    file = tmp_path / "spec.toml"
+    file.write_text('needs = ["gpu", "site=b"]\nprefers = ["ssd", "rack=3"]\n')
+    assert read_spec(file) == Spec(needs=["gpu", "site=b"], prefers=["ssd", "rack=3"])
+    file.write_text("epochs = [1, 2]\n")
+    with pytest.raises(SpecError, match="makes this a grid"):
+        read_spec(file)
+
+
 def test_a_missing_file_costs_one_line(tmp_path: Path) -> None:
     """The refusal names the file and what is wrong with it."""
     with pytest.raises(SpecError, match=r"absent\.toml': must be a readable TOML file \(No such"):

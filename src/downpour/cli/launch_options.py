@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels, missing
+from downpour.base.labels import checked_labels, merged, missing
 from downpour.cli.options import number, whole_number
 from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.launch_table import checked_table, owners
@@ -38,15 +38,26 @@ class Launching:
         """Refuse a spec that needs labels which no worker will have.
 
         Raises:
-            SpecError: names the field. Hosts of ssh have labels of their own, and are not checked.
+            SpecError: names the field.
         """
         wanted = {"needs": spec.needs}
-        wanted |= {f"shard_needs.{shard}": needs for shard, needs in spec.shard_needs.items()}
-        for field, needs in wanted.items() if self.on != "ssh" else ():
-            if lacking := missing(self.labels, needs):
+        wanted |= {
+            f"shard_needs.{shard}": (*spec.needs, *needs)
+            for shard, needs in spec.shard_needs.items()
+        }
+        for field, needs in wanted.items():
+            # The machine that comes nearest; all of a kind have the same labels but with ssh.
+            lacking = min((missing(labels, needs) for labels in self._labels_of_workers), key=len)
+            if lacking:
                 key = lacking[0].partition("=")[0]
                 accepted = f"the workers that are started here lack it; see --label {key}=VALUE"
                 raise SpecError(field, lacking[0], accepted)
+
+    @property
+    def _labels_of_workers(self) -> list[tuple[str, ...]]:
+        """The labels of workers, once for each sort of machine."""
+        kind = kind_of(self.on)
+        return [merged(self.labels, own) for own in kind.labels(kind.given(self.options))]
 
     def of(self, **changes: Any) -> Self:
         """Return a copy whose launcher changes these fields of every plan."""
@@ -90,7 +101,7 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
             arguments["workers"] = table.get("workers")
         idle = arguments.pop("idle_seconds")
         idle_seconds = table.get("idle_seconds", 0.0) if idle is None else idle
-        labels = checked_labels(arguments.pop("label") or ())
+        labels = checked_labels(arguments.pop("label") or table.get("label", ()))
         launching = _launching(on, given, table)
         idle_seconds = checked_seconds("idle_seconds", idle_seconds)
         launching = launching.of(idle_seconds=idle_seconds, labels=labels)

@@ -100,7 +100,12 @@ def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launchi
     resolve(spec, number)  # refuses what cannot be trained
     options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
     plan = LaunchPlan(
-        options, number, threads=spec.threads, device=spec.device, labels=launching.labels
+        options,
+        number,
+        threads=spec.threads,
+        device=spec.device,
+        labels=launching.labels,
+        needs=spec.needs,
     )
     for line in launching.shown(plan).splitlines():
         say(line)

@@ -43,6 +43,15 @@ class StudyOptions:
     credentials: Credentials
     launching: Launching
 
+    def check(self, study: Study) -> None:
+        """Refuse a study of which the workers that are started here could not train every run.
+
+        Raises:
+            SpecError: they lack a label that is needed; names the field.
+        """
+        for run in study.samples() if not self.manager else ():
+            self.launching.check(run.spec)
+
     @contextmanager
     def client(self) -> Iterator[Client | None]:
         """Return a client of the manager, if there is one.
@@ -115,7 +124,9 @@ class StudyCommand(Generic[StudyT]):
         now = status_of(folder)
         if status or now.running or (detach and not now.progress.left):
             self._print(folder, as_json=as_json)
-        elif detach:
+            return
+        options.check(study)
+        if detach:
             self._detach(folder, options)
         else:
             is_successful = self._run(folder, options)

@@ -115,7 +115,12 @@ def up(
     )
     wanted = _wanted(launching, workers)
     plan = LaunchPlan(
-        manager, wanted, threads=threads, device=device, idle_seconds=launching.idle_seconds
+        manager,
+        wanted,
+        threads=threads,
+        device=device,
+        idle_seconds=launching.idle_seconds,
+        labels=launching.labels,
     )
     if service:
         _serve(plan, with_manager=not no_manager, dry_run=dry_run)

@@ -16,7 +16,7 @@ from downpour.host.user_file import read_user_file
 
 _LAUNCH = "launch"
 _GRID = ("experiment", "trials")
-_LISTS = {"betas"}
+_LISTS = {"betas", "needs", "prefers"}
 
 
 def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:

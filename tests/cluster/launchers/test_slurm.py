@@ -72,6 +72,17 @@ def test_a_worker_that_is_added_is_an_array_of_its_own_number() -> None:
     assert "#SBATCH --array=2,5\n" in script(workers(5, 2), SlurmOptions(), {}, "r")
 
 
+def test_nodes_are_asked_for_by_features_and_workers_say_so() -> None:
+    """All features at once, among the options of sbatch; what the environment says is left out."""
+    options = SlurmOptions(place=("gpu=a40", "site=b"))
+    named = [replace(WORKER, labels=("rack=3", "site=a"))]
+    text = script(named, options, {}, "r")
+    assert "#SBATCH '--constraint=a40&b'\n" in text
+    assert "--label rack=3 --label site=b --label gpu=a40 --name" in text
+    assert "SBATCH_CONSTRAINT" in overriding(text)
+    assert "constraint" not in script(named, SlurmOptions(), {}, "r")
+
+
 def test_a_token_is_in_no_script() -> None:
     """Slurm keeps scripts, and shows them; the token's file is named."""
     text = SlurmEngine(SlurmOptions(manager_host="10.0.0.1")).script(workers(1), {})
@@ -128,6 +139,9 @@ def test_time_limits_are_read_as_sbatch_does(time: str, seconds: int) -> None:
         ("sbatch", ("--mem=4G\n#SBATCH --wrap=x",)),
         ("sbatch", ("--array=1-9",)),
         ("sbatch", ("--requeue",)),
+        ("place", ("gpu",)),
+        ("place", ("gpu=a40&b",)),
+        ("place", ("gpu=",)),
     ],
 )
 def test_what_cannot_be_meant_is_refused(field: str, value: object) -> None:

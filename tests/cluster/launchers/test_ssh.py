@@ -168,6 +168,20 @@ def test_more_workers_than_slots_are_refused(tmp_path: Path) -> None:
     assert placed == ["n1", "n2", "n1"]
 
 
+def test_hosts_that_lack_what_is_needed_have_no_slots(tmp_path: Path) -> None:
+    """The error says what the others lack; a label of all workers counts everywhere."""
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("n1 slots=5\nn2 label=gpu=a40\n")
+    manager = ManagerOptions(shared=str(tmp_path))
+    needy = LaunchPlan(manager, 2, labels=("site=b",), needs=("site", "gpu"))
+    with pytest.raises(LaunchError, match=r"slots for 1 on hosts with site and gpu$") as told:
+        SshEngine(SshOptions(hosts=str(hosts))).check(needy)
+    assert told.value.exit_status == 2
+    plan = LaunchPlan(manager, 2, labels=("site=b",), needs=("site=b",))
+    planned = SshEngine(SshOptions(hosts=str(hosts))).planned(plan)
+    assert [f"-- {host} /bin/sh" in planned for host in ("n1", "n2")] == [True, True]
+
+
 def test_the_address_that_other_machines_see_is_taken_and_no_jump_hosts() -> None:
     """A host behind a jump host sees that one's address, where no manager listens."""
     assert address_seen(["192.0.2.7", "127.0.0.1"]) == "127.0.0.1"

@@ -18,7 +18,10 @@ SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000}
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """A head with two processors, and a second node with three, so that this is chosen first."""
+    """A head with two processors, and a second node with three, so that this is chosen first.
+
+    The head has the label rack=first.
+    """
 
     cluster: Any
     second: Any
@@ -70,6 +73,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> It
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # its token would be a file of the user's
     head: dict[str, Any] = {"num_cpus": 2, "object_store_memory": _MEMORY_BYTES}
     head["_system_config"] = getattr(request, "param", {})
+    head["labels"] = {"rack": "first"}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         yield Nodes(cluster, cluster.add_node(num_cpus=3, object_store_memory=_MEMORY_BYTES))

@@ -89,6 +89,24 @@ def test_more_than_ray_has_is_refused_with_what_there_is(nodes: Nodes, tmp_path:
         assert told.value.exit_status == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_workers_run_on_the_nodes_whose_label_was_asked_for(nodes: Nodes, tmp_path: Path) -> None:
+    """And have it themselves, so that what the spec needs is met; no node may lack it."""
+    options = RayOptions(
+        ray_address=nodes.address, place=("rack=first",), cpus_per_worker=0.5, ray_wait_seconds=15.0
+    )
+    spec = SPEC.replace(needs=["rack=first"])
+    with embed(spec, 3, Surroundings.of(tmp_path, on=on_ray(options))) as (_, client):
+        workers = next(status for status in client.watch() if len(status.workers) == 3).workers
+        assert {one.labels for one in workers} == {("rack=first",)}
+        # The other node is the one that Ray chooses first.
+        assert len(nodes.workers) == 3
+    elsewhere = RayOptions(ray_address=nodes.address, place=("rack=none",))
+    with pytest.raises(LaunchError, match="1 workers need 1 CPU on nodes with rack=none; Ray has"):
+        downpour.run(SPEC, workers=1, shared=tmp_path, on=on_ray(elsewhere))
+
+
 def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path) -> None:
     """Ray itself would try for minutes."""
     with create_server(("127.0.0.1", 0)) as server:

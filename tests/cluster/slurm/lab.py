@@ -162,7 +162,7 @@ class Lab:
         host, free = socket.gethostname(), free_ports(1 + len(NODES))
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CORES} "
-            "RealMemory=4000"
+            f"RealMemory=4000 Features={node},all"
             for node, port in zip(NODES, free[1:], strict=True)
         )
         values = {"host": host, "user": getpass.getuser(), "port": free[0], "nodes": nodes}

@@ -37,6 +37,26 @@ def test_what_slurm_refuses_is_told_in_its_own_words(slurm: Lab, tmp_path: Path)
     assert slurm.tasks() == []
 
 
+def test_workers_run_on_the_nodes_whose_feature_was_asked_for(slurm: Lab, tmp_path: Path) -> None:
+    """And have it as a label, so that what the spec needs is met; others are refused by Slurm."""
+    words = [*RUN, "--shared", str(tmp_path), "--workers", "2", "--needs", "rack=n2"]
+    words += ["--place", "rack=n2", "--place", "site=all", "--shards", "2", "--epochs", "500"]
+    with subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - no threads here yet
+    ) as running:
+        until(lambda: [state for _, state, _ in slurm.tasks()] == ["RUNNING"] * 2)
+        assert {node for _, _, node in slurm.tasks()} == {"n2"}
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    refused = run(tmp_path, "--place", "rack=n9", "--workers", "1")
+    assert refused.stderr.startswith("downpour: sbatch: ")
+    assert "feature" in refused.stderr.lower()
+    assert refused.returncode == 2
+    assert slurm.tasks() == []
+
+
 def _hear_ctrl_c() -> None:
     """Take the signal, also where the tests run in the background of a shell, which ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels
+from downpour.base.labels import checked_labels, merged, missing
 from downpour.host.user_file import read_user_file
 
 SLOTS_MAX = 1000
@@ -43,6 +43,13 @@ class Host:
     shared: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     labels: tuple[str, ...] = ()
+
+
+def with_needs(
+    hosts: Iterable[Host], labels: Sequence[str], needs: Sequence[str]
+) -> tuple[Host, ...]:
+    """Return the hosts whose workers meet all needs; every worker has `labels`, too."""
+    return tuple(host for host in hosts if not missing(merged(labels, host.labels), needs))
 
 
 def read_hosts(path: str) -> tuple[Host, ...]:

@@ -7,15 +7,20 @@ installed package does. The options of a kind are a frozen dataclass whose field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from downpour.base.errors import SpecError
+from downpour.base.labels import checked_labels
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 
 _KEY = "downpour option"
+# A value that begins otherwise has a meaning of its own for an engine: Ray reads !in(…), and Slurm
+# a40&nvlink.
+_PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,35 @@ def manager_host() -> Any:
     return option("", text, "ADDRESS", default="the one that they see, or that of its name")
 
 
+def place() -> Any:
+    """Return the field that launchers share whose engine chooses machines by what it knows of them.
+
+    `checked_place` checks its value. Workers get it as labels, so that these and the machine agree.
+    """
+    text = (
+        "Start workers only on machines of which the engine knows this: Slurm has VALUE as a "
+        "feature of a node, Ray has KEY=VALUE as a label. Each worker gets it as a --label. "
+        "Repeatable."
+    )
+    return option((), text, "KEY=VALUE", default=False)
+
+
+def checked_place(place: Sequence[str]) -> None:
+    """Refuse places that no engine could be asked for.
+
+    Raises:
+        SpecError: one is not KEY=VALUE, its value is not a plain word, or two have a key.
+    """
+    for one in place:
+        if not _PLACE.fullmatch(one):
+            accepted = "must be KEY=VALUE, and VALUE a word of letters, digits, '-', '_' and '.'"
+            raise SpecError("place", one, accepted)
+    try:
+        checked_labels(place)
+    except SpecError as error:
+        raise SpecError("place", error.value, error.accepted) from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherKind:
     """A place to run on.
@@ -55,12 +89,15 @@ class LauncherKind:
         make: its options, or None, → a launcher. Called before anything is started or made, so it
             refuses what cannot be.
         planned: its options and a plan → as text, what it would submit or run; None: it cannot say.
+        labels: its options → the labels that its workers have besides those of the command, once
+            for each sort of machine.
     """
 
     title: str
     make: Callable[[Any], Launcher]
     options: type | None = None
     planned: Callable[[Any, LaunchPlan], str] | None = None
+    labels: Callable[[Any], Sequence[tuple[str, ...]]] = lambda _: [()]
 
     def texts(self) -> dict[str, tuple[Field[Any], OptionText]]:
         """Return its options by name."""

@@ -21,7 +21,8 @@ class LaunchPlan:
 
     Straggler policies may ask for more workers while they run, `workers` more at most. These are
     given back when they have been idle for `idle_seconds`; 0: they stay. A worker computes with
-    `threads` threads on `device`, and has `labels`.
+    `threads` threads on `device`, and has `labels`. Workers train only where they have what the
+    experiment `needs`, so a launcher that knows the labels of its machines uses no others.
     """
 
     manager: ManagerOptions
@@ -31,6 +32,7 @@ class LaunchPlan:
     device: str = "cpu"
     idle_seconds: float = 0.0
     labels: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.labels import checked_labels
 from downpour.cluster.launchers import LAUNCHERS, Launcher, kind_of
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
@@ -29,6 +30,7 @@ class LaunchTable:
     on: str = "local"
     workers: int | None = None
     idle_seconds: float = 0.0
+    label: Sequence[str] = ()
     options: Mapping[str, Any]
 
     def launcher(self) -> Launcher | str:
@@ -43,9 +45,10 @@ class LaunchTable:
                 raise SpecError(f"launch.{name}", value, f"needs on = {' or '.join(its)}")
         launcher = kind.launcher(self.options)
         seconds = checked_seconds("idle_seconds", self.idle_seconds)
-        if not (self.options or seconds):
+        labels = checked_labels(self.label)
+        if not (self.options or seconds or labels):
             return self.on
-        return lambda plan: launcher(replace(plan, idle_seconds=seconds))
+        return lambda plan: launcher(replace(plan, idle_seconds=seconds, labels=labels))
 
 
 def owners() -> dict[str, list[str]]:
@@ -73,6 +76,7 @@ def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) 
     """
     kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
     kinds |= {"workers": int} if takes_workers else {}
+    kinds["label"] = list[str]
     paths = set()
     for on in LAUNCHERS:
         hints = get_type_hints(kind_of(on).options) if kind_of(on).options else {}

@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from downpour.base.devices import Device
 from downpour.base.errors import LaunchError
+from downpour.base.labels import merged
 from downpour.cluster.launchers.base import Ended, Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
@@ -94,7 +95,7 @@ class RayEngine:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         place = self._places.setdefault(worker.name, _Place())
-        where: dict[str, Any] = {"scheduling_strategy": "SPREAD", "label_selector": self._lasting()}
+        where: dict[str, Any] = {"scheduling_strategy": "SPREAD", "label_selector": self._allowed()}
         if self._bundle:
             place.group = place.group or self._reserve()
             where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, 0)}
@@ -105,6 +106,7 @@ class RayEngine:
             max_concurrency=2,  # `stop` is called while `run` waits
             **where,
         ).remote()
+        worker = replace(worker, labels=merged(worker.labels, self._options.place))
         words = [*worker.arguments(), "--log", str(log)]
         given = {**environment, **worker.credentials.to_environment()}
         place.where = place.handle.node.remote()
@@ -224,6 +226,7 @@ class RayEngine:
         """Reserve a place for each worker of the beginning, or tell how many there are."""
         for number in range(1, plan.workers + 1) if self._bundle else ():
             self._places[plan.worker(number, "").name] = _Place(self._reserve())
+        place = self._options.place
         deadline = time.monotonic() + self._options.ray_wait_seconds
         waiting = [place.group for place in self._places.values()]
         while waiting := [group for group in waiting if not _has_place(group)]:
@@ -231,6 +234,7 @@ class RayEngine:
                 wants = ", ".join(
                     f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items()
                 )
+                wants += f" on nodes with {' and '.join(place)}" if place else ""
                 there = f"Ray has places for {plan.workers - len(waiting)} of them"
                 raise LaunchError(
                     f"{plan.workers} workers need {wants}; {there}", asked_wrongly=True
@@ -241,12 +245,16 @@ class RayEngine:
         """Ask for a worker's place, which Ray takes where the largest share is free."""
         from ray.util import placement_group
 
-        return placement_group([self._bundle], bundle_label_selector=[self._lasting()])
+        return placement_group([self._bundle], bundle_label_selector=[self._allowed()])
 
-    def _lasting(self) -> dict[str, str]:
-        """Return what keeps Ray from nodes that are gone, which it would choose until it knows."""
+    def _allowed(self) -> dict[str, str]:
+        """Return which nodes Ray may choose: those with the labels that were asked for.
+
+        Ray would also choose a node that is gone, until it knows that.
+        """
+        labels = dict(label.split("=", 1) for label in self._options.place)
         gone = ",".join(sorted(self._nodes.gone))
-        return {"ray.io/node-id": f"!in({gone})"} if gone else {}
+        return labels | ({"ray.io/node-id": f"!in({gone})"} if gone else {})
 
 
 def _has_place(group: Any) -> bool:
@@ -266,4 +274,9 @@ def _end_of(reference: Any) -> Ended:
     return Ended(status, last_line)
 
 
-KIND = LauncherKind(title="Ray", options=RayOptions, make=on_ray)
+KIND = LauncherKind(
+    title="Ray",
+    options=RayOptions,
+    make=on_ray,
+    labels=lambda options: [options.place],
+)

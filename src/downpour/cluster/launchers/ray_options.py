@@ -7,7 +7,7 @@ from math import inf
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.kinds import option
+from downpour.cluster.launchers.kinds import checked_place, option, place
 
 
 @checked_calls
@@ -17,10 +17,11 @@ class RayOptions:
 
     `ray_address` is HOST:PORT, `auto` (the one that runs here, or that RAY_ADDRESS names) or
     `local` (one that ends with the call). Ray has `ray_wait_seconds` to find places for the
-    workers, which is time for it to add machines where it scales by itself.
+    workers, which is time for it to add machines where it scales by itself. They run only on nodes
+    with the labels that `place` names, KEY=VALUE each.
 
     Raises:
-        SpecError: a number is negative.
+        SpecError: a number is negative, or a place cannot be meant.
     """
 
     ray_address: str = option(
@@ -35,8 +36,15 @@ class RayOptions:
         5.0, "How long to wait until Ray has what the workers need.", "X"
     )
 
+    place: tuple[str, ...] = place()
+
     def __post_init__(self) -> None:
         """Refuse what cannot be, before anything is asked of Ray."""
         for name in ("cpus_per_worker", "gpus_per_worker", "ray_wait_seconds"):
             if not 0 <= getattr(self, name) < inf:
                 raise SpecError(name, getattr(self, name), "must be a number, at least 0")
+        checked_place(self.place)
+        if self.place and not (self.cpus_per_worker or self.gpus_per_worker):
+            # Without a reservation, Ray says nothing of an actor for which no node fits.
+            accepted = "needs cpus_per_worker or gpus_per_worker above 0, to reserve such places"
+            raise SpecError("place", self.place[0], accepted)

@@ -228,4 +228,5 @@ KIND = LauncherKind(
     options=SlurmOptions,
     make=on_slurm,
     planned=lambda options, plan: SlurmEngine(options).planned(plan),
+    labels=lambda options: [options.place],
 )

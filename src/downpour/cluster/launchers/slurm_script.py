@@ -16,7 +16,8 @@ from pathlib import Path
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.kinds import manager_host, option
+from downpour.base.labels import merged
+from downpour.cluster.launchers.kinds import checked_place, manager_host, option, place
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -54,6 +55,7 @@ class SlurmOptions:
 
     `signal` is sent to a worker so many seconds before its time is over, `drain_seconds` are what
     it may take then to end its task, and `sbatch` are further options, such as `--qos=low`.
+    Workers run only on nodes with the features that are the values of `place`, KEY=VALUE each.
     `manager_host` is the address of this machine that the nodes reach.
 
     Raises:
@@ -87,6 +89,7 @@ class SlurmOptions:
         "X",
     )
     manager_host: str = manager_host()
+    place: tuple[str, ...] = place()
 
     def __post_init__(self) -> None:
         """Check them."""
@@ -100,6 +103,7 @@ class SlurmOptions:
             raise SpecError("signal", self.signal, f"must be {'|'.join(SIGNALS)}@SECONDS")
         for given in self.sbatch:
             _check_option(given)
+        self._check_place()
         least = int(match[2]) + EARLY_SECONDS
         if self.time and seconds_of(self.time) <= least:
             accepted = f"must be above {least} s: {self.signal} may come {EARLY_SECONDS} s early"
@@ -109,7 +113,18 @@ class SlurmOptions:
         """Return those that were given, as options of sbatch."""
         named = ("partition", "account", "time", "gres")
         given = [f"--{name}={value}" for name in named if (value := getattr(self, name))]
-        return [f"--signal=B:{self.signal}", *given, *self.sbatch]
+        return [f"--signal=B:{self.signal}", *given, *self._constraint(), *self.sbatch]
+
+    def _constraint(self) -> list[str]:
+        features = [one.partition("=")[2] for one in self.place]
+        return [f"--constraint={'&'.join(features)}"] if features else []
+
+    def _check_place(self) -> None:
+        checked_place(self.place)
+        for given in self.sbatch if self.place else ():
+            if given.startswith("--constraint="):
+                accepted = "place is a constraint, too, and sbatch takes the last one only"
+                raise SpecError("sbatch", given, accepted)
 
 
 def seconds_of(time: str) -> int:
@@ -151,7 +166,8 @@ def script(
         python: the interpreter, which has Downpour installed on the nodes.
     """
     kind, numbers = _kind(workers)
-    started = replace(kind, name="", drain_seconds=options.drain_seconds)
+    labels = merged(kind.labels, options.place)
+    started = replace(kind, name="", drain_seconds=options.drain_seconds, labels=labels)
     logs = str(Path(kind.shared) / "logs" / "slurm").replace("%", "%%")
     asked = [
         f"--job-name={JOB_NAME}",

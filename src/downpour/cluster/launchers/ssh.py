@@ -10,7 +10,7 @@ from pathlib import Path
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
-from downpour.cluster.launchers.hosts import Host, read_hosts
+from downpour.cluster.launchers.hosts import Host, read_hosts, with_needs
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm import reachable_host
@@ -39,14 +39,19 @@ class SshEngine(TetheredWorkers):
         self.manager_host = options.manager_host or "127.0.0.1"
 
     def check(self, plan: LaunchPlan) -> None:
-        """Look at all hosts at once, and learn how they reach this machine."""
+        """Look at all hosts that have what the plan needs, and learn how they reach this machine.
+
+        No worker is started on the others.
+        """
         # Here, because help texts import this module, and this imports numpy.
         from downpour.files.store import SharedDirectory
 
+        self._leave_out_unfit(plan)
         slots = sum(host.slots for host in self.hosts)
         if plan.workers > slots:
+            where = f" on hosts with {' and '.join(plan.needs)}" if plan.needs else ""
             reason = f"{plan.workers} workers, but {self._options.hosts} has slots for {slots}"
-            raise LaunchError(reason, asked_wrongly=True)
+            raise LaunchError(reason + where, asked_wrongly=True)
         shared = Path(plan.manager.shared)
         SharedDirectory.open(shared, create=True)
         looks = look_at(self.hosts, self._options, shared)
@@ -56,6 +61,7 @@ class SshEngine(TetheredWorkers):
 
     def planned(self, plan: LaunchPlan) -> str:
         """Return the commands of a plan's workers; the manager's address is not known yet."""
+        self._leave_out_unfit(plan)
         placed: list[Host] = []
         for _ in range(plan.workers):
             placed.append(self.free_host(placed))
@@ -67,6 +73,10 @@ class SshEngine(TetheredWorkers):
             script = worker_script(plan.worker(number, address), host, environment)
             texts.append(f"# {' '.join(words)} /bin/sh\n{script}")
         return "\n".join(texts)
+
+
+    def _leave_out_unfit(self, plan: LaunchPlan) -> None:
+        self.hosts = with_needs(self.hosts, plan.labels, plan.needs)
 
 
 def address_seen(callers: Iterable[str]) -> str:
@@ -97,4 +107,5 @@ KIND = LauncherKind(
     options=SshOptions,
     make=_make,
     planned=lambda options, plan: SshEngine(options).planned(plan),
+    labels=lambda options: [host.labels for host in read_hosts(options.hosts)],
 )

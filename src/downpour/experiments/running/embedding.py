@@ -20,8 +20,8 @@ def embed(
 ) -> Iterator[tuple[RunningCluster, Client]]:
     """Run a manager, workers and a client of them until the block ends.
 
-    They train any number of experiments, one after the other. The number of threads and the device
-    are this spec's.
+    They train any number of experiments, one after the other. The number of threads, the device and
+    what every worker needs are this spec's.
     """
     root = SharedDirectory.open(surroundings.shared, create=True).root
     options = ManagerOptions(
@@ -32,7 +32,9 @@ def embed(
         embedded=True,
         run=secrets.token_hex(8),
     )
-    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device)
+    plan = LaunchPlan(
+        options, workers, threads=spec.threads, device=spec.device, needs=spec.needs
+    )
     # The credentials of the environment are another cluster's.
     with (
         launcher_of(surroundings.on)(plan) as cluster,

@@ -75,9 +75,11 @@ class Embedded:
         """
         if study.shares_workers:
             # Threads and device are the first run's; a search must not vary the device, and the
-            # number of threads is set again for each task.
+            # number of threads is set again for each task. Workers have what all runs need.
             runs = list(study.samples())
-            with self._cluster(runs[0].spec, max(map(self._workers, runs))) as train:
+            first, others = runs[0].spec, [set(run.spec.needs) for run in runs[1:]]
+            needs = [need for need in first.needs if all(need in other for other in others)]
+            with self._cluster(first.replace(needs=needs), max(map(self._workers, runs))) as train:
                 yield train
         else:
             yield self._train_alone
