@@ -10,9 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from socket import create_server
+from textwrap import dedent
 from typing import Any
 
 import kubernetes_validate
@@ -22,6 +25,7 @@ import yaml
 from tests.files.nfs.lab import until
 
 FOLDER = Path(__file__).parents[3] / "docker" / "kubernetes"
+DOCS = Path(__file__).parents[3] / "docs" / "kubernetes.md"
 VERSION = "1.31"
 PATIENCE_SECONDS = 60
 
@@ -97,6 +101,35 @@ def test_there_is_never_a_second_manager_beside_the_first() -> None:
     assert DEPLOYMENTS["downpour-manager"]["strategy"] == {"type": "Recreate"}
     assert DEPLOYMENTS["downpour-manager"]["replicas"] == 1
     assert "--successor" in container("downpour-manager")["args"]
+
+
+def test_the_overlay_of_the_docs_fits_and_its_workers_say_where_they_are() -> None:
+    """Each label of a node that pods are placed by is also one of the worker's."""
+    text = DOCS.read_text().partition("    # my-cluster/kustomization.yaml\n")[2]
+    lines = list(takewhile(lambda line: line.startswith("    "), text.splitlines()))
+    overlay = yaml.safe_load(dedent("\n".join(lines)))
+    (patch,) = [one["patch"] for one in overlay["patches"] if one["target"].get("name")]
+    spec = deepcopy(DEPLOYMENTS["downpour-worker"])
+    worker = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w"}}
+    worker["spec"] = spec
+    for one in yaml.safe_load(patch):
+        add(worker, one["path"].split("/")[1:], one["value"])
+    kubernetes_validate.validate(worker, VERSION, strict=True)
+    pod = spec["template"]["spec"]
+    labels = [word for word in pod["containers"][0]["args"] if word.startswith("--label=")]
+    assert labels == [f"--label={key}={value}" for key, value in pod["nodeSelector"].items()]
+
+
+def add(document: Any, path: list[str], value: Any) -> None:
+    """Add to a document as JSON Patch does (RFC 6902)."""
+    *way, last = path
+    for step in way:
+        document = document[int(step) if isinstance(document, list) else step]
+    if isinstance(document, list):
+        assert last == "-"
+        document.append(value)
+    else:
+        document[last] = value
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,6 @@ class SshEngine(TetheredWorkers):
             texts.append(f"# {' '.join(words)} /bin/sh\n{script}")
         return "\n".join(texts)
 
-
     def _leave_out_unfit(self, plan: LaunchPlan) -> None:
         self.hosts = with_needs(self.hosts, plan.labels, plan.needs)
 

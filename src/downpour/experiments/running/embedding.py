@@ -32,9 +32,7 @@ def embed(
         embedded=True,
         run=secrets.token_hex(8),
     )
-    plan = LaunchPlan(
-        options, workers, threads=spec.threads, device=spec.device, needs=spec.needs
-    )
+    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device, needs=spec.needs)
     # The credentials of the environment are another cluster's.
     with (
         launcher_of(surroundings.on)(plan) as cluster,
