@@ -276,6 +276,10 @@ struct WorkerStatus {
   10: optional i32 pid
   11: optional list<string> labels
   12: optional string device
+  /** The share of a round's time that it is predicted to save; below zero, it costs time. */
+  13: optional double saves
+  /** It trains nothing; `saves` is what its help would save. */
+  14: optional bool stands_by
 }
 
 struct Status {

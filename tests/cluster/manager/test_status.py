@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from downpour.base.values import AttemptId, Forecast, PublishedFile
+from downpour.cluster.manager.contributions import KnownContributions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.status import status
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
 from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES, Contribution, RoundView
 from downpour.network.rpc.messages import Status
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
@@ -21,7 +25,11 @@ SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
 @pytest.fixture
 def core() -> Scheduler:
     """Return a scheduler that was handed an experiment at second 2; ann, bob and cid train it."""
-    core = Scheduler()
+    return prepared(Scheduler())
+
+
+def prepared(core: Scheduler) -> Scheduler:
+    """Let ann, bob and cid join, and hand over an experiment, of three shards."""
     for name in ("ann", "bob", "cid"):
         core.handle(on.WorkerJoined(at_seconds=1.0, worker=name))
     spec = ResolvedSpec.make({"shards": 3, "epochs": 2})
@@ -65,6 +73,49 @@ def test_what_is_no_number_of_seconds_is_not_sent(core: Scheduler) -> None:
     shown = foresee(core, Forecast(q10=1.0, q50=2.0, q90=math.inf, q98=math.inf), SECOND)
     assert [task.predicted for task in shown.tasks] == [None, SECOND, None]
     assert [task.slowness for task in shown.tasks] == [None, 1.0, None]
+
+
+def test_what_workers_contribute_is_sent_with_them(core: Scheduler) -> None:
+    """Of whom nothing is known, nothing is said."""
+    known = {"bob": Contribution(saves=-0.25, stands_by=True)}
+    shown = status(core, Roster(), "", 1, contributions=known).workers
+    assert [(worker.worker, worker.saves, worker.stands_by) for worker in shown] == [
+        ("ann", None, False),
+        ("bob", -0.25, True),
+        ("cid", None, False),
+    ]
+
+
+def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
+    """Clients ask twice a second; between rounds, what was said last still holds."""
+    answers = iter([{"ann": 0.1}, {}, {"ann": 0.3}, {}, {}])
+    asked: list[list[str]] = []
+
+    def answer(
+        view: RoundView, sizes: Sequence[int], names: Collection[str]
+    ) -> Mapping[str, Contribution]:
+        asked.append(list(names))
+        del view, sizes
+        return {
+            name: Contribution(saves=saves, stands_by=False)
+            for name, saves in next(answers).items()
+        }
+
+    policy = replace(POLICIES["handoff"], contributions=answer)
+    core = prepared(Scheduler(policies={**POLICIES, "handoff": policy}))
+    known = KnownContributions()
+
+    def saves(at_seconds: float) -> float | None:
+        core.handle(on.Tick(at_seconds=at_seconds))
+        one = known.of(core.state).get("ann")
+        return one.saves if one else None
+
+    assert [saves(at) for at in (3.0, 4.0, 4.9)] == [0.1, 0.1, 0.1]
+    assert [saves(at) for at in (5.0, 7.0)] == [0.1, 0.3]
+    assert asked == [["ann", "bob", "cid"]] * 3
+    core.handle(on.WorkerLeft(at_seconds=7.5, worker="cid", reason="goodbye"))
+    assert saves(7.6) is None
+    assert asked[3:] == [["ann", "bob"]]
 
 
 def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:

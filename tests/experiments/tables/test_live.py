@@ -139,6 +139,27 @@ def test_who_is_slow_is_said_in_any_width(width: int) -> None:
     assert sum("epoch" in line and "from second" in line for line in lines) == 5
 
 
+def test_what_each_worker_contributes_is_said_in_words() -> None:
+    """Also of one that stands by; nothing where nothing is known, and no column if that is all."""
+    workers = (
+        worker("first", 1, saves=0.238),
+        worker("second", 2, saves=-0.061),
+        worker("third", saves=-0.034, stands_by=True),
+        worker("fourth", saves=-0.001, stands_by=True),
+        worker("fifth", saves=-0.004),
+        worker("sixth"),
+    )
+    lines = rendered(status_view(dataclasses.replace(STATUS, workers=workers)), 120).splitlines()
+    said = {line.split()[0]: line for line in lines if line.split()[:1] and "172.18" in line}
+    assert "saves 24%" in said["first"]
+    assert "costs 6%" in said["second"]
+    assert "would cost 3%" in said["third"]
+    assert "stands by" in said["fourth"]
+    assert "saves 0%" in said["fifth"]
+    assert "of the" in "".join(lines)
+    assert "of the" not in rendered(status_view(STATUS), 120)
+
+
 def test_experiments_look_as_agreed() -> None:
     """A line each, and below them, in full, the reasons of those that failed."""
     reason = "split = 'class': needs labels that are classes, and the targets of 'npz' are not"

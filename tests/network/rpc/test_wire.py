@@ -31,6 +31,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "ExperimentSummary.experiment": _NAMES,
     "ExperimentSummary.loss": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "ExperimentSummary.part": st.sampled_from(["test", "validation"]),
+    "WorkerStatus.saves": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "Metric.value": st.floats(allow_nan=False, allow_infinity=False),
     "TaskMessage.dataset": _NAMES,
     "TaskMessage.indices": _ARRAYS,

@@ -23,6 +23,7 @@ from downpour.base.errors import (
 from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.contributions import KnownContributions
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
@@ -74,6 +75,7 @@ class ManagerHandler(WorkerCalls):
         self._submitting = Lock()
         self._spaces = spaces
         self._archive = archive
+        self._contributions = KnownContributions()
 
     def submit(self, spec: str, request: str) -> str:
         """Accept an experiment, unless the request was accepted before.
@@ -171,7 +173,9 @@ class ManagerHandler(WorkerCalls):
         change = self._driver.change
         own = self._numeric_class
         now = self._driver.ask(
-            lambda core: views.status(core, self._roster, experiment, change, own)
+            lambda core: views.status(
+                core, self._roster, experiment, change, own, self._contributions.of(core.state)
+            )
         )
         if now.experiment is not None:
             return replace(now, experiment=self._held_up(now.experiment))

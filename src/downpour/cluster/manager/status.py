@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from downpour.base.states import ExperimentState
@@ -15,6 +15,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.workers import Worker
+from downpour.core.stragglers import Contribution
 from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,
@@ -23,6 +24,7 @@ from downpour.network.rpc.messages import (
     metrics_of,
 )
 
+_NONE: Mapping[str, Contribution] = {}
 TASKS_SHOWN = 10_000
 """Keeps the reply to a client well under the 16 MiB of a message (`network/rpc/frames.py`)."""
 
@@ -33,14 +35,20 @@ def status(
     experiment: str,
     change: int,
     numeric_class: NumericClass | None = None,
+    contributions: Mapping[str, Contribution] = _NONE,
 ) -> Status:
-    """Return the workers, and an experiment (by default the active one) with its round's tasks."""
+    """Return the workers, and an experiment (by default the active one) with its round's tasks.
+
+    `contributions` are what workers contribute to the active one, as far as is known.
+    """
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
     usual = _usual_pace(core, tasks)
     return Status(
         change=change,
-        workers=tuple(_worker(worker, roster) for worker in core.state.workers),
+        workers=tuple(
+            _worker(worker, roster, contributions.get(worker.name)) for worker in core.state.workers
+        ),
         experiment=summary(shown) if shown else None,
         tasks=tuple(_task(core, task, usual) for task in tasks),
         wanted_workers=core.state.wanted_workers,
@@ -78,7 +86,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
     )
 
 
-def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
+def _worker(worker: Worker, roster: Roster, contribution: Contribution | None) -> WorkerStatus:
     entry = roster.get(worker.name)
     return WorkerStatus(
         worker=worker.name,
@@ -93,6 +101,8 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
         pid=entry.registration.pid if entry else 0,
         labels=entry.registration.labels if entry else (),
         device=entry.registration.trains_on if entry else "",
+        saves=contribution.saves if contribution else None,
+        stands_by=contribution.stands_by if contribution else False,
     )
 
 

@@ -224,8 +224,21 @@ class WorkerRequest:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """How much sooner a round ends with a worker, as a share of its time without it.
+
+    Below zero, the worker costs time. One that `stands_by` begins no shard; the share is then what
+    it would be if it did.
+    """
+
+    saves: float
+    stands_by: bool
+
+
 Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest
 Decide = Callable[[RoundView], Sequence[Action]]
+Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str, Contribution]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +254,8 @@ class Policy:
     `wait`, because every shard counts once. One that `cuts_rounds` returns `Resize`, one that
     `shortens` assigns shares of tasks. One that `hands_over` needs attempts to go on from
     snapshots. `standing_by` says of idle workers, in a line each, why they get none of the shards
-    that wait. `options` are its parameters with their defaults, `largest` values that some may not
+    that wait. `contributions` says of some workers by how much they shorten a round of shards of
+    these sizes. `options` are its parameters with their defaults, `largest` values that some may not
     exceed.
     """
 
@@ -253,5 +267,6 @@ class Policy:
     shortens: bool = False
     hands_over: bool = False
     standing_by: Callable[[RoundView], Mapping[str, str]] | None = None
+    contributions: Contributing | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)

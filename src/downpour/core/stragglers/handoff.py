@@ -29,6 +29,7 @@ from downpour.core.stragglers.base import (
     RoundView,
     RunningTask,
 )
+from downpour.core.stragglers.contribution import contributions
 from downpour.core.stragglers.outlook import Outlook, number
 from downpour.core.stragglers.pairing import pair
 from downpour.core.stragglers.standing_by import hindrances, waiting_shards, without_hindrances
@@ -304,5 +305,6 @@ HANDOFF = Policy(
     watches=True,
     hands_over=True,
     standing_by=_standing_by,
+    contributions=contributions,
     options=OPTIONS,
 )

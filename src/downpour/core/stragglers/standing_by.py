@@ -18,39 +18,39 @@ from downpour.core.stragglers.outlook import Outlook
 
 # Of the fastest worker's speed. Whoever is faster is taken to be of use: two of its shards take no
 # longer than a shard that waits for its turn.
-_SLOW = 0.5
+SLOW = 0.5
 
 
 @dataclass(frozen=True)
-class _Prospects:
+class Prospects:
     """How the round goes on without a slow worker.
 
     `free_in` are the seconds until each of the fast workers is free, and `waiting` is how many
-    shards wait for one.
+    shards wait for one. A move takes `move_seconds`; speeds are samples a second.
     """
 
-    outlook: Outlook
     fastest: float
     free_in: tuple[float, ...]
     waiting: int
+    move_seconds: float
 
     @cached_property
     def soon(self) -> float:
         """The seconds until the first fast worker is free."""
         return min(self.free_in)
 
-    def loss(self, task: PendingTask, worker: str) -> float:
-        """Return how much later the round ends if a slow worker begins this shard now.
+    def loss(self, samples: int, speed: float, step_seconds: float) -> float:
+        """Return how much later the round ends if a slow worker begins a shard now.
 
         It is a share of the seconds until the shard would be done without that worker; where the
         slow worker helps, it is below zero.
         """
-        alone = self.outlook.seconds_for(task.samples, worker)
-        quick = task.samples / self.fastest
+        alone = samples / speed if speed > 0 else inf
+        quick = samples / self.fastest
         without = self.soon + quick
         if alone <= without:
             return alone / without - 1
-        cost = self.outlook.step_seconds(worker) + self.outlook.move_seconds
+        cost = step_seconds + self.move_seconds
         share = quick / alone
         if self.waiting > 1:
             return (cost - self.soon * share) / without
@@ -80,7 +80,7 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
     outlook = Outlook(view)
     speeds = {name: speed for name in view.speeds if (speed := outlook.speed(name))}
     fastest = max((speed for speed in speeds.values() if speed < inf), default=0.0)
-    fast = {name for name, speed in speeds.items() if speed >= _SLOW * fastest}
+    fast = {name for name, speed in speeds.items() if speed >= SLOW * fastest}
     slow = [choice for choice in assignments if choice.worker in speeds.keys() - fast]
     if not slow:
         return {}
@@ -95,9 +95,13 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
     if not free_in:
         return {}
     waiting = waiting_shards(view) - len(assignments) + len(slow)
-    prospects = _Prospects(outlook, fastest, free_in, waiting)
+    prospects = Prospects(fastest, free_in, waiting, outlook.move_seconds)
     losses = {
-        choice.worker: prospects.loss(offers[choice.shard], choice.worker)
+        choice.worker: prospects.loss(
+            offers[choice.shard].samples,
+            speeds[choice.worker],
+            outlook.step_seconds(choice.worker),
+        )
         for choice in slow
         if _may_wait(view, offers[choice.shard], fast)
     }

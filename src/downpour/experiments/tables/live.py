@@ -37,6 +37,8 @@ _ROWS_MAX = 40
 _DECISIONS_MAX = 5
 _SLOW = 1.5
 """A worker that takes this many times the median time for a sample is marked as slow."""
+_HARDLY = 0.005
+"""Of the time: less is shown as nothing."""
 _BAR_WIDTH = 12
 _UNBOUNDED = 10_000
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
@@ -191,6 +193,17 @@ def _pace(row: _Row) -> RenderableType:
     return Text(f"slow {row.slowness:.1f}", style="bold red")
 
 
+def _saved(row: _Row) -> RenderableType:
+    """Say what part of a round's time the worker saves, or would cost if it did not stand by."""
+    saves = row.worker.saves
+    if saves is None:
+        return ""
+    costs, share = saves < -_HARDLY, f"{abs(saves):.0%}"
+    if row.worker.stands_by:
+        return f"would cost {share}" if costs else "stands by"
+    return Text(f"costs {share}", style="bold red") if costs else f"saves {share}"
+
+
 def _others(row: _Row) -> RenderableType:
     return f"{row.worker.system.cpu_others:.0%}" if row.worker.system else ""
 
@@ -206,15 +219,24 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
     "predicted\n(10–90 %) s": ("right", _predicted),
     "pace\n× usual": ("right", _pace),
+    "of the\ntime": ("left", _saved),
     "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
-_FORESEEN = {"labels", "process", "device", "predicted\n(10–90 %) s", "pace\n× usual"}
+_FORESEEN = {
+    "labels",
+    "process",
+    "device",
+    "predicted\n(10–90 %) s",
+    "pace\n× usual",
+    "of the\ntime",
+}
 _DISPENSABLE = (
     "at",
     "labels",
     "cpu by\nothers",
     "tasks\ndone",
+    "of the\ntime",
     "",
     "predicted\n(10–90 %) s",
     "process",

@@ -238,6 +238,9 @@ class WorkerStatus:
 
     `slowness` is the median of its paces in the last rounds, each over its round's median. Its
     process is `pid` of the machine `hostname`; a manager of an earlier version tells neither.
+    `saves` is the share of a round's time that it is predicted to save; below zero, it costs time.
+    If it `stands_by`, it trains nothing, and the share is what its help would save. Both are absent
+    while too little is known.
     """
 
     worker: str
@@ -252,6 +255,8 @@ class WorkerStatus:
     pid: int = 0
     labels: tuple[str, ...] = ()
     device: str = ""
+    saves: float | None = None
+    stands_by: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"one of {', '.join(get_args(Part))}",
     ),
     "ExperimentSummary.loss": (math.isfinite, "a finite number"),
+    "WorkerStatus.saves": (math.isfinite, "a finite number"),
     "before": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
     "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }

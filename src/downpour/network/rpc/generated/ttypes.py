@@ -2816,6 +2816,8 @@ class WorkerStatus(object):
      - pid
      - labels
      - device
+     - saves: The share of a round's time that it is predicted to save; below zero, it costs time.
+     - stands_by: It trains nothing; `saves` is what its help would save.
 
     """
     thrift_spec: typing.Any = None
@@ -2833,10 +2835,12 @@ class WorkerStatus(object):
         'pid',
         'labels',
         'device',
+        'saves',
+        'stands_by',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -2849,6 +2853,8 @@ class WorkerStatus(object):
         self.pid: typing.Optional[int] = pid
         self.labels: typing.Optional[list[str]] = labels
         self.device: typing.Optional[str] = device
+        self.saves: typing.Optional[float] = saves
+        self.stands_by: typing.Optional[bool] = stands_by
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2929,6 +2935,16 @@ class WorkerStatus(object):
                         self.device = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
+                elif fid == 13:
+                    if ftype == TType.DOUBLE:
+                        self.saves = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 14:
+                    if ftype == TType.BOOL:
+                        self.stands_by = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2994,6 +3010,14 @@ class WorkerStatus(object):
             if self.device is not None:
                 oprot.writeFieldBegin('device', TType.STRING, 12)
                 oprot.writeString(self.device.encode('utf-8') if sys.version_info[0] == 2 else self.device)
+                oprot.writeFieldEnd()
+            if self.saves is not None:
+                oprot.writeFieldBegin('saves', TType.DOUBLE, 13)
+                oprot.writeDouble(self.saves)
+                oprot.writeFieldEnd()
+            if self.stands_by is not None:
+                oprot.writeFieldBegin('stands_by', TType.BOOL, 14)
+                oprot.writeBool(self.stands_by)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3808,6 +3832,8 @@ WorkerStatus.thrift_spec = (
     (10, TType.I32, 'pid', None, None, ),  # 10
     (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
     (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
+    (13, TType.DOUBLE, 'saves', None, None, ),  # 13
+    (14, TType.BOOL, 'stands_by', None, None, ),  # 14
 )
 all_structs.append(Status)
 Status.thrift_spec = (

@@ -1,0 +1,110 @@
+"""How near the share of the time that `downpour status` says a worker saves is to what it saves.
+
+The code that ships trains rounds in the simulator, with policy `handoff`: on `fast` equal workers,
+and on these and one more, which has `speed` of theirs. The shards stay the same: as many as fast
+workers, one more, half as many again, or twice as many. An epoch takes one fast worker forty
+seconds. Speeds vary by five percent from round to round. `link` is what it takes to hand a shard
+over, as a share of a fast worker's task.
+
+`measured` is what the worker saves in the simulator, in percent of the seconds of an epoch without
+it, from the third epoch on; below zero it costs time. `predicted` is what `status` would say of
+these speeds. A worker that stands by is predicted to save nothing; `if used` is then what its help
+would save.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from itertools import product
+from math import ceil
+
+from common import Row, command_line, show
+from slow_machine import EPOCH_SECONDS, SPEEDS, epochs
+
+from downpour.core.stragglers import RoundView, Speed
+from downpour.core.stragglers.contribution import contributions
+from downpour.virtual.policylab.conditions import SAMPLES
+
+SHARDS: dict[str, Callable[[int], int]] = {
+    "as many": lambda fast: fast,
+    "one more": lambda fast: fast + 1,
+    "half as many again": lambda fast: ceil(1.5 * fast),
+    "twice": lambda fast: 2 * fast,
+}
+_STEPS = 100
+_LEARNING = 2
+
+
+def predicted(fast: int, speed: float, shards: int, link: float) -> tuple[float, bool]:
+    """Return the share of the time that one more worker saves, and whether it stands by."""
+    task = EPOCH_SECONDS / shards
+    names = tuple(f"host-{number}" for number in range(fast + 1))
+    speeds = (speed, *((1.0,) * fast))
+    measured = {
+        name: Speed(
+            samples_per_second=SAMPLES / task * own,
+            share=1.0,
+            variance=0.0,
+            step_seconds=task / own / _STEPS,
+        )
+        for name, own in zip(names, speeds, strict=True)
+    }
+    view = RoundView(
+        round=3,
+        at_seconds=0.0,
+        pending=(),
+        idle=names,
+        workers=names,
+        speeds=measured,
+        overhead_seconds=link * task,
+    )
+    one = contributions(view, (SAMPLES,) * shards, names[:1])[names[0]]
+    return one.saves, one.stands_by
+
+
+def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: int) -> Row:
+    """Measure with the worker and without; returns a row of the table."""
+    number = SHARDS[shards](fast)
+    alone, joined = (1.0,) * fast, (speed, *((1.0,) * fast))
+    before, after = (
+        statistics.mean(
+            seconds
+            for seed in range(seeds)
+            for seconds in epochs(who, number, link, seed, rounds)[_LEARNING:]
+        )
+        for who in (alone, joined)
+    )
+    saves, stands_by = predicted(fast, speed, number, link)
+    return {
+        "shards": shards,
+        "link": link,
+        "fast": fast,
+        "speed": f"1/{round(1 / speed)}",
+        "measured": round(100 * (1 - after / before), 1),
+        "predicted": 0.0 if stands_by else round(100 * saves, 1),
+        "if used": round(100 * saves, 1) if stands_by else "",
+    }
+
+
+def main() -> int:
+    """Compare in every cell, and show a row for each."""
+    parser = command_line(__doc__)
+    parser.add_argument("--fast", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--shards", nargs="+", choices=SHARDS, default=list(SHARDS))
+    parser.add_argument("--links", nargs="+", type=float, default=[0.01, 0.1])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    cells = product(options.shards, options.links, options.fast, SPEEDS)
+    rows = [
+        row(fast, speed, shards, link, options.seeds, options.rounds)
+        for shards, link, fast, speed in cells
+    ]
+    show(rows, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

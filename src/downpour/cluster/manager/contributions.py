@@ -1,0 +1,38 @@
+"""What workers contribute, for clients that look often: computed again now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from downpour.core.scheduler.contributing import contributions
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.stragglers import Contribution
+
+TOLD_MAX = 40
+"""A screenful, as many as `downpour status` shows."""
+_AGAIN_SECONDS = 2.0
+
+
+class KnownContributions:
+    """The last contributions that could be told; used in the driver's thread.
+
+    They are kept where nothing can be said, as between two rounds, until another experiment is
+    active or the number of workers changes.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[str, int] = ("", 0)
+        self._known: Mapping[str, Contribution] = {}
+        self._again_at_seconds = 0.0
+
+    def of(self, state: SchedulerState) -> Mapping[str, Contribution]:
+        """Return what the first workers contribute to the active experiment, by name."""
+        now, of = state.now_seconds, (state.active.name if state.active else "", len(state.workers))
+        if of != self._of:
+            self._of, self._known, self._again_at_seconds = of, {}, now
+        if now >= self._again_at_seconds:
+            self._again_at_seconds = now + _AGAIN_SECONDS
+            first = list(islice(state.workers.names, TOLD_MAX))
+            self._known = contributions(state, first) or self._known
+        return self._known

@@ -1,0 +1,31 @@
+"""What each worker contributes to the active experiment, as its policy foresees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from downpour.core.scheduler.round_view import view_of
+from downpour.core.scheduler.state import SchedulerState
+from downpour.core.stragglers import Contribution
+
+WORKERS_MAX = 128
+"""Among more, one worker hardly matters, and the time for the answer would: for each worker that is
+asked for it grows with the number of all."""
+
+
+def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Contribution]:
+    """Return what some workers contribute to the current round; empty if nothing can be said.
+
+    That is so between rounds, with very many workers, and where the policy does not say it, or a
+    round does not wait for all shards or overlaps with the next one.
+    """
+    experiment = state.active
+    if experiment is None or experiment.round is None or len(state.workers) > WORKERS_MAX:
+        return {}
+    spec = experiment.spec
+    policy = state.policies[spec.policy]
+    if policy.contributions is None or spec.mode != "sync" or spec.overlap:
+        return {}
+    view = view_of(state, experiment, experiment.round, policy)
+    sizes = [task.samples for task in experiment.round.tasks]
+    return policy.contributions(view, sizes, names)

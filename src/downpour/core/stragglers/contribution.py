@@ -1,0 +1,183 @@
+"""What a worker contributes: a round's predicted seconds with all workers, and without this one.
+
+One function predicts both, `Lineup.plan`. It goes through a round as `handoff` does. Shards go in
+turn to the worker that is free first, the biggest and the fastest first, and `standing_by.py` says
+which slow workers get none. Once no shard waits, the rest of the work is levelled: shards go to
+faster workers that are idle, and where none is, busy workers exchange theirs. The speeds are those
+that the scheduler decides by.
+
+It is an estimate: loading and publishing are left out, and so is chance. `docs/stragglers.md`
+compares it with rounds in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from math import inf
+from operator import attrgetter
+from typing import Self
+
+from downpour.core.stragglers.base import Contribution, RoundView
+from downpour.core.stragglers.outlook import Outlook
+from downpour.core.stragglers.standing_by import SLOW, Prospects
+
+# Each exchange waits for a step and two moves. Simulated, the exchanges of a round took as long as
+# three that follow one another, with two, four and eight workers beside a slow one.
+_EXCHANGES = 3
+_NOTHING = 1e-9
+_SPEED = attrgetter("speed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A worker: its speed in samples a second, and how long one step takes."""
+
+    name: str
+    speed: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedRound:
+    """The seconds of a round, and the workers that begin a shard in it."""
+
+    seconds: float
+    begin: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The workers of a round, and the shards that it has, in samples.
+
+    `standbys` of the workers are kept free, the slowest. A move takes `move_seconds`.
+    """
+
+    sizes: Sequence[int]
+    members: Sequence[_Member]
+    standbys: int
+    move_seconds: float
+
+    @classmethod
+    def of(cls, view: RoundView, sizes: Sequence[int]) -> Self | None:
+        """Return the workers of a view; None if there is only one, or too little is known.
+
+        Where shards have needs of their own, a plan that gives any shard to any worker says
+        nothing.
+        """
+        if len(view.workers) < 2 or not sizes or view.barred:
+            return None
+        if any(task.worker not in view.speeds for task in view.running):
+            return None
+        outlook = Outlook(view)
+        members = list(_members(view, outlook))
+        if len(members) < len(view.workers):
+            return None
+        return cls(sizes, members, view.standbys, outlook.move_seconds)
+
+    def without(self, name: str) -> Lineup:
+        """Return the same round without a worker."""
+        left = [member for member in self.members if member.name != name]
+        return Lineup(self.sizes, left, self.standbys, self.move_seconds)
+
+    def plan(self, must: str = "") -> _PlannedRound:
+        """Return how the round goes; the worker that `must` begins a shard does not stand by."""
+        order = self._fastest_first
+        free = [(0.0, place) for place in range(max(len(order) - self.standbys, 1))]
+        heapify(free)
+        waiting = sorted(self.sizes)
+        ends: dict[_Member, float] = {}
+        now = 0.0
+        while waiting and free:
+            at, place = heappop(free)
+            member = order[place]
+            if member.name != must and self._hinders(member, at, waiting, ends):
+                continue
+            now = at
+            ends[member] = at + waiting.pop() / member.speed
+            heappush(free, (ends[member], place))
+        seconds = now + self._levelled_seconds({one: end - now for one, end in ends.items()})
+        return _PlannedRound(seconds, frozenset(member.name for member in ends))
+
+    @cached_property
+    def _fastest_first(self) -> list[_Member]:
+        return sorted(self.members, key=_SPEED, reverse=True)
+
+    def _hinders(
+        self, member: _Member, at: float, waiting: Sequence[int], ends: dict[_Member, float]
+    ) -> bool:
+        """Whether the round ends no sooner if a worker begins the next shard."""
+        fast = SLOW * self._fastest_first[0].speed
+        if member.speed >= fast:
+            return False
+        free_in = tuple(end - at for one, end in ends.items() if one.speed >= fast and end >= at)
+        if not free_in:
+            return False
+        fastest = self._fastest_first[0].speed
+        prospects = Prospects(fastest, free_in, len(waiting), self.move_seconds)
+        return prospects.loss(waiting[-1], member.speed, member.step_seconds) >= 0
+
+    def _levelled_seconds(self, left: dict[_Member, float]) -> float:
+        """Return the seconds until all is trained, where no shard waits for a worker any more.
+
+        `left` are the seconds that each busy worker would take for its shard.
+        """
+        busy = {member: seconds for member, seconds in left.items() if seconds > 0}
+        work = {member: seconds * member.speed for member, seconds in busy.items()}
+        alone, level = max(busy.values(), default=0.0), self._level(work.values())
+        idle = [member for member in self._fastest_first if member not in busy]
+        exchanges = 0.0
+        late = sorted((member for member in busy if busy[member] > level + _NOTHING), key=_SPEED)
+        for member in late:
+            cost = member.step_seconds + self.move_seconds
+            if idle and idle[0].speed > member.speed:
+                work[member] += cost * idle.pop(0).speed
+            else:
+                exchanges = max(exchanges, _EXCHANGES * cost)
+        return min(alone, self._level(work.values()) + exchanges)
+
+    def _level(self, work: Collection[float]) -> float:
+        """Return the seconds that the work takes if it is levelled; one shard is at one worker.
+
+        So the k largest rests take at least as long as the k fastest workers do for them, and that
+        bound is reached (Horvath, Lam and Sethi 1977).
+        """
+        seconds = samples = speeds = 0.0
+        for one, member in zip(sorted(work, reverse=True), self._fastest_first, strict=False):
+            samples, speeds = samples + one, speeds + member.speed
+            seconds = max(seconds, samples / speeds)
+        return seconds
+
+
+def contributions(
+    view: RoundView, sizes: Sequence[int], names: Collection[str]
+) -> dict[str, Contribution]:
+    """Return what workers contribute to a round of shards of these sizes.
+
+    Nothing is said of a worker before two intervals between its reports were measured; of none,
+    while the speed of a worker is unknown, or that of a busy one not measured.
+    """
+    lineup = Lineup.of(view, sizes)
+    if lineup is None:
+        return {}
+    whole = lineup.plan()
+    measured = {name for name, speed in view.speeds.items() if speed.variance is not None}
+    present = {member.name for member in lineup.members}
+    told = [name for name in names if name in measured & present]
+    return {name: _contribution(lineup, whole, name) for name in told}
+
+
+def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Contribution:
+    stands_by = name not in whole.begin
+    joined = lineup.plan(must=name) if stands_by else whole
+    without = lineup.without(name).plan().seconds
+    return Contribution(saves=1 - joined.seconds / without, stands_by=stands_by)
+
+
+def _members(view: RoundView, outlook: Outlook) -> Iterator[_Member]:
+    for name in view.workers:
+        speed = outlook.speed(name)
+        if speed is not None and 0 < speed < inf:
+            yield _Member(name, speed, outlook.step_seconds(name))
