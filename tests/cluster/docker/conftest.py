@@ -285,15 +285,16 @@ def projects(image: str, compose_command: tuple[str, ...], data_dir: Path) -> Pr
     return project
 
 
-@pytest.fixture(scope="session")
+# Of a file, and no longer: the health checks of one that idles take a sixth of a core.
+@pytest.fixture(scope="module")
 def cluster(projects: Projects) -> Iterator[Project]:
-    """A manager and five workers that nobody disturbs."""
+    """A manager and five workers."""
     with projects() as project:
         project.up(workers=5)
         yield project
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def undisturbed(cluster: Project) -> Outcome:
     """The run that others are compared with, made as a user makes it."""
     printed = cluster.compose("run", "--rm", "-T", "submit", EXAMPLE, *OPTIONS)
