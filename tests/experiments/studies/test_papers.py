@@ -14,6 +14,8 @@ from downpour.experiments.studies import Embedded, Grid, StudyFolder, grid_resul
 from downpour.learning.datasets import open_prepared, prepare
 from tests.experiments.studies.conftest import FakeBackend, Silence
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 PAPERS = Path(__file__).parents[3] / "examples" / "papers"
 
 
@@ -153,7 +155,7 @@ def test_threads_and_processes_leave_their_traces(
     monkeypatch.syspath_prepend(str(PAPERS))
     monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
     text = (PAPERS / "lerat.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
-    text = text.replace("epochs = 3", "epochs = 1").replace("images = 192", "images = 48")
+    text = text.replace("epochs = 3", "epochs = 1").replace("images = 192", "images = 16")
     alexnet, _, _ = text.partition('[[experiment]]\nname = "alexnet-pipeline"')
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
     run_study(folder, Embedded(Surroundings.of(tmp_path / "shared")), Silence())
