@@ -11,6 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # imports, leases and engines, so four processes run them, on two cores as well.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
 
+# Each process collects what it is given, for seconds, so these get the files that have slow tests.
+SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests)))
+CALCULATING = $(filter $(addsuffix %,$(CALCULATIONS)),$(SLOW))
+
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
 ONLY := $(addprefix tests/,$(WING))
 
@@ -57,8 +61,8 @@ coverage: venv  ## Check that tests reach the lines of core/, which decides
 	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
-	$(if $(WING),,$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATIONS))
-	$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(or $(ONLY),$(addprefix --ignore=,$(CALCULATIONS))) || [ $$? -eq 5 ]  # 5: there are none
+	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
+	$(if $(filter-out $(CALCULATING),$(SLOW)),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(filter-out $(CALCULATING),$(SLOW)))
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
+from xdist.workermanage import WorkerController
 
 # Before torch is imported: with as many processes as cores, each with as many threads, threads spin
 # while they wait for one another. What torch computes with is in the specs.
@@ -49,6 +50,28 @@ A machine has one engine of containers, and `auto` finds whatever Ray cluster ru
 """
 
 
+_APART = {"cluster/launchers", "experiments/studies"}
+"""Rooms whose files share nothing that takes long to make."""
+
+_LONG = (
+    "docker",
+    "cluster/launchers/test_leftovers.py",
+    "examples/test_real_processes.py",
+    "experiments/reproduction",
+    "cluster/launchers/test_local.py",
+    "slurm",
+    "ray",
+    "ssh",
+    "chaos/test_partitions.py",
+    "chaos/test_hand_over.py",
+    "files/objects",
+    "experiments/studies/test_papers.py",
+    "chaos/test_company.py",
+    "chaos/test_soak.py",
+)
+"""What takes minutes, the longest first: begun in the end, it would go on while others are done."""
+
+
 class _ByRoom(LoadScopeScheduling):  # type: ignore[misc]
     """One process runs a room's tests, and so makes what they share once.
 
@@ -60,8 +83,15 @@ class _ByRoom(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         daemons = {_DAEMONS[word] for word in re.findall(r"\w+", nodeid) if word in _DAEMONS}
-        room = nodeid.partition("::")[0].split("/")[1:3]
-        return min(daemons, default="/".join(room))
+        file = nodeid.partition("::")[0].split("/")
+        room = "/".join(file[1:3])
+        return min(daemons, default="/".join(file[1:]) if room in _APART else room)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a process what takes longest of what is left."""
+        if (first := next((room for room in _LONG if room in self.workqueue), None)) is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
@@ -69,11 +99,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return _ByRoom(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See that each slow test's file says so, because `make test-slow` reads no other."""
+    files = {item.path for item in items if item.get_closest_marker("slow")}
+    unsaid = [str(file) for file in sorted(files) if "mark.slow" not in file.read_text("utf-8")]
+    if unsaid:
+        raise pytest.UsageError(f"no mark.slow in {', '.join(unsaid)}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give a process's temporary folder a short name: long paths are cut in what users read."""
     if given := getattr(config, "workerinput", None):
         folder, process = config.option.basetemp, given["workerid"]
         config.option.basetemp = folder.replace(f"popen-{process}", process.removeprefix("gw"))
+
+
+@pytest.fixture(scope="module")
+def forked_clusters() -> Iterator[None]:
+    """Let the clusters of a file start at once, from a process that has imported torch.
+
+    Each would import it for three seconds of a core. The processes are those that users have, and
+    how those start is what `tests/cluster/launchers` shows.
+    """
+    from downpour.cluster.launchers import forking
+    from tests.chaos.forked import Forks
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forking, "subprocess", Forks())
+        yield
 
 
 Allow = Callable[..., None]
