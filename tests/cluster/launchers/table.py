@@ -33,7 +33,7 @@ from downpour.files.store import SharedDirectory
 from downpour.network.rpc.messages import Status
 from tests.cluster.docker.conftest import compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.test_contract import launcher  # noqa: F401 - a fixture
-from tests.cluster.ray_cluster.conftest import Nodes, nodes  # noqa: F401 - a fixture
+from tests.cluster.ray_cluster.conftest import Nodes, lasting_nodes  # noqa: F401 - a fixture
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
 from tests.cluster.slurm.lab import Lab
 from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
@@ -56,11 +56,11 @@ def test_row(launcher: Launcher, request: pytest.FixtureRequest, tmp_path: Path)
     sys.stdout.write(f"\n{row}\n")
 
 
-def test_row_of_ray_itself(nodes: Nodes) -> None:  # noqa: F811
+def test_row_of_ray_itself(lasting_nodes: Nodes) -> None:  # noqa: F811
     """Print how long two actors of Ray's own take to train a batch, as any script of theirs."""
     ray = pytest.importorskip("ray")
     began = time.time()
-    ray.init(address=nodes.address, log_to_driver=False)
+    ray.init(address=lasting_nodes.address, log_to_driver=False)
     actors = [ray.remote(num_cpus=1)(Own).remote() for _ in range(2)]
     first = min(ray.get([actor.train.remote() for actor in actors])) - began
     ray.shutdown()

@@ -35,7 +35,7 @@ from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.processes import Processes
-from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
+from tests.cluster.ray_cluster.conftest import lasting_nodes  # noqa: F401 - a fixture
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
 from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
 from tests.cluster.ssh.lab import HOSTS
@@ -69,7 +69,7 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
             request.getfixturevalue("slurm")
             return on_slurm(SlurmOptions(partition="all", time="5"))
         case "ray":
-            nodes = request.getfixturevalue("nodes")
+            nodes = request.getfixturevalue("lasting_nodes")
             return on_ray(RayOptions(ray_address=nodes.address))
     return LAUNCHERS[request.param]
 

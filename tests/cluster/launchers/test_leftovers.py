@@ -23,7 +23,7 @@ from downpour.base.errors import StoreError
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import KINDS
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
-from tests.cluster.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
+from tests.cluster.ray_cluster.conftest import lasting_nodes, nodes  # noqa: F401 - fixtures
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
 from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
 from tests.cluster.ssh.lab import HOSTS
@@ -332,7 +332,8 @@ def _by_slurm(request: pytest.FixtureRequest, folder: Path) -> Place:
 
 
 def _by_ray(request: pytest.FixtureRequest, folder: Path) -> Place:
-    nodes = request.getfixturevalue("nodes")  # noqa: F811 - the fixture's value
+    restarts = request.node.callspec.params["ending"] == "restarted engine"
+    nodes = request.getfixturevalue("nodes" if restarts else "lasting_nodes")  # noqa: F811
     words = "--on", "ray", "--ray-address", nodes.address
     return Place(words, folder, restart=nodes.restart_head)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,18 +64,33 @@ def _words(process: psutil.Process) -> list[str]:
     return []
 
 
-@pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Start two nodes, with Ray's own settings as the parameter; stop them at the end."""
+@contextmanager
+def started(settings: Mapping[str, int]) -> Iterator[Nodes]:
+    """Start two nodes, with some of Ray's own settings; stop them at the end."""
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # its token would be a file of the user's
     head: dict[str, Any] = {"num_cpus": 2, "object_store_memory": _MEMORY_BYTES}
-    head["_system_config"] = getattr(request, "param", {})
+    head["_system_config"] = dict(settings)
     head["labels"] = {"rack": "first"}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        yield Nodes(cluster, cluster.add_node(num_cpus=3, object_store_memory=_MEMORY_BYTES))
-    finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_AUTH_MODE", "disabled")  # its token would be a file of the user's
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            yield Nodes(cluster, cluster.add_node(num_cpus=3, object_store_memory=_MEMORY_BYTES))
+        finally:
+            cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Nodes of a test that may kill them, with Ray's own settings as the parameter."""
+    with started(getattr(request, "param", {})) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting_nodes() -> Iterator[Nodes]:
+    """Nodes of all tests of a file that leave them as they are: Ray starts a dozen processes."""
+    with started({}) as made:
+        yield made
