@@ -199,5 +199,6 @@ SYSTEMS: Mapping[str, Starter] = {
     "downpour-few-bytes": Starter(
         typed=downpour_run(FEW_BYTES), one_command=True, is_downpour=True
     ),
+    "downpour-often": Starter(typed=downpour_run({"meet": 10}), one_command=True, is_downpour=True),
     "downpour-cluster": Starter(typed=downpour_cluster, is_downpour=True),
 }
