@@ -61,7 +61,7 @@ def predicted(fast: int, speed: float, shards: int, link: float) -> tuple[float,
         overhead_seconds=link * task,
     )
     one = contributions(view, (SAMPLES,) * shards, names[:1])[names[0]]
-    return one.saves, one.stands_by
+    return one.share, one.stands_by
 
 
 def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: int) -> Row:

@@ -3,7 +3,7 @@
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
 what it compares with, `lab`, which needs root, `last_batch`, which needs MNIST, and `stragglers`,
 `accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for half an hour and longer,
-and `slow_machine`, which simulates for some minutes.
+and `slow_machine` and `contribution`, which simulate for some minutes.
 Close everything else first: most figures are times, and even ratios vary on a busy machine.
 """
 
@@ -49,6 +49,7 @@ LONG = (
     "fewer_bytes",
     "last_batch",
     "slow_machine",
+    "contribution",
 )
 ALL = (*USUAL, *LONG)
 

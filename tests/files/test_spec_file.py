@@ -22,7 +22,7 @@ def test_several_needs_are_one_spec(tmp_path: Path) -> None:
     """Their value is a list, as that of `betas` is; a list of another field is a grid's."""
     file = tmp_path / "spec.toml"
     file.write_text('needs = ["gpu", "site=b"]\nprefers = ["ssd", "rack=3"]\n')
-    assert read_spec(file) == Spec(needs=["gpu", "site=b"], prefers=["ssd", "rack=3"])
+    assert read_spec(file) == Spec(needs=("gpu", "site=b"), prefers=("ssd", "rack=3"))
     file.write_text("epochs = [1, 2]\n")
     with pytest.raises(SpecError, match="makes this a grid"):
         read_spec(file)

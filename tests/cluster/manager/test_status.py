@@ -16,7 +16,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import POLICIES, Contribution, RoundView
+from downpour.core.stragglers import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import Status
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
@@ -77,7 +77,7 @@ def test_what_is_no_number_of_seconds_is_not_sent(core: Scheduler) -> None:
 
 def test_what_workers_contribute_is_sent_with_them(core: Scheduler) -> None:
     """Of whom nothing is known, nothing is said."""
-    known = {"bob": Contribution(saves=-0.25, stands_by=True)}
+    known = {"bob": Saving(share=-0.25, stands_by=True)}
     shown = status(core, Roster(), "", 1, contributions=known).workers
     assert [(worker.worker, worker.saves, worker.stands_by) for worker in shown] == [
         ("ann", None, False),
@@ -93,13 +93,10 @@ def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
 
     def answer(
         view: RoundView, sizes: Sequence[int], names: Collection[str]
-    ) -> Mapping[str, Contribution]:
+    ) -> Mapping[str, Saving]:
         asked.append(list(names))
         del view, sizes
-        return {
-            name: Contribution(saves=saves, stands_by=False)
-            for name, saves in next(answers).items()
-        }
+        return {name: Saving(share=share, stands_by=False) for name, share in next(answers).items()}
 
     policy = replace(POLICIES["handoff"], contributions=answer)
     core = prepared(Scheduler(policies={**POLICIES, "handoff": policy}))
@@ -108,7 +105,7 @@ def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
     def saves(at_seconds: float) -> float | None:
         core.handle(on.Tick(at_seconds=at_seconds))
         one = known.of(core.state).get("ann")
-        return one.saves if one else None
+        return one.share if one else None
 
     assert [saves(at) for at in (3.0, 4.0, 4.9)] == [0.1, 0.1, 0.1]
     assert [saves(at) for at in (5.0, 7.0)] == [0.1, 0.3]

@@ -11,8 +11,8 @@ import pytest
 from downpour.base.values import Progress
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.contributing import WORKERS_MAX, contributions
-from downpour.core.stragglers import POLICIES, Contribution, Policy, RoundView
+from downpour.core.scheduler.contributing import SHARDS_MAX, WORKERS_MAX, contributions
+from downpour.core.stragglers import POLICIES, Policy, RoundView, Saving
 
 if TYPE_CHECKING:
     from tests.core.scheduler.conftest import Make
@@ -72,7 +72,7 @@ class Team:
     def told(self, *names: str) -> dict[str, tuple[int, bool]]:
         """Return what is said of workers: percent of the time, and whether they stand by."""
         found = contributions(self.core.state, names)
-        return {name: (round(100 * one.saves), one.stands_by) for name, one in found.items()}
+        return {name: (round(100 * one.share), one.stands_by) for name, one in found.items()}
 
 
 def test_what_workers_are_measured_to_do_says_what_they_contribute(make: Make) -> None:
@@ -104,13 +104,13 @@ def test_where_a_round_is_no_plan_of_handoff_nothing_is_said(
     assert team.told("ann", "bob") == {}
 
 
-def test_of_very_many_workers_nothing_is_computed(make: Make) -> None:
+def test_of_very_many_workers_or_shards_nothing_is_computed(make: Make) -> None:
     """Not even what the policy would see: each look at 10,000 workers takes a quarter second."""
     asked = []
 
     def notes(
         view: RoundView, sizes: Sequence[int], names: Collection[str]
-    ) -> Mapping[str, Contribution]:
+    ) -> Mapping[str, Saving]:
         asked.append((len(view.workers), len(sizes), list(names)))
         return {}
 
@@ -120,6 +120,7 @@ def test_of_very_many_workers_nothing_is_computed(make: Make) -> None:
     assert asked == [(WORKERS_MAX, 5, ["w3"])]
     many = Team(make, [f"w{n}" for n in range(WORKERS_MAX + 1)], 5, policies)
     assert many.told("w3") == {}
+    assert Team(make, ["ann", "bob"], SHARDS_MAX + 1, policies).told("ann") == {}
     assert len(asked) == 1
 
 

@@ -31,7 +31,7 @@ def view(seconds: Mapping[str, float]) -> RoundView:
 def told(seconds: Mapping[str, float], shards: int) -> dict[str, tuple[int, bool]]:
     """Return for each worker what it saves, in percent, and whether it stands by."""
     found = contributions(view(seconds), (100,) * shards, list(seconds))
-    return {name: (round(100 * one.saves), one.stands_by) for name, one in found.items()}
+    return {name: (round(100 * one.share), one.stands_by) for name, one in found.items()}
 
 
 def test_equal_workers_save_what_the_others_would_take_longer() -> None:
@@ -110,9 +110,7 @@ def lineup(seconds: Sequence[float], sizes: Sequence[int]) -> Lineup:
 def test_a_round_takes_no_less_than_its_work_and_no_more_than_alone(
     seconds: list[float], sizes: list[int]
 ) -> None:
-    """All workers together, or the fastest with the largest shard, are the least; and never does a
-    plan take longer than the slowest worker would alone.
-    """
+    """All workers together, or the fastest with the largest shard, are the least."""
     planned = lineup(seconds, sizes).plan()
     speeds = [100 / own for own in seconds]
     least = max(sum(sizes) / sum(speeds), max(sizes) / max(speeds))

@@ -7,7 +7,7 @@ from itertools import islice
 
 from downpour.core.scheduler.contributing import contributions
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.stragglers import Contribution
+from downpour.core.stragglers import Saving
 
 TOLD_MAX = 40
 """A screenful, as many as `downpour status` shows."""
@@ -23,10 +23,10 @@ class KnownContributions:
 
     def __init__(self) -> None:
         self._of: tuple[str, int] = ("", 0)
-        self._known: Mapping[str, Contribution] = {}
+        self._known: Mapping[str, Saving] = {}
         self._again_at_seconds = 0.0
 
-    def of(self, state: SchedulerState) -> Mapping[str, Contribution]:
+    def of(self, state: SchedulerState) -> Mapping[str, Saving]:
         """Return what the first workers contribute to the active experiment, by name."""
         now, of = state.now_seconds, (state.active.name if state.active else "", len(state.workers))
         if of != self._of:

