@@ -11,10 +11,11 @@ from typing import Annotated, Any, Self
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels, merged, missing
+from downpour.base.labels import checked_labels
 from downpour.cli.options import number, whole_number
 from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.launch_table import checked_table, owners
+from downpour.cluster.launchers.needs import refuse_unmet
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
@@ -40,24 +41,7 @@ class Launching:
         Raises:
             SpecError: names the field.
         """
-        wanted = {"needs": spec.needs}
-        wanted |= {
-            f"shard_needs.{shard}": (*spec.needs, *needs)
-            for shard, needs in spec.shard_needs.items()
-        }
-        for field, needs in wanted.items():
-            # The machine that comes nearest; all of a kind have the same labels but with ssh.
-            lacking = min((missing(labels, needs) for labels in self._labels_of_workers), key=len)
-            if lacking:
-                key = lacking[0].partition("=")[0]
-                accepted = f"the workers that are started here lack it; see --label {key}=VALUE"
-                raise SpecError(field, lacking[0], accepted)
-
-    @property
-    def _labels_of_workers(self) -> list[tuple[str, ...]]:
-        """The labels of workers, once for each sort of machine."""
-        kind = kind_of(self.on)
-        return [merged(self.labels, own) for own in kind.labels(kind.given(self.options))]
+        refuse_unmet(spec, self.on, self.options, self.labels)
 
     def of(self, **changes: Any) -> Self:
         """Return a copy whose launcher changes these fields of every plan."""

@@ -10,6 +10,7 @@ import os
 from downpour.base.arguments import checked_call
 from downpour.cluster.launchers import Launcher
 from downpour.cluster.launchers.launch_table import launch_of
+from downpour.cluster.launchers.needs import refuse_unmet
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, OnStatus, spec_of
 from downpour.experiments.reading import Result
@@ -66,6 +67,9 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         table = launch_of(path_of("spec", spec))
         workers = table.workers if workers is None else workers
         on = table.launcher()
+        table.check(asked)
+    elif on is None or isinstance(on, str):
+        refuse_unmet(asked, on or "local", {}, ())
     surroundings = Surroundings.of(shared, data_dir, patience, on)
     watching = Watching(on_status=on_status, progress=progress, tensorboard=tensorboard)
     return train(asked, workers, surroundings, watching)

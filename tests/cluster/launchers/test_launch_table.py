@@ -59,3 +59,18 @@ def test_a_run_from_python_goes_where_the_file_says(
         downpour.run(path, shared=shared, progress=False)
     result = downpour.run(path, shared=shared, progress=False, on="inline", workers=1)
     assert result.model_file is not None
+
+
+def test_a_run_from_python_whose_workers_lack_what_it_needs_is_refused(
+    file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It would wait for ever; labels of all workers stand in the table."""
+    needy, shared = 'needs = ["gpu=a40", "site"]\n', tmp_path / "shared"
+    with pytest.raises(SpecError, match=r"needs = 'gpu=a40': the workers that are started here"):
+        downpour.run(downpour.Spec(needs=("gpu=a40",)), shared=shared, workers=1)
+    with pytest.raises(SpecError, match=r"needs = 'site': the workers"):
+        downpour.run(file(f'{needy}[launch]\nlabel = ["gpu=a40"]\n'), shared=shared, workers=1)
+    assert not shared.exists()
+    table = '[launch]\non = "inline"\nlabel = ["gpu=a40", "site=b"]\n'
+    result = downpour.run(file(f"{needy}{table}"), shared=shared, workers=2, progress=False)
+    assert result.state == "finished"

@@ -88,7 +88,7 @@ def test_what_workers_contribute_is_sent_with_them(core: Scheduler) -> None:
 
 def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
     """Clients ask twice a second; between rounds, what was said last still holds."""
-    answers = iter([{"ann": 0.1}, {}, {"ann": 0.3}, {}, {}])
+    answers = iter([{"ann": 0.1, "bob": 0.2}, {}, {"ann": 0.3}, {}])
     asked: list[list[str]] = []
 
     def answer(
@@ -109,6 +109,7 @@ def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
 
     assert [saves(at) for at in (3.0, 4.0, 4.9)] == [0.1, 0.1, 0.1]
     assert [saves(at) for at in (5.0, 7.0)] == [0.1, 0.3]
+    assert known.of(core.state)["bob"].share == 0.2
     assert asked == [["ann", "bob", "cid"]] * 3
     core.handle(on.WorkerLeft(at_seconds=7.5, worker="cid", reason="goodbye"))
     assert saves(7.6) is None

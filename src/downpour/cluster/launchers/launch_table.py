@@ -12,6 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.labels import checked_labels
 from downpour.cluster.launchers import LAUNCHERS, Launcher, kind_of
+from downpour.cluster.launchers.needs import refuse_unmet
+from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -49,6 +51,14 @@ class LaunchTable:
         if not (self.options or seconds or labels):
             return self.on
         return lambda plan: launcher(replace(plan, idle_seconds=seconds, labels=labels))
+
+    def check(self, spec: Spec) -> None:
+        """Refuse a spec that needs labels which no worker will have.
+
+        Raises:
+            SpecError: names the field.
+        """
+        refuse_unmet(spec, self.on, self.options, self.label)
 
 
 def owners() -> dict[str, list[str]]:

@@ -15,10 +15,10 @@ _AGAIN_SECONDS = 2.0
 
 
 class KnownContributions:
-    """The last contributions that could be told; used in the driver's thread.
+    """What could be told last of each worker; used in the driver's thread.
 
-    They are kept where nothing can be said, as between two rounds, until another experiment is
-    active or the number of workers changes.
+    It is kept where nothing can be said, as between two rounds or in the first steps of a task,
+    until another experiment is active or the number of workers changes.
     """
 
     def __init__(self) -> None:
@@ -34,5 +34,5 @@ class KnownContributions:
         if now >= self._again_at_seconds:
             self._again_at_seconds = now + _AGAIN_SECONDS
             first = list(islice(state.workers.names, TOLD_MAX))
-            self._known = contributions(state, first) or self._known
+            self._known = {**self._known, **contributions(state, first)}
         return self._known
