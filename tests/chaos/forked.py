@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 QUIET = {"OMP_NUM_THREADS": "1"}
 _SCRIPT = Path(__file__).with_name("forkserver.py")
@@ -31,7 +32,11 @@ class Forked:
         files: the descriptors that it gets, by the numbers that it has them by; 1 and 2 are its
             standard streams, which are else those of this process's first one.
         module: what it runs.
+        session: whether it has a session of its own.
     """
+
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
 
     def __init__(
         self,
@@ -40,6 +45,8 @@ class Forked:
         folder: Path | None = None,
         files: Mapping[int, int] | None = None,
         module: str = "downpour.cli",
+        *,
+        session: bool = False,
     ) -> None:
         self.args = words
         self.returncode: int | None = None
@@ -51,6 +58,7 @@ class Forked:
             "environment": dict(environment),
             "folder": str(Path(folder or ".").absolute()),
             "numbers": list(given),
+            "session": session,
         }
         try:
             _server().fork(request, [told, *given.values()])
@@ -113,6 +121,41 @@ def run(
         for file in (out, errors):
             file.seek(0)
         return subprocess.CompletedProcess(words, status, out.read(), errors.read())
+
+
+class Forks:
+    """What the module `subprocess` is to those who start a module of ours: they get a fork."""
+
+    PIPE, DEVNULL, TimeoutExpired = subprocess.PIPE, subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    def Popen(  # noqa: N802
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: IO[bytes] | None = None,
+        pass_fds: Sequence[int] = (),
+        start_new_session: bool = False,
+    ) -> Forked:
+        """Fork it; standard input may be nothing or a pipe, standard output a pipe."""
+        _, _, module, *words = command
+        environment = os.environ if env is None else env
+        files = {file: file for file in pass_fds}
+        with ExitStack() as theirs, open(os.devnull) as nothing:
+            files |= {0: nothing.fileno()} if stdin == self.DEVNULL else {}
+            files |= {2: stderr.fileno()} if stderr is not None else {}
+            pipes = {}
+            for number, asked in ((0, stdin), (1, stdout)):
+                if asked == self.PIPE:
+                    ends = os.pipe()
+                    files[number], pipes[number] = ends[number], ends[1 - number]
+                    theirs.callback(os.close, ends[number])
+            made = Forked(words, environment, None, files, module, session=start_new_session)
+        made.stdin = os.fdopen(pipes[0], "wb", 0) if 0 in pipes else None
+        made.stdout = os.fdopen(pipes[1], "rb") if 1 in pipes else None
+        return made
 
 
 class _Server:

@@ -8,6 +8,7 @@ script; nothing here computes anything, because threads do not survive a fork.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import json
@@ -17,9 +18,10 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 REQUEST_BYTES_MAX = 200_000
 FILES_MAX = 64
@@ -97,15 +99,32 @@ def place(given: list[int], numbers: list[int]) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
-def become(module: str, words: list[str], environment: dict[str, str], folder: str) -> None:
-    """Run a module as `python -m` does."""
+def become(
+    module: str, words: list[str], environment: dict[str, str], folder: str, *, session: bool
+) -> None:
+    """Run a module as `python -m` does, perhaps in a session of its own."""
+    if session:
+        os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     named = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
     sys.argv[1:] = words
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        leave(end.code)
+    leave(0)
+
+
+def leave(code: object) -> NoReturn:
+    """End as an interpreter does, but for a visit to all that was imported: it copies the pages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from downpour.files.records.record import export_record, line_text
 from downpour.files.records.record_lines import CancelledLine, SubmittedLine
 from tests.conftest import Allow
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 

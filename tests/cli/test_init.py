@@ -13,6 +13,8 @@ from downpour.cluster.operations.templates import TEMPLATES
 from downpour.files.spec_file import read_toml
 from tests.cli.conftest import Downpour
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 LINES_MAX = 40
 
 

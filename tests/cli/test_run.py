@@ -17,6 +17,8 @@ import pytest
 from downpour.cli import run
 from downpour.core.spec import Spec
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
 PATIENCE_SECONDS = 60
 

@@ -15,6 +15,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.studies import Grid, StudyFolder, read_folder, run_study
 from tests.experiments.studies.conftest import GRID, SEARCH, FakeBackend, Silence
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 ASKED = {"grid": GRID, "tune": SEARCH}

@@ -18,6 +18,11 @@ from tests.chaos.stage import Process
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import Example, examples_here
 
+pytestmark = [
+    pytest.mark.usefixtures("forked_clusters"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+]
+
 FEW = {"shards": 7, "epochs": 1, "local_steps": 2}
 MIDDLE: dict[str, Any] = {"shards": 2, "batch_size": 4, "local_steps": 40, "policy": "wait"}
 LENGTHS: dict[str, dict[str, Any]] = {
@@ -40,14 +45,16 @@ def model_of(result: Result) -> bytes:
 def test_one_three_and_seven_workers_make_the_same_models(
     small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same shards make the same bytes of each example, whichever worker trains which."""
+    """The same shards make the same bytes of each example, whichever worker trains which.
+
+    Three are processes; one alone and seven are threads, which import the libraries of all examples
+    once.
+    """
     examples = examples_here(monkeypatch, small_mnist)
     models: dict[str, set[bytes]] = {example.name: set() for example in examples}
-    for workers in (1, 3, 7):
-        with embed(examples[0].small, workers, Surroundings.of(tmp_path / str(workers))) as (
-            _,
-            client,
-        ):
+    for workers, on in ((1, "inline"), (3, "local"), (7, "inline")):
+        surroundings = Surroundings.of(tmp_path / str(workers), on=on)
+        with embed(examples[0].small, workers, surroundings) as (_, client):
             asked = [client.submit(one.small.replace(**FEW)) for one in examples]
             for example, experiment in zip(examples, asked, strict=True):
                 models[example.name].add(model_of(client.wait(experiment)))

@@ -21,6 +21,8 @@ from downpour.experiments.running.surroundings import Surroundings
 from downpour.learning.accelerators import devices_here
 from downpour.network.rpc.messages import Status
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 QUICK = downpour.Spec(
     name="quick", shards=3, epochs=3, batch_size=32, learning_rate=0.05, momentum=0.9, seed=7
 )
@@ -205,8 +207,11 @@ Trained = Callable[[downpour.Spec, int], downpour.Result]
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[downpour.Client]:
+def three(
+    tmp_path_factory: pytest.TempPathFactory, forked_clusters: None
+) -> Iterator[downpour.Client]:
     """A client of a cluster whose three workers are processes."""
+    del forked_clusters
     surroundings = Surroundings.of(tmp_path_factory.mktemp("three"))
     with embed(QUICK, 3, surroundings) as (_, client):
         next(status for status in client.watch() if len(status.workers) == 3)

@@ -18,12 +18,17 @@ from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import decode
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 SHARDS, EPOCHS, MEET = 3, 3, 2
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[downpour.Client]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, forked_clusters: None
+) -> Iterator[downpour.Client]:
     """A client of a cluster with two workers; each is a process."""
+    del forked_clusters
     surroundings = Surroundings.of(tmp_path_factory.mktemp("cluster"))
     with embed(downpour.Spec(), 2, surroundings) as (_, client):
         next(status for status in client.watch() if len(status.workers) == 2)

@@ -37,6 +37,8 @@ from tests.experiments.studies.conftest import (
     search_folder,
 )
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 QUICK_GRID = 'name = "small"\ntrials = 1\nepochs = 1\ntrain_limit = 200\nworkers = 2\n'
 QUICK_SEARCH = """\
 name = "small"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from tests.chaos.forked import Forked
+from tests.chaos.forked import Forks
 from tests.conftest import Allow
 
 ROOT = Path(__file__).parents[3]
@@ -78,22 +76,10 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, prepare_data(Spec.make({"dataset": "digits"}), folder)
 
 
-class _Forks:
-    """What `subprocess` is to those who start helpers, which are forks here."""
-
-    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
-
-    def Popen(self, command: list[str], pass_fds: tuple[int, ...], stdin: int) -> Forked:  # noqa: N802
-        """Start a module."""
-        del stdin
-        _, _, module, *words = command
-        return Forked(words, os.environ, files={file: file for file in pass_fds}, module=module)
-
-
 @pytest.fixture
 def forked_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let helpers be forks: each would import torch for two and a half seconds of a core."""
-    monkeypatch.setattr(helper_process, "subprocess", _Forks())
+    monkeypatch.setattr(helper_process, "subprocess", Forks())
 
 
 @pytest.fixture
