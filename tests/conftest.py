@@ -119,14 +119,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def forked_clusters() -> Iterator[None]:
     """Let the clusters of a file start at once, from a process that has imported torch.
 
-    Each would import it for three seconds of a core. The processes are those that users have, and
-    how those start is what `tests/cluster/launchers` shows.
+    Each would import it for three seconds of a core, and so would each rehearsal of a user's code
+    by a manager that is in this process. They are what users have, and how they start is what
+    `tests/cluster/launchers` shows.
     """
     from downpour.cluster.launchers import forking
+    from downpour.cluster.manager import rehearsal
     from tests.chaos.forked import Forks
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(forking, "subprocess", Forks())
+        for module in (forking, rehearsal):
+            patched.setattr(module, "subprocess", Forks())
         yield
 
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, Any, Self
 
 QUIET = {"OMP_NUM_THREADS": "1"}
 _SCRIPT = Path(__file__).with_name("forkserver.py")
@@ -35,8 +35,8 @@ class Forked:
         session: whether it has a session of its own.
     """
 
-    stdin: IO[bytes] | None = None
-    stdout: IO[bytes] | None = None
+    stdin: IO[Any] | None = None
+    stdout: IO[Any] | None = None
 
     def __init__(
         self,
@@ -71,6 +71,24 @@ class Forked:
     def __del__(self) -> None:
         """Close the pipe."""
         os.close(self._news)
+
+    def __enter__(self) -> Self:
+        """It runs."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its pipes, and wait for its end."""
+        for pipe in (self.stdin, self.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
+    def communicate(self, said: str) -> None:
+        """Say something, then nothing more, and wait for the end."""
+        assert self.stdin is not None
+        with suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(said)
+        self.wait()
 
     def poll(self) -> int | None:
         """Return the status if it has ended, negative for a signal."""
@@ -135,26 +153,30 @@ class Forks:
         env: Mapping[str, str] | None = None,
         stdin: int | None = None,
         stdout: int | None = None,
-        stderr: IO[bytes] | None = None,
+        stderr: IO[Any] | None = None,
         pass_fds: Sequence[int] = (),
         start_new_session: bool = False,
+        text: bool = False,
     ) -> Forked:
-        """Fork it; standard input may be nothing or a pipe, standard output a pipe."""
+        """Fork it; its standard input and output may be nothing or pipes."""
         _, _, module, *words = command
         environment = os.environ if env is None else env
         files = {file: file for file in pass_fds}
-        with ExitStack() as theirs, open(os.devnull) as nothing:
-            files |= {0: nothing.fileno()} if stdin == self.DEVNULL else {}
+        with ExitStack() as theirs, open(os.devnull, "r+") as nothing:
             files |= {2: stderr.fileno()} if stderr is not None else {}
             pipes = {}
             for number, asked in ((0, stdin), (1, stdout)):
-                if asked == self.PIPE:
+                if asked == self.DEVNULL:
+                    files[number] = nothing.fileno()
+                elif asked == self.PIPE:
                     ends = os.pipe()
                     files[number], pipes[number] = ends[number], ends[1 - number]
                     theirs.callback(os.close, ends[number])
             made = Forked(words, environment, None, files, module, session=start_new_session)
-        made.stdin = os.fdopen(pipes[0], "wb", 0) if 0 in pipes else None
-        made.stdout = os.fdopen(pipes[1], "rb") if 1 in pipes else None
+        if 0 in pipes:
+            made.stdin = os.fdopen(pipes[0], "w") if text else os.fdopen(pipes[0], "wb", 0)
+        if 1 in pipes:
+            made.stdout = os.fdopen(pipes[1], "r" if text else "rb")
         return made
 
 

@@ -13,6 +13,8 @@ from downpour.cluster.launchers import LocalCluster
 from downpour.experiments.studies import Grid
 from downpour.files.spec_file import read_spec
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 SSH = '[launch]\non = "ssh"\nhosts = "lab.txt"\nworkers = 2\n'

@@ -65,6 +65,7 @@ class Ends(downpour.Task):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_clusters")
 @pytest.mark.parametrize(
     ("where", "how", "said"),
     [
@@ -91,6 +92,7 @@ def test_code_that_ends_its_process_is_refused_by_a_manager_that_lives(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_clusters")
 @pytest.mark.parametrize("method", ["collate", "labels", "groups", "optimizer", "rate", "step"])
 def test_every_other_method_may_end_its_process_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -21,6 +21,8 @@ from downpour.experiments.studies.submission import submitted
 from tests.experiments.studies.conftest import Interruption
 from tests.experiments.studies.test_detached import COMMAND, wait_for
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 FIRST, SECOND = Grid.from_toml('name = "g"\nshards = 1\nbatch_size = [16, 32]').runs.values()
 
 
