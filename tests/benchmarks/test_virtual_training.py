@@ -10,6 +10,8 @@ import pytest
 
 import downpour
 
+pytestmark = pytest.mark.usefixtures("forked_clusters")
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FIELDS: dict[str, Any] = {
     "shards": 3,
