@@ -221,6 +221,7 @@ def main() -> int:
     parser.add_argument("--overlap", type=int, default=0, help="as the spec's field")
     parser.add_argument("--steps", action="store_true", help="versions are steps, in few bytes")
     options = parser.parse_args()
+    Process.imports = True
     wrong = 0
     for workers in options.workers:
         fields = {"overlap": options.overlap, **(STEPS if options.steps else {})}

@@ -22,7 +22,15 @@ from pathlib import Path
 from time import monotonic
 
 from tests.chaos.company import Company, Expected, expected_in
-from tests.chaos.stage import FLAGS, Happening, Stage, happen_until_done, model_in, undisturbed
+from tests.chaos.stage import (
+    FLAGS,
+    Happening,
+    Process,
+    Stage,
+    happen_until_done,
+    model_in,
+    undisturbed,
+)
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
 say = partial(print, flush=True)
@@ -137,6 +145,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=5, help="things that happen in each, at most")
     parser.add_argument("--company", action="store_true", help="in a directory others use as well")
     options = parser.parse_args()
+    Process.imports = True
     with tempfile.TemporaryDirectory() as folder:
         playing: Play
         if options.company:

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from random import Random
 from threading import Thread, Timer
 from time import monotonic
-from typing import IO
+from typing import IO, ClassVar
 
 from downpour import Spec, run
 from tests.chaos.forked import QUIET, Forked
@@ -39,7 +39,13 @@ class Happening:
 
 
 class Process:
-    """A command that serves; everything that it says is heard."""
+    """A command that serves; everything that it says is heard.
+
+    It is forked, unless `imports`: a script that measures how long it takes until a killed process
+    is replaced must count its imports.
+    """
+
+    imports: ClassVar[bool] = False
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -48,11 +54,18 @@ class Process:
         self._lines = SimpleQueue[str]()
         ear, mouth = os.pipe()
         try:
-            self.popen = Forked(words, {**os.environ, **QUIET}, files={2: mouth})
+            self.popen = self._started(words, {**os.environ, **QUIET}, mouth)
         finally:
             os.close(mouth)
         self._listener = Thread(target=self._listen, args=(open(ear),))  # noqa: SIM115
         self._listener.start()
+
+    def _started(
+        self, words: Sequence[str], environment: Mapping[str, str], mouth: int
+    ) -> Forked | subprocess.Popen[bytes]:
+        if self.imports:
+            return subprocess.Popen([*COMMAND, *words], stderr=mouth, env=environment)
+        return Forked(words, environment, files={2: mouth})
 
     def says(self, pattern: str) -> re.Match[str]:
         """Wait until it says something; raises EOFError where it ends before."""
