@@ -6,14 +6,22 @@ what torch sees.
 
 from __future__ import annotations
 
+import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
-from downpour.base.devices import Device, Devices
+from downpour.base.devices import CPU, Device, Devices
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""cuBLAS reads it when it is first used: with this, its sums never depend on what else runs."""
+_WORKSPACE_SIZES = ":4096:8"
+_NO_SUCH_KERNEL = r".*does not have a deterministic implementation"
 
 
 @cache
@@ -44,11 +52,62 @@ def module_of(device: str) -> Any:
     return torch.get_device_module(Device.of(device).kind)
 
 
-def seed_all(number: int) -> None:
-    """Seed the generators of all accelerators of this machine."""
-    for kind in devices_here().accelerators:
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Return a context in which the generators of all accelerators of this machine are seeded.
+
+    Those of a device that this process has never used begin with the seed, and keep it.
+    """
+    before = []
+    for kind, count in devices_here().accelerators.items():
         module = module_of(kind)
+        if not hasattr(module, "is_initialized") or module.is_initialized():
+            places = [()] if kind == "mps" else [(one,) for one in range(count)]
+            before += [(module, place, module.get_rng_state(*place)) for place in places]
         getattr(module, "manual_seed_all", module.manual_seed)(number)
+    try:
+        yield
+    finally:
+        for module, place, state in before:
+            module.set_rng_state(state, *place)
+
+
+@contextmanager
+def repeatable(device: str) -> Iterator[None]:
+    """Return a context in which torch takes the kernels that repeat their bits, where it has them.
+
+    A few operations have none. Torch would warn of them in words about settings that the user never
+    made; the trial at submission compares the bytes instead.
+    """
+    if device == CPU:
+        yield
+        return
+    _fixed_workspace()
+    filling, before = torch.utils.deterministic, torch.get_deterministic_debug_mode()
+    filled = filling.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _NO_SUCH_KERNEL)
+        torch.set_deterministic_debug_mode("warn")
+        # Only for finding reads of what was never written; it costs a pass over each new tensor.
+        filling.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            filling.fill_uninitialized_memory = filled
+            torch.set_deterministic_debug_mode(before)
+
+
+def release(device: str) -> None:
+    """Give back the device memory that torch keeps for later, so that other processes can take it.
+
+    Workers of one machine, and its manager, may share a card.
+    """
+    if device != CPU:
+        module_of(device).empty_cache()
+
+
+def _fixed_workspace() -> str:
+    return os.environ.setdefault(_WORKSPACE, _WORKSPACE_SIZES)
 
 
 def card_of(device: str) -> list[str]:
@@ -56,7 +115,8 @@ def card_of(device: str) -> list[str]:
     kind = Device.of(device).kind
     if kind == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        return [torch.cuda.get_device_name(device), f"cuDNN {cudnn}"]
+        libraries = [f"cuDNN {cudnn}", f"{_WORKSPACE}={_fixed_workspace()}"]
+        return [torch.cuda.get_device_name(device), *libraries]
     if kind == "xpu":
         return [str(torch.xpu.get_device_name(device))]
     if kind == "mps":

@@ -17,7 +17,7 @@ from downpour.base.devices import AUTO, CPU
 from downpour.base.evaluations import Evaluation
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
-from downpour.learning.accelerators import devices_here
+from downpour.learning.accelerators import devices_here, release
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate, evaluate_on
@@ -94,7 +94,9 @@ class GlobalModel:
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
         # In networks built anew: steps in this one would change the parameters of version 0.
-        return check_trains(load(tried, self._dataset, self._begun), shards)
+        cost = check_trains(load(tried, self._dataset, self._begun), shards)
+        release(tried.device)
+        return cost
 
     def without_effect(self) -> tuple[str, ...]:
         """Say which of the spec's fields have no effect, see `training.optimizers`."""
@@ -146,9 +148,12 @@ class GlobalModel:
             OutOfMemory: the memory of the device is too small.
         """
         load_parameters(self._network, parameters)
-        if held_out is None:
-            return evaluate(self._network, self._loaded)
-        return evaluate_on(self._network, self._loaded, held_out, "validation")
+        try:
+            if held_out is None:
+                return evaluate(self._network, self._loaded)
+            return evaluate_on(self._network, self._loaded, held_out, "validation")
+        finally:
+            release(self._loaded.spec.device)
 
     def _begun(self, network: torch.nn.Module) -> None:
         if self._start:

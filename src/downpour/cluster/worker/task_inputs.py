@@ -32,7 +32,9 @@ from downpour.learning.factory_code import check_code
 from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.numerics import lack_of_memory
 from downpour.learning.training.parameters import load_parameters
+from downpour.learning.training.shortage import Shortage
 from downpour.network.rpc.indices import unpack_indices
 from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
 
@@ -56,6 +58,7 @@ class LoadedExperiment:
     task: LoadedTask
     model: torch.nn.Module
     team: Team | None
+    shortage: Shortage
 
 
 def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
@@ -105,18 +108,20 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     loaded.task.look_again(task.id.round)
     start = _begun_from(loaded, task)
     load_parameters(loaded.model, start)
-    training = ShardTraining(
-        loaded.task,
-        loaded.model,
-        LocalTask(
-            indices=indices_of(loaded.store, task.indices),
-            round=loaded.spec.rounds_before + task.id.round,
-            shard=task.id.shard,
-            share=task.share,
-        ),
-        optimizer_state=optimizer_part(_handed_on(loaded, task)),
-        helpers=loaded.team,
-    )
+    with lack_of_memory():
+        training = ShardTraining(
+            loaded.task,
+            loaded.model,
+            LocalTask(
+                indices=indices_of(loaded.store, task.indices),
+                round=loaded.spec.rounds_before + task.id.round,
+                shard=task.id.shard,
+                share=task.share,
+            ),
+            optimizer_state=optimizer_part(_handed_on(loaded, task)),
+            helpers=loaded.team,
+            spills=loaded.shortage.spills,
+        )
     # A start that was computed costs two files to read once more; one of a file costs little.
     return BegunTask(training, start if task.step is not None else None)
 

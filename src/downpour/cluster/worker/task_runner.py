@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from downpour.base.devices import trained_on
-from downpour.base.errors import UnfitWorker
+from downpour.base.errors import OutOfMemory, UnfitWorker
 from downpour.base.values import Update
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.model_reader import ModelReader
@@ -37,9 +37,11 @@ from downpour.files.store import (
     SharedDirectory,
     publish_work,
 )
+from downpour.learning.accelerators import release
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.parameters import load_frozen
+from downpour.learning.training.shortage import Shortage
 from downpour.network.rpc.messages import TaskMessage
 
 if TYPE_CHECKING:
@@ -90,15 +92,18 @@ class TaskRunner:
         self._control = control
         loaded = self._load_experiment(task, control.patience)
         begun = begin(loaded, task)
-        training, team = begun.training, loaded.team
-        control.begin(training.steps_done, training.steps_total)
+        control.begin(begun.training.steps_done, begun.training.steps_total)
         loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control)
         loop = self._loop_class(control, loaded.spec.snapshot_every, time.monotonic())
         try:
-            train_steps(training, control, snapshots, loop)
+            while not _is_trained(begun.training, loaded, control, snapshots, loop):
+                del begun  # it holds memory of the device
+                loaded.shortage.make_room()
+                begun = begin(loaded, replace(task, snapshot=control.snapshot or task.snapshot))
         finally:
             snapshots.withdraw_unknown()
+        training, team = begun.training, loaded.team
         trained = time.perf_counter()
         file, optimizer_state = publish_work(loaded.store, task.id, work_of(loaded, task, begun))
         return Update(
@@ -111,7 +116,7 @@ class TaskRunner:
             optimizer_state=optimizer_state,
             publish_seconds=time.perf_counter() - trained,
             processes=team.processes if team is not None else 1,
-            shortages=team.shortages if team is not None else 0,
+            shortages=team.shortages if team is not None else loaded.shortage.count,
         )
 
     @property
@@ -161,6 +166,7 @@ class TaskRunner:
             task=loaded_task,
             model=model,
             team=self._team(loaded_task, model, task.dataset),
+            shortage=Shortage(spec.device),
         )
         return self._loaded
 
@@ -178,7 +184,27 @@ class TaskRunner:
         """Let go of what the last experiment's tasks share."""
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
-        self._loaded = None
+        if self._loaded is not None:
+            device, self._loaded = self._loaded.spec.device, None
+            release(device)
+
+
+def _is_trained(
+    training: ShardTraining,
+    loaded: LoadedExperiment,
+    control: TaskControl,
+    snapshots: Snapshots,
+    loop: StepLoop,
+) -> bool:
+    """Train to the end, see `train_steps`; false if memory was too small, and a retry may help."""
+    try:
+        train_steps(training, control, snapshots, loop)
+    except OutOfMemory as error:
+        if not loaded.shortage.may_try_again():
+            raise
+        log.warning("%s is tried again: %s", control.attempt, error)
+        return False
+    return True
 
 
 def train_steps(
@@ -198,7 +224,8 @@ def train_steps(
         match step:
             case NextStep.TRAIN:
                 training.advance(1)
-                control.advance(training.steps_done)
+                # Steps that are trained once more, after a shortage of memory, are no progress.
+                control.advance(max(control.steps_done, training.steps_done))
             case NextStep.SAVE:
                 control.snapshot = snapshots.publish(training) or control.snapshot
                 loop.saved(clock())

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-from downpour.learning.accelerators import seed_all
+from downpour.learning import accelerators
 
 ALONE = RLock()
 """Held while code draws from global generators, because a manager prepares in several threads."""
@@ -45,11 +45,10 @@ def lent() -> Iterator[None]:
 @contextmanager
 def seeded(number: int) -> Iterator[None]:
     """Return a context in which all global generators are seeded, and no other code draws."""
-    with ALONE, lent(), torch.random.fork_rng(devices=[]):
+    with ALONE, lent(), torch.random.fork_rng(devices=[]), accelerators.seeded(number):
         # Not `torch.manual_seed`: for each kind of device that was never used it keeps the stack
         # of the call, to seed it later, which takes a hundred times as long and is never freed.
         torch.default_generator.manual_seed(number)
-        seed_all(number)
         seed(number)
         yield
 

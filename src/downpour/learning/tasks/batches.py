@@ -44,6 +44,7 @@ def moved(leaf: Any, device: str) -> Any:
     there = torch.device(device)
     if leaf.device.type == there.type and there.index in {None, leaf.device.index}:
         return leaf
-    if leaf.device.type == "cpu" and there.type == "cuda":
-        leaf = leaf.pin_memory()
-    return leaf.to(there, non_blocking=True)
+    if leaf.device.type != "cpu" or there.type != "cuda":
+        # Only of pinned memory torch promises that it stays until the copy is made.
+        return leaf.to(there)
+    return leaf.pin_memory().to(there, non_blocking=True)

@@ -7,6 +7,7 @@ line of the user's file.
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,13 @@ from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, users_errors, with_place
 from downpour.learning.models import generators
 from downpour.learning.tasks.task import ExampleList, Task
+
+_LACKING = re.compile(
+    r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"
+    r"|alloc(ation)?_failed",
+    re.IGNORECASE,
+)
+"""What torch says on the CPU, and what CUDA with its libraries, Metal and SYCL say."""
 
 NEEDED = ("model", "examples", "loss")
 
@@ -136,11 +144,8 @@ def shown(value: object) -> str:
 
 def is_lack_of_memory(error: BaseException) -> bool:
     """Whether torch found too little memory, on the CPU or on an accelerator."""
-    text = str(error)
     return isinstance(error, RuntimeError) and (
-        type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in text
-        or "not enough memory" in text
+        type(error).__name__ == "OutOfMemoryError" or bool(_LACKING.search(str(error)))
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from downpour.base.devices import CPU
 from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
@@ -35,7 +37,12 @@ from downpour.learning.training.parameters import (
 )
 from downpour.learning.training.schedule import Position, rate_factor
 from downpour.learning.training.shortage import advice
+from downpour.learning.training.spilling import kept_on_host
 from downpour.learning.training.step import BatchPart, GradientOf, train_step
+
+_LOOK_STEPS = 16
+"""How many steps an accelerator computes between two looks at the loss, while this process prepares
+the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,8 @@ class ShardTraining:
     """One task's training; `model` holds the parameters it starts from, and is trained in place.
 
     A model serves one task after the other (`load_parameters` sets it to the next one's start),
-    but only one at a time.
+    but only one at a time. One that `spills` keeps in the host's memory what its steps need later
+    (`spilling.py`).
 
     Raises:
         SpecError: the spec's batches do not fit the shard, or a user's task or its optimizer is
@@ -81,6 +89,8 @@ class ShardTraining:
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
         helpers: Helpers | None = None,
+        *,
+        spills: bool = False,
     ) -> None:
         spec, count = loaded.spec, loaded.count("train")
         indices = np.asarray(task.indices, dtype=np.int64)
@@ -99,6 +109,7 @@ class ShardTraining:
         if optimizer_state:
             self._optimizers.load(optimizer_state)
         self._helpers = helpers
+        self._spills = spills
         self._alone = _sliced(loaded, model) if spec.inside.how == "hybrid" else None
         self._seed = numerics.task_seed(spec.seed, task.round, task.shard)
         self._randomness = numerics.Randomness(
@@ -139,13 +150,23 @@ class ShardTraining:
         """
         stop = min(self._steps_done + max_steps, self.steps_total)
         try:
-            with numerics.settings(self._spec), self._randomness.active():
+            keeping = kept_on_host(self._model) if self._spills else nullcontext()
+            with numerics.settings(self._spec), self._randomness.active(), keeping:
                 self._model.train()
                 while self._steps_done < stop:
                     self._step()
         except OutOfMemory as error:
             raise OutOfMemory(f"{error}; {advice(self._loaded)}") from error
-        # Checked once for many steps: on an accelerator each check waits until all are computed.
+        if self._is_looked_at:
+            self._check_loss()
+
+    @property
+    def _is_looked_at(self) -> bool:
+        """Whether to read the loss now: on an accelerator that waits until all is computed."""
+        done = self._steps_done
+        return self._spec.device == CPU or done in {1, self.steps_total} or done % _LOOK_STEPS == 0
+
+    def _check_loss(self) -> None:
         if not math.isfinite(self._loss_sum.item()):
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
@@ -200,7 +221,12 @@ class ShardTraining:
         return self._optimizers.arrays()
 
     def snapshot(self) -> Arrays:
-        """Return the whole state as arrays with names of their own, for `restore`."""
+        """Return the whole state as arrays with names of their own, for `restore`.
+
+        Raises:
+            NonFinite: a loss became NaN or infinite.
+        """
+        self._check_loss()
         parts: dict[str, Mapping[str, NDArray[Any]]] = {
             "model": parameters_of(self._model),
             "optimizer": self.optimizer_state(),

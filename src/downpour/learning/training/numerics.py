@@ -6,6 +6,7 @@ before, so that training, evaluation and a user's code in one process do not aff
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -16,7 +17,7 @@ from torch import nn
 from downpour.base.devices import CPU, Device
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
-from downpour.learning.accelerators import in_use, module_of
+from downpour.learning.accelerators import in_use, module_of, repeatable
 from downpour.learning.models import generators
 from downpour.learning.tasks.own import is_lack_of_memory
 
@@ -38,11 +39,19 @@ def settings(spec: Spec) -> Iterator[None]:
 
     Other threads of this process wait, because these settings are all threads'.
     """
-    try:
-        # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
-        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
-        with generators.ALONE, _threads(spec.threads), flags, in_use(spec.device):
+    # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
+    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    kernels = repeatable(spec.device) if spec.repeatable else nullcontext()
+    with lack_of_memory(), generators.ALONE, _threads(spec.threads), flags, kernels:
+        with in_use(spec.device):
             yield
+
+
+@contextmanager
+def lack_of_memory() -> Iterator[None]:
+    """Return a context in which a lack of memory becomes OutOfMemory, in one line."""
+    try:
+        yield
     except MemoryError as error:
         raise OutOfMemory(_first_line(error)) from error
     except RuntimeError as error:
@@ -152,4 +161,6 @@ def _seed_of(step: int, seed: int) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    # Of an accelerator torch goes on with its own account of the memory, and with advice.
+    return re.sub(r"(?<=\bis free\.).*", "", line).rstrip(".")

@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import dataclass
+
 from downpour.base.devices import CPU
 from downpour.host.memory import free_memory
+from downpour.learning.accelerators import release
 from downpour.learning.tasks.loaded import LoadedTask
+
+
+@dataclass(slots=True)
+class Shortage:
+    """How often an accelerator's memory was too small for a step of an experiment, and what follows.
+
+    The first time, this process gives back all device memory that it does not use, and trains again
+    from the last snapshot, or from the beginning of the task. From the second time on, it also
+    keeps in the host's memory what its steps need later. Neither changes a byte. On a CPU there is
+    no other memory, so nothing is tried again.
+    """
+
+    device: str
+    count: int = 0
+
+    @property
+    def spills(self) -> bool:
+        """Whether steps keep in the host's memory what they need later."""
+        return self.count > 1
+
+    def may_try_again(self) -> bool:
+        """Note a shortage; returns whether there is something left to try."""
+        if self.device == CPU or self.spills:
+            return False
+        self.count += 1
+        return True
+
+    def make_room(self) -> None:
+        """Give back what this process does not use, once nobody refers to the failed step."""
+        gc.collect()  # an error and the frames that it names may refer to each other
+        release(self.device)
 
 
 def advice(loaded: LoadedTask) -> str:
@@ -14,7 +49,8 @@ def advice(loaded: LoadedTask) -> str:
     if loaded.has_own_step or spec.inside.how == "hybrid":
         fits = f"a step holds all {batch} examples at once: take a smaller batch_size"
     elif parts == batch:
-        fits = "one example at a time is too much: take a machine with more memory"
+        where = "a machine" if spec.device == CPU else "a device"
+        fits = f"one example at a time is too much: take {where} with more memory"
     else:
         fits = (
             f"{-(-batch // parts)} examples at a time are too many: "

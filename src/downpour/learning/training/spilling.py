@@ -1,0 +1,37 @@
+"""A step on an accelerator whose memory is too small for it: what the backward pass needs waits here.
+
+Most memory of a step is what autograd keeps of the forward pass. In `kept_on_host` that lies in the
+host's memory, and comes back a tensor at a time. Each comes back with the numbers and the strides
+that it had, so the backward pass takes the same kernels to the same bytes; only copies take time.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+Kept = tuple[Tensor, torch.device]
+
+
+def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
+    """Return a context for training steps of a network that keep nothing on its device for later.
+
+    What cannot come back exactly as it was stays there: parts of larger tensors, and tensors with
+    gaps. So do parameters and buffers, which are there anyway.
+    """
+    own = {one.data_ptr() for one in (*model.parameters(), *model.buffers())}
+
+    def away(value: Tensor) -> Kept:
+        there = value.device
+        if there.type == "cpu" or value.storage_offset() or value.data_ptr() in own:
+            return value, there
+        copy = value.to("cpu")
+        return (copy if copy.stride() == value.stride() else value), there
+
+    def back(kept: Kept) -> Tensor:
+        value, there = kept
+        return value.to(there)
+
+    return torch.autograd.graph.saved_tensors_hooks(away, back)
