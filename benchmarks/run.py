@@ -30,6 +30,7 @@ USUAL = (
     "pushes",
     "trust",
     "training_speed",
+    "devices",
     "inside",
     "scheduler_speed",
     "startup",

@@ -181,6 +181,8 @@ struct Registration {
   11: optional list<string> labels
   /** Where it trains, with its number if it is one of several. */
   12: optional string device
+  /** In which class it computes on its processor, if `device` is another one. */
+  13: optional NumericClass processor_class
 }
 
 struct Registered {

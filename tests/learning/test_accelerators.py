@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from downpour.learning.accelerators import card_of, devices_here, in_use, seed_all
+from downpour.learning.accelerators import card_of, devices_here, in_use, repeatable, seeded
 
 
 def test_this_machine_has_what_torch_finds() -> None:
@@ -29,6 +29,6 @@ def test_an_accelerators_draws_follow_the_seed() -> None:
     """As those of the CPU do."""
     drawn = []
     for _ in range(2):
-        seed_all(7)
-        drawn.append(torch.rand(3, device=devices_here().best).tolist())
+        with seeded(7):
+            drawn.append(torch.rand(3, device=devices_here().best).tolist())
     assert drawn[0] == drawn[1]

@@ -85,6 +85,7 @@ class Observations:
             worker=worker,
             address=str(entry.address) if entry else "",
             numeric_class=str(entry.registration.numeric_class) if entry else "",
+            processor_class=str((entry and entry.registration.processor_class) or ""),
         )
 
     def _prepared(self, event: on.Prepared) -> Iterator[Observed]:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from downpour.base.devices import AUTO
 from downpour.base.states import ExperimentState
 from downpour.base.values import Forecast, NumericClass, Progress
 from downpour.cluster.manager.roster import Roster
@@ -44,10 +45,12 @@ def status(
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
     usual = _usual_pace(core, tasks)
+    device = shown.spec.device if shown else AUTO
     return Status(
         change=change,
         workers=tuple(
-            _worker(worker, roster, contributions.get(worker.name)) for worker in core.state.workers
+            _worker(worker, roster, device, contributions.get(worker.name))
+            for worker in core.state.workers
         ),
         experiment=summary(shown) if shown else None,
         tasks=tuple(_task(core, task, usual) for task in tasks),
@@ -86,7 +89,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
     )
 
 
-def _worker(worker: Worker, roster: Roster, saving: Saving | None) -> WorkerStatus:
+def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -> WorkerStatus:
     entry = roster.get(worker.name)
     return WorkerStatus(
         worker=worker.name,
@@ -96,7 +99,7 @@ def _worker(worker: Worker, roster: Roster, saving: Saving | None) -> WorkerStat
         system=worker.system,
         tasks_done=worker.tasks_done,
         slowness=median(worker.slowness) if worker.slowness else None,
-        numeric_class=entry.registration.numeric_class if entry else None,
+        numeric_class=entry.registration.class_for(asked) if entry else None,
         hostname=entry.registration.hostname if entry else "",
         pid=entry.registration.pid if entry else 0,
         labels=entry.registration.labels if entry else (),

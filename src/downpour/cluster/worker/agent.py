@@ -63,10 +63,14 @@ FindManager = Callable[[], ManagerClient | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWorker:
-    """What the manager shows of a worker: its user's labels for it, and where it trains."""
+    """What the manager shows of a worker: its user's labels for it, and where it trains.
+
+    `processor_class` is that of its processor, if it trains elsewhere.
+    """
 
     labels: tuple[str, ...] = ()
     device: str = ""
+    processor_class: NumericClass | None = None
 
 
 class WorkerAgent:
@@ -225,6 +229,7 @@ class WorkerAgent:
                 running=running,
                 labels=self._shown.labels,
                 device=self._shown.device,
+                processor_class=self._shown.processor_class,
             )
         )
         self._node.name = registered.worker

@@ -9,9 +9,11 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.environment import keep_memory, wait_passively
@@ -61,6 +63,7 @@ def run_worker(
     # First, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
+    options = replace(options, device=_device_here(options.device))
     given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
@@ -115,6 +118,16 @@ def default_name(environment: Mapping[str, str]) -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(2)}"
 
 
+def _device_here(asked: str) -> str:
+    """Return the device that is asked for; a machine that lacks it waits for no manager."""
+    if asked == CPU:
+        return CPU
+    # Here, because it imports torch.
+    from downpour.learning.accelerators import devices_here
+
+    return devices_here().chosen(asked)
+
+
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:
     """Register for the first time; a manager of another directory is not meant."""
     try:
@@ -129,7 +142,7 @@ def _limit_memory(options: WorkerOptions, *, in_own_process: bool) -> None:
     A user's own process keeps its limits. Drivers of accelerators reserve what they never use; so
     does torch, which must be loaded before.
     """
-    if in_own_process and options.device == "cpu":
+    if in_own_process and options.device == CPU:
         fail_instead_of_dying()
 
 
@@ -142,10 +155,9 @@ def _make_agent(
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Here, because all import torch, and that reads the settings made before.
     from downpour.cluster.worker.task_runner import TaskRunner
-    from downpour.learning.accelerators import devices_here
     from downpour.learning.training.numeric_class import numeric_class
 
-    device = devices_here().chosen(options.device)
+    device = options.device
     name = options.name or default_name(os.environ)
     numerics = numeric_class(device)
     runner = TaskRunner(shared, device, processes=options.processes)
@@ -158,7 +170,11 @@ def _make_agent(
         numerics,
         metrics.run,
         managers.another,
-        shown=ShownWorker(labels=options.labels, device=device),
+        shown=ShownWorker(
+            labels=options.labels,
+            device=device,
+            processor_class=numeric_class(CPU) if device != CPU else None,
+        ),
     )
     return agent, metrics
 

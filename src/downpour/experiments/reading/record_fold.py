@@ -61,14 +61,14 @@ class RecordFold:
     failed: list[tuple[AttemptFailedLine, bool]] = field(default_factory=list)
     retrained: set[tuple[int, int]] = field(default_factory=set)
     drawn_with: str = ""
-    joined_with: dict[str, str] = field(default_factory=dict)
+    joined_with: dict[str, WorkerJoinedLine] = field(default_factory=dict)
     used: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def take(self, fact: RecordLine) -> None:
         """Take in the next line."""
         match fact:
             case WorkerJoinedLine():
-                self.joined_with[fact.worker] = fact.numeric_class
+                self.joined_with[fact.worker] = fact
             case SubmittedLine():
                 self.submitted = fact
             case PreparedLine():
@@ -95,7 +95,9 @@ class RecordFold:
         if before is not None and before.attempt != fact.attempt:
             self.retrained.add((fact.round, fact.shard))
         of_round[fact.shard] = fact
-        self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
+        joined = self.joined_with.get(fact.worker)
+        its = joined.class_for(self._asked_device) if joined is not None else ""
+        self.used.setdefault(its, {})[fact.worker] = None
 
     def _take_failure(self, fact: AttemptFailedLine) -> None:
         """Note an attempt that failed; an update of it that was accepted counts no longer."""
@@ -146,7 +148,7 @@ class RecordFold:
 
     def numeric_classes(self) -> dict[str, tuple[str, ...]]:
         """Return the processes that computed in each numeric class, as far as the record shows."""
-        asked = self.submitted.spec.get("device") if self.submitted is not None else None
+        asked = self._asked_device
         on_processor = asked == CPU or (
             asked == AUTO and any(f" on {CPU} (" in name for name in self.used)
         )
@@ -155,6 +157,10 @@ class RecordFold:
         for name, workers in self.used.items():
             who_by_class.setdefault(name, []).extend(workers)
         return {name: tuple(who) for name, who in who_by_class.items() if name}
+
+    @property
+    def _asked_device(self) -> object:
+        return self.submitted.spec.get("device") if self.submitted is not None else None
 
     @property
     def meetings(self) -> Meetings:

@@ -137,7 +137,7 @@ class _Fold:
     submitted: SubmittedLine | None = None
     prepared: PreparedLine | None = None
     end: FinishedLine | FailedLine | CancelledLine | None = None
-    classes: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, WorkerJoinedLine] = field(default_factory=dict)
     updates: dict[tuple[int, int], tuple[UpdatedLine, str]] = field(default_factory=dict)
     portions: dict[int, _Portions] = field(default_factory=dict)
     shares: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -151,14 +151,13 @@ class _Fold:
             case PreparedLine():
                 self.prepared = line
             case WorkerJoinedLine():
-                self.classes[line.worker] = line.numeric_class
+                self.joined[line.worker] = line
             case ResizedLine():
                 self.portions[line.round] = tuple(pairwise(accumulate(line.samples, initial=0)))
             case AssignedLine():
                 self.shares[line.round, line.shard] = line.share
             case UpdatedLine():
-                known = self.classes.get(line.worker, "")
-                self.updates[line.round, line.shard] = line, known
+                self.updates[line.round, line.shard] = line, self._class_of(line.worker)
             case AttemptFailedLine():
                 self._refuse(line)
             case AggregatedLine():
@@ -167,6 +166,11 @@ class _Fold:
                 self.end = line
             case _:
                 pass
+
+    def _class_of(self, worker: str) -> str:
+        """Return the class in which a worker trained; empty where the record does not say."""
+        asked = self.submitted.spec.get("device") if self.submitted is not None else None
+        return self.joined[worker].class_for(asked) if worker in self.joined else ""
 
     def _refuse(self, line: AttemptFailedLine) -> None:
         """Forget an update that was accepted and could not be used."""

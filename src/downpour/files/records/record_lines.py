@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from downpour.base.devices import CPU
 from downpour.base.values import Part
 from downpour.files.records.attempt_lines import (
     AssignedLine,
@@ -43,11 +44,19 @@ class SubmittedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoinedLine:
-    """A worker may be given tasks from now on."""
+    """A worker may be given tasks from now on.
+
+    Its `processor_class` is that of tasks for a CPU, if its `numeric_class` is of another device.
+    """
 
     worker: str
     address: str
     numeric_class: str
+    processor_class: str = ""
+
+    def class_for(self, asked: object) -> str:
+        """Return the class in which it trains what a spec wants on a device."""
+        return self.processor_class or self.numeric_class if asked == CPU else self.numeric_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +260,7 @@ KINDS: dict[str, type[RecordLine]] = {
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 
-_UNSAID = {"summed": "", "whole": True, "processes": 1, "shortages": 0}
+_UNSAID = {"summed": "", "whole": True, "processes": 1, "shortages": 0, "processor_class": ""}
 """Values of later fields that lines leave out: they mean what was done before."""
 
 

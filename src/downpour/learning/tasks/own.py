@@ -23,7 +23,7 @@ from downpour.learning.tasks.task import ExampleList, Task
 
 _LACKING = re.compile(
     r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"
-    r"|alloc(ation)?_failed",
+    r"|alloc(ation)?_failed|invalid buffer size",
     re.IGNORECASE,
 )
 """What torch says on the CPU, and what CUDA with its libraries, Metal and SYCL say."""

@@ -42,9 +42,15 @@ def settings(spec: Spec) -> Iterator[None]:
     # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
     kernels = repeatable(spec.device) if spec.repeatable else nullcontext()
-    with lack_of_memory(), generators.ALONE, _threads(spec.threads), flags, kernels:
-        with in_use(spec.device):
-            yield
+    with (
+        lack_of_memory(),
+        generators.ALONE,
+        _threads(spec.threads),
+        flags,
+        kernels,
+        in_use(spec.device),
+    ):
+        yield
 
 
 @contextmanager

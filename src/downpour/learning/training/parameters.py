@@ -137,7 +137,9 @@ def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
         FileCorrupt: shape or type differ; `name` is named.
     """
     # The array may be read-only memory of a mapped file, which torch would warn of.
-    here = target.detach() if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
+    here = (
+        target.detach() if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
+    )
     view = here.detach().numpy()
     if view.shape != array.shape or view.dtype != array.dtype:
         raise FileCorrupt(

@@ -13,7 +13,7 @@ from downpour.learning.tasks.loaded import LoadedTask
 
 @dataclass(slots=True)
 class Shortage:
-    """How often an accelerator's memory was too small for a step of an experiment, and what follows.
+    """How often an accelerator had too little memory for a step of an experiment; what follows.
 
     The first time, this process gives back all device memory that it does not use, and trains again
     from the last snapshot, or from the beginning of the task. From the second time on, it also

@@ -1,4 +1,4 @@
-"""A step on an accelerator whose memory is too small for it: what the backward pass needs waits here.
+"""Steps that an accelerator's memory is too small for: activations wait in the host's.
 
 Most memory of a step is what autograd keeps of the forward pass. In `kept_on_host` that lies in the
 host's memory, and comes back a tensor at a time. Each comes back with the numbers and the strides
@@ -12,6 +12,11 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from downpour.host.memory import free_memory
+
+_MOST = 0.5
+"""Of the host's free memory, for one tensor: beyond it the kernel might kill this process."""
+
 Kept = tuple[Tensor, torch.device]
 
 
@@ -19,13 +24,15 @@ def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
     """Return a context for training steps of a network that keep nothing on its device for later.
 
     What cannot come back exactly as it was stays there: parts of larger tensors, and tensors with
-    gaps. So do parameters and buffers, which are there anyway.
+    gaps. So do parameters and buffers, which are there anyway, and what the host has no room for.
     """
     own = {one.data_ptr() for one in (*model.parameters(), *model.buffers())}
 
     def away(value: Tensor) -> Kept:
         there = value.device
         if there.type == "cpu" or value.storage_offset() or value.data_ptr() in own:
+            return value, there
+        if value.nbytes > free_memory() * _MOST:
             return value, there
         copy = value.to("cpu")
         return (copy if copy.stride() == value.stride() else value), there

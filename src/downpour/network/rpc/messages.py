@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from downpour.base.devices import CPU
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.base.values import (
     AttemptId,
@@ -93,7 +94,9 @@ class ManagerInfo:
 class Registration:
     """A worker that registers; its own service listens at `host` and `port`.
 
-    `labels` are what its user calls it by, each as KEY=VALUE, and it trains on `device`.
+    `labels` are what its user calls it by, each as KEY=VALUE, and it trains on `device`, in its
+    `numeric_class`. It trains on its processor what a spec wants there: in `processor_class`, which
+    is given if the device is another one.
     """
 
     name: str
@@ -108,6 +111,12 @@ class Registration:
     running: AttemptId | None = None
     labels: tuple[str, ...] = ()
     device: str = ""
+    processor_class: NumericClass | None = None
+
+    def class_for(self, asked: str) -> NumericClass:
+        """Return the class in which it trains what a spec wants on a device."""
+        own = self.numeric_class
+        return self.processor_class or own if asked == CPU else own
 
     @property
     def trains_on(self) -> str:

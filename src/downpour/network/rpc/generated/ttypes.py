@@ -1623,6 +1623,7 @@ class Registration(object):
      - running: What the worker is training already, where it comes back to a manager that was away.
      - labels: What its user calls it by, as KEY=VALUE.
      - device: Where it trains, with its number if it is one of several.
+     - processor_class: In which class it computes on its processor, if `device` is another one.
 
     """
     thrift_spec: typing.Any = None
@@ -1640,10 +1641,11 @@ class Registration(object):
         'running',
         'labels',
         'device',
+        'processor_class',
     )
 
 
-    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None,):
+    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, processor_class: typing.Optional[NumericClass] = None,):
         self.name: str = name
         self.host: str = host
         self.port: int = port
@@ -1656,6 +1658,7 @@ class Registration(object):
         self.running: typing.Optional[AttemptId] = running
         self.labels: typing.Optional[list[str]] = labels
         self.device: typing.Optional[str] = device
+        self.processor_class: typing.Optional[NumericClass] = processor_class
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1735,6 +1738,12 @@ class Registration(object):
                         self.device = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
+                elif fid == 13:
+                    if ftype == TType.STRUCT:
+                        self.processor_class = NumericClass()
+                        self.processor_class.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1800,6 +1809,10 @@ class Registration(object):
             if self.device is not None:
                 oprot.writeFieldBegin('device', TType.STRING, 12)
                 oprot.writeString(self.device.encode('utf-8') if sys.version_info[0] == 2 else self.device)
+                oprot.writeFieldEnd()
+            if self.processor_class is not None:
+                oprot.writeFieldBegin('processor_class', TType.STRUCT, 13)
+                self.processor_class.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3753,6 +3766,7 @@ Registration.thrift_spec = (
     (10, TType.STRUCT, 'running', [AttemptId, None], None, ),  # 10
     (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
     (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
+    (13, TType.STRUCT, 'processor_class', [NumericClass, None], None, ),  # 13
 )
 all_structs.append(Registered)
 Registered.thrift_spec = (

@@ -1,0 +1,226 @@
+"""On an accelerator a training repeats its bytes, stops after any step, and goes on elsewhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from downpour.learning import accelerators
+from downpour.learning.models import NETWORKS
+from downpour.learning.models.generators import seeded
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.numeric_class import numeric_class
+from downpour.learning.training.plain_optimizers import OPTIMIZERS
+from downpour.learning.training.trial import check_trains
+
+from .conftest import Bench, finished, same
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", NETWORKS)
+def test_every_network_trains_to_the_same_bytes_twice(
+    bench: Bench, model: str, optimizer: str
+) -> None:
+    """With every optimizer, and dropout on the device; the loss is a number that falls or rises."""
+    fields = {"model": model, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.01}
+    one, other = (finished(bench.training(fields)) for _ in range(2))
+    assert one.steps_done == 3
+    assert math.isfinite(one.mean_loss)
+    assert same(one, other)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["mnist-cnn", "conv-lstm"])
+def test_layouts_and_precisions_repeat_their_bytes(
+    bench: Bench, model: str, precision: str, *, channels_last: bool
+) -> None:
+    """Each combination, with flipped images and a batch in four parts."""
+    fields = {"model": model, "precision": precision, "channels_last": channels_last}
+    fields |= {"flip": True, "accumulate": 4, "clip_norm": 1.0}
+    assert same(*(finished(bench.training(fields)) for _ in range(2)))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", ["mnist-cnn", "conv-lstm"])
+def test_a_snapshot_after_any_step_goes_on_with_the_same_bytes(
+    bench: Bench, model: str, optimizer: str
+) -> None:
+    """Dropout's draws and the optimizer's state survive the way through a file to another one."""
+    fields = {"model": model, "optimizer": optimizer, "momentum": 0.9, "channels_last": True}
+    whole = finished(bench.training(fields))
+    for step in range(whole.steps_total + 1):
+        first = bench.training(fields)
+        first.advance(step)
+        file = safetensors.numpy.save(first.snapshot())
+        accelerators.module_of(bench.device).manual_seed(step)
+        second = bench.training(fields)
+        second.restore(safetensors.numpy.load(file))
+        assert same(finished(second), whole)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_snapshot_goes_on_on_the_processor_and_comes_back(bench: Bench, optimizer: str) -> None:
+    """Where workers of several kinds share an experiment; the bytes are then no one's."""
+    fields: dict[str, Any] = {"model": "mnist-cnn", "optimizer": optimizer, "momentum": 0.9}
+    alone = finished(bench.training(fields))
+    here = bench.training(fields)
+    here.advance(1)
+    on_cpu = bench.training({**fields, "device": "cpu"})
+    on_cpu.restore(here.snapshot())
+    on_cpu.advance(1)
+    back = bench.training(fields)
+    back.restore(on_cpu.snapshot())
+    finished(back)
+    assert back.steps_done == alone.steps_done
+    assert back.mean_loss == pytest.approx(alone.mean_loss, rel=0.2)
+    assert back.optimizer_state().keys() == alone.optimizer_state().keys()
+
+
+@pytest.mark.parametrize("model", ["mlp", "digits-cnn"])
+def test_an_accelerator_computes_what_the_processor_does(bench: Bench, model: str) -> None:
+    """Nearly: in other kernels, and in another order; without dropout, whose draws are its own."""
+    there, here = (
+        finished(bench.training({"model": model, "device": device}))
+        for device in (bench.device, "cpu")
+    )
+    assert there.mean_loss == pytest.approx(here.mean_loss, rel=0.02)
+    for name, value in here.parameters().items():
+        np.testing.assert_allclose(there.parameters()[name], value, atol=5e-3)
+
+
+def test_parts_of_a_batch_make_the_step_of_the_whole(bench: Bench) -> None:
+    """But for rounding."""
+    whole, parts = (finished(bench.training({"model": "mlp", "accumulate": n})) for n in (1, 4))
+    for name, value in whole.parameters().items():
+        np.testing.assert_allclose(parts.parameters()[name], value, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", NETWORKS)
+def test_steps_that_keep_nothing_on_the_device_make_the_same_bytes(
+    bench: Bench, model: str, precision: str, *, channels_last: bool
+) -> None:
+    """What the backward pass needs comes back from the host's memory as it was."""
+    fields = {"model": model, "precision": precision, "channels_last": channels_last}
+    fields |= {"optimizer": "adam"}
+    assert same(finished(bench.training(fields)), finished(bench.training(fields, spills=True)))
+
+
+def test_training_leaves_the_generators_and_settings_of_the_process(bench: Bench) -> None:
+    """Those of the device as well: a user's process draws on as if nothing had been."""
+    module = accelerators.module_of(bench.device)
+    torch.zeros(1, device=bench.device)
+    before, mode = module.get_rng_state(), torch.get_deterministic_debug_mode()
+    training = bench.training({"model": "mnist-cnn"})
+    finished(training)
+    with seeded(7):
+        torch.rand(3, device=bench.device)
+    assert torch.equal(module.get_rng_state(), before)
+    assert torch.get_deterministic_debug_mode() == mode
+
+
+def test_a_seed_fixes_the_draws_of_an_accelerator(bench: Bench) -> None:
+    """As those of the processor."""
+    drawn = []
+    for _ in range(2):
+        with seeded(7):
+            drawn.append(torch.rand(3, device=bench.device).tolist())
+    assert drawn[0] == drawn[1]
+
+
+def test_a_trial_and_an_evaluation_take_place_on_the_accelerator(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trial finds that bytes repeat; the evaluation agrees with the processor's."""
+    spec = bench.spec({"model": "mnist-cnn", "shards": 1})
+    loaded = load(spec, bench.dataset())
+    cost = check_trains(loaded, [np.arange(96)])
+    assert cost is not None
+    assert cost.memory_bytes > 0
+    assert "same bytes" not in caplog.text
+    network = loaded.network()
+    there = evaluate(network, loaded)
+    on_cpu = load(spec.replace(device="cpu"), bench.dataset())
+    here = evaluate(on_cpu.network(), on_cpu)
+    assert next(network.parameters()).device.type == torch.device(bench.device).type
+    assert there.loss == pytest.approx(here.loss, rel=0.01)
+
+
+def test_a_numeric_class_names_the_card_and_no_number(bench: Bench) -> None:
+    """Equal cards are of one class, and the processor's is another one."""
+    its = numeric_class(bench.device)
+    assert its.device == bench.device
+    assert its != numeric_class("cpu")
+    assert str(its) == str(numeric_class(bench.device))
+    if bench.device == "cuda":
+        assert torch.cuda.get_device_name(0) in its.instruction_set
+        assert numeric_class("cuda:0") == its
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
+def test_networks_of_torchvision_repeat_their_bytes(bench: Bench, model: str) -> None:
+    """With batch normalization, whose running means are part of the model."""
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    fields: dict[str, Any] = {"model": model, "channels_last": False}
+    whole = finished(bench.training(fields))
+    assert same(whole, finished(bench.training(fields)))
+    assert same(whole, finished(bench.training(fields, spills=True)))
+
+
+USERS = """
+import torch
+from torch import nn
+import downpour
+
+
+class Words(downpour.Task):
+    '''Embedded words, whose places are drawn; every part of it is trained on the device.'''
+
+    def examples(self, part):
+        generator = torch.Generator().manual_seed(1)
+        words = torch.randint(0, 50, (200, 12), generator=generator)
+        return [(one, one.sum() % 2) for one in words]
+
+    def model(self):
+        return Net()
+
+    def loss(self, model, batch):
+        words, labels = batch
+        return nn.functional.cross_entropy(model(words), labels)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, words):
+        noise = torch.rand(words.shape, device=words.device)[..., None]
+        return self.head(self.encoder(self.embedding(words) + noise).mean(1))
+"""
+
+
+def test_a_users_task_draws_on_the_device_and_repeats(
+    device: str, tmp_path: Path, allowing: Any
+) -> None:
+    """Embeddings, attention, dropout and noise of its own: the trial finds the same bytes."""
+    from downpour.core.spec import Spec
+    from downpour.learning.tasks import open_data, prepare_data
+
+    (tmp_path / "words_on_device.py").write_text(USERS)
+    allowing(tmp_path, "words_on_device")
+    spec = Spec.make({"task": "words_on_device:Words", "device": device, "shards": 1})
+    key = prepare_data(spec, tmp_path / "data", None)
+    loaded = load(spec, open_data(spec, tmp_path / "data", key))
+    assert check_trains(loaded, [np.arange(100)]) is not None
