@@ -74,6 +74,29 @@ def test_a_machine_names_what_it_has_instead(
     line = f"device = '{asked}': torch finds no such device here, only {has}"
     assert str(refused.value) == line
     assert here.nearest(asked) == instead
+    with pytest.raises(SpecError):
+        here.spread(asked, 1)
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "taken"),
+    [
+        (TWO_CARDS, "cuda", ["cuda:0", "cuda:1", "cuda:0"]),
+        (TWO_CARDS, "auto", ["cuda:0", "cuda:1", "cuda:0"]),
+        (TWO_CARDS, "cuda:1", ["cuda:1"] * 3),
+        (TWO_CARDS, "cpu", ["cpu"] * 3),
+        (Devices({"cuda": 1}), "cuda", ["cuda"] * 3),
+        (APPLE, "auto", ["mps"] * 3),
+        (BARE, "auto", ["cpu"] * 3),
+    ],
+    ids=str,
+)
+def test_workers_of_one_machine_take_its_cards_in_turn(
+    here: Devices, asked: str, taken: list[str]
+) -> None:
+    """Unless one is asked for; what they train is what a spec of the kind asks for."""
+    assert [here.spread(asked, place) for place in range(3)] == taken
+    assert all(trained_on(asked, one) == one for one in taken)
 
 
 @pytest.mark.parametrize(

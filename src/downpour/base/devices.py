@@ -68,6 +68,18 @@ class Devices:
             raise SpecError("device", asked, f"torch finds no such device here, only {self}")
         return asked
 
+    def spread(self, asked: str, place: int) -> str:
+        """Return the device of one of several workers of this machine, which count from 0.
+
+        They take the machine's cards in turn, unless one is asked for by its number.
+
+        Raises:
+            SpecError: this machine lacks it.
+        """
+        device = self.chosen(asked)
+        count = self.accelerators.get(device, 1)  # a name with a number is none of these
+        return device if count == 1 else f"{device}:{place % count}"
+
     def nearest(self, asked: str) -> str:
         """Return the device that is asked for, or else another one of its kind, or the CPU."""
         if asked == AUTO or self.has(asked):
@@ -75,11 +87,16 @@ class Devices:
         kind = Device.of(asked).kind
         return kind if self.has(kind) else CPU
 
-    def __str__(self) -> str:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All devices, the CPU first; those of a kind with several have numbers."""
         names = [CPU]
         for kind, count in self.accelerators.items():
             names += [kind] if count == 1 else [f"{kind}:{number}" for number in range(count)]
-        return ", ".join(names)
+        return tuple(names)
+
+    def __str__(self) -> str:
+        return ", ".join(self.names)
 
 
 def check_device(name: str) -> None:

@@ -60,13 +60,13 @@ def doctor(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Check the shared directory, and other machines by ssh.
+    """Check the shared directory, this machine's devices, and other machines by ssh.
 
-    The shared directory is checked as this machine sees it. A failed check says what to change, and
-    makes the exit status 2; a warning does not. The command takes a few seconds and leaves no files
-    behind. Of each host it shows the version, by how much its clock is ahead, which part of its
-    processors and memory is free, and whether it has the same folder and numeric class as the
-    others.
+    The shared directory is checked as this machine sees it, and each accelerator computes a little.
+    A failed check says what to change, and makes the exit status 2; a warning does not. The command
+    takes a few seconds and leaves no files behind. Of each host it shows the version, by how much
+    its clock is ahead, which part of its processors and memory is free, and whether it has the same
+    folder and numeric class as the others.
     """
     from downpour.cluster.operations.doctor import is_healthy
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from downpour.cluster.launchers.local_group import numbered
+from downpour.base.devices import Devices
+from downpour.cluster.launchers.local_group import numbered, on_a_card
 from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.options import WorkerOptions
+from downpour.learning import accelerators
 from downpour.network.rpc import ManagerClient, Status
 
 
@@ -25,6 +28,15 @@ def test_names_ports_and_files_count_up() -> None:
     assert (two.name, two.port, two.metrics_port) == ("w-2", 7001, 0)
     assert two.ready_file == "/run/ready-2"
     assert numbered(WorkerOptions(shared="s", name="w"), 3).metrics_port is None
+
+
+def test_those_of_one_machine_take_its_cards_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker's process is told of its own."""
+    monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
+    asked = WorkerOptions(shared="s", name="w", device="cuda")
+    cards = [on_a_card(numbered(asked, number)).device for number in (1, 2, 3)]
+    assert cards == ["cuda:0", "cuda:1", "cuda:0"]
+    assert on_a_card(numbered(replace(asked, device="cpu"), 2)).device == "cpu"
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ _OF_THE_FOLDER = (
     "clock",
     "speed",
 )
-CHECKS = [*_OF_THE_FOLDER, "manager", "same folder"]
+CHECKS = [*_OF_THE_FOLDER, "devices", "manager", "same folder"]
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_a_mixture_is_told_with_its_members() -> None:
 
 
 def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float, RecordLine]]:
-    """Return the record of one round, a shard for each class."""
+    """Return the record of one round, a shard for each class: PROCESSOR/ACCELERATOR or one."""
     told: list[RecordLine] = [
         SubmittedLine(
             experiment="e", name="e", spec={"device": device}, version="0", shards=len(trained_with)
@@ -80,7 +80,15 @@ def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float
         WorkerJoinedLine(worker="idle", address="a:1", numeric_class="never used"),
     ]
     for shard, its in enumerate(trained_with):
-        told.append(WorkerJoinedLine(worker=f"w{shard}", address="a:1", numeric_class=its))
+        processor, _, accelerator = its.rpartition("/")
+        told.append(
+            WorkerJoinedLine(
+                worker=f"w{shard}",
+                address="a:1",
+                numeric_class=accelerator,
+                processor_class=processor,
+            )
+        )
         told.append(_update(shard))
     return list(enumerate(told))
 
@@ -103,4 +111,9 @@ def test_results_tell_in_which_classes_a_model_was_made() -> None:
     on_cuda = Result.from_record(record("cuda", "wide", "gpu", "gpu"))
     assert on_cuda.numeric_classes == {"gpu": ("w0", "w1")}
     assert Result.from_record(record("cpu", "", "", "")).numeric_classes == {}
+    assert Result.from_record(record("cpu", "wide", "wide/gpu")).numeric_classes == {
+        "wide": ("manager", "w0")
+    }
+    both = Result.from_record(record("auto", "wide", "wide/gpu", "wide"))
+    assert both.numeric_classes == {"wide": ("manager", "w1"), "gpu": ("w0",)}
     assert any("narrow" in str(part) for part in result_table(mixed).renderables)  # type: ignore[union-attr]

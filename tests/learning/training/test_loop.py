@@ -179,6 +179,20 @@ def test_a_loss_that_explodes_is_reported(dataset: PreparedDataset) -> None:
         finished(started(dataset, {"learning_rate": 1e30}))
 
 
+def test_an_accelerator_is_not_waited_for_at_each_step(dataset: PreparedDataset) -> None:
+    """Its loss is read at the first step, at some, at the last and before a snapshot is taken."""
+    training = started(dataset, {"local_steps": 5})
+    training._spec = training._spec.replace(device="cuda")  # all else stays on the processor
+    training.advance(1)
+    training._loss_sum.fill_(float("nan"))
+    for _ in range(3):
+        training.advance(1)
+    with pytest.raises(NonFinite, match="by step 4 of 5"):
+        training.snapshot()
+    with pytest.raises(NonFinite, match="by step 5 of 5"):
+        training.advance(1)
+
+
 def test_parameters_that_explode_in_the_last_step_are_reported(dataset: PreparedDataset) -> None:
     """A finite loss may still leave parameters that are not."""
     training = started(dataset, {"learning_rate": 1e38, "momentum": 0.9, "local_steps": 2})

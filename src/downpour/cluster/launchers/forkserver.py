@@ -177,7 +177,7 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
     from downpour.learning.accelerators import devices_here
 
     worker = TypeAdapter(WorkerOptions).validate_python(options)
-    worker = replace(worker, device=devices_here().chosen(worker.device))
+    worker = replace(worker, device=devices_here().spread(worker.device, worker.place))
     if worker.device != CPU:
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
         environment = without_credentials(os.environ) | worker.credentials.to_environment()

@@ -41,6 +41,7 @@ class LaunchPlan:
             shared=self.manager.shared,
             name=f"worker-{number}",
             device=self.device,
+            place=number - 1,
             labels=self.labels,
             alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,

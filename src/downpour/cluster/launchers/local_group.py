@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from downpour.base.devices import CPU
 from downpour.cluster.launchers.base import Ended
 from downpour.cluster.launchers.local_engine import LocalEngine
 from downpour.cluster.worker.options import WorkerOptions
@@ -32,7 +33,7 @@ def run_group(
     names = []
     try:
         for number in range(1, count + 1):
-            one = numbered(worker, number)
+            one = on_a_card(numbered(worker, number))
             engine.start(one, {}, log or os.dup(2))  # which may be a socket, without a path
             names.append(one.name)
         while len(over) < count:
@@ -55,7 +56,22 @@ def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
     return replace(
         worker,
         name=f"{worker.name}-{number}",
+        place=number - 1,
         port=counted(worker.port),
         metrics_port=counted(metrics) if metrics is not None else None,
         ready_file=f"{worker.ready_file}-{number}" if worker.ready_file else "",
     )
+
+
+def on_a_card(worker: WorkerOptions) -> WorkerOptions:
+    """Return the options with the device of this machine that is the worker's turn.
+
+    Raises:
+        SpecError: this machine lacks such a device.
+    """
+    if worker.device == CPU:
+        return worker
+    # Here, because it imports torch, which a group of workers on the CPU does not need twice.
+    from downpour.learning.accelerators import devices_here
+
+    return replace(worker, device=devices_here().spread(worker.device, worker.place))

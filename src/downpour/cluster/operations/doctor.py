@@ -18,7 +18,7 @@ from pathlib import Path
 
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.version import VERSION
-from downpour.cluster.operations import bucket_probes, probes
+from downpour.cluster.operations import bucket_probes, device_check, probes
 from downpour.cluster.operations.attempts import Attempts
 from downpour.cluster.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
 from downpour.files.store import SharedDirectory
@@ -89,6 +89,7 @@ def diagnose(
         check("file system", partial(_file_system, root))
         for name, look in _PROBES.items():
             check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
+    check("devices", device_check.devices)
     on_begin("manager")
     findings["manager"], info = _asked(manager)
     check("same folder", partial(_same_folder, place, info))

@@ -20,6 +20,8 @@ class WorkerOptions:
     leaves by itself after `alone_seconds` without a manager's answer, unless they are 0. The file
     `ready_file` exists, and holds its address, while it is registered. `labels` are shown with it,
     each as KEY=VALUE. It trains a batch with at most `processes`; None: as many as the spec is for.
+    Of the workers that were started together on one machine it has the `place`, from 0: they take
+    the machine's accelerators in turn.
     """
 
     shared: str
@@ -36,6 +38,7 @@ class WorkerOptions:
     ready_file: str = ""
     labels: tuple[str, ...] = ()
     processes: int | None = None
+    place: int = 0
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
