@@ -66,7 +66,7 @@ class Update:
     optimizer steps; seconds are the worker's own clock. The worker computed
     the last step with that many `processes`. `shortages` counts the steps of the experiment for
     which it has had too little memory so far, those of attempts without an update among them; after
-    each, it went on with fewer processes.
+    each, it went on with fewer processes, or tried the step of an accelerator again.
     """
 
     file: PublishedFile

@@ -58,12 +58,13 @@ def seeded(number: int) -> Iterator[None]:
 
     Those of a device that this process has never used begin with the seed, and keep it.
     """
-    before = []
+    before: list[tuple[Any, tuple[int, ...], torch.Tensor]] = []
     for kind, count in devices_here().accelerators.items():
         module = module_of(kind)
         if not hasattr(module, "is_initialized") or module.is_initialized():
-            places = [()] if kind == "mps" else [(one,) for one in range(count)]
-            before += [(module, place, module.get_rng_state(*place)) for place in places]
+            places: list[tuple[int, ...]] = [(one,) for one in range(count)]
+            for place in places if kind != "mps" else [()]:
+                before.append((module, place, module.get_rng_state(*place)))
         getattr(module, "manual_seed_all", module.manual_seed)(number)
     try:
         yield
@@ -85,16 +86,15 @@ def repeatable(device: str) -> Iterator[None]:
     _fixed_workspace()
     filling, before = torch.utils.deterministic, torch.get_deterministic_debug_mode()
     filled = filling.fill_uninitialized_memory
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _NO_SUCH_KERNEL)
-        torch.set_deterministic_debug_mode("warn")
-        # Only for finding reads of what was never written; it costs a pass over each new tensor.
-        filling.fill_uninitialized_memory = False
-        try:
-            yield
-        finally:
-            filling.fill_uninitialized_memory = filled
-            torch.set_deterministic_debug_mode(before)
+    _ignore_missing_kernels()
+    torch.set_deterministic_debug_mode("warn")
+    # Only for finding reads of what was never written; it costs a pass over each new tensor.
+    filling.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        filling.fill_uninitialized_memory = filled
+        torch.set_deterministic_debug_mode(before)
 
 
 def release(device: str) -> None:
@@ -104,6 +104,12 @@ def release(device: str) -> None:
     """
     if device != CPU:
         module_of(device).empty_cache()
+
+
+@cache
+def _ignore_missing_kernels() -> None:
+    # Once, because each change of the filters lets warnings that were shown be shown again.
+    warnings.filterwarnings("ignore", _NO_SUCH_KERNEL)
 
 
 def _fixed_workspace() -> str:

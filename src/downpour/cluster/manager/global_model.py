@@ -6,6 +6,7 @@ late.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.devices import AUTO, CPU
+from downpour.base.errors import OutOfMemory
 from downpour.base.evaluations import Evaluation
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
@@ -35,6 +37,8 @@ from downpour.learning.training.parameters import (
 from downpour.learning.training.start import begin_from
 from downpour.learning.training.step_cost import StepCost
 from downpour.learning.training.trial import check_trains
+
+log = logging.getLogger(__name__)
 
 _CPU_TRIAL_BATCH = 16
 """Examples in a trial batch on the CPU, if the spec names a device that this machine lacks."""
@@ -145,15 +149,26 @@ class GlobalModel:
         Raises:
             FileCorrupt: they do not fit this network.
             NonFinite: the loss is NaN or infinite.
-            OutOfMemory: the memory of the device is too small.
+            OutOfMemory: the memory of the machine is too small.
         """
         load_parameters(self._network, parameters)
+        device = self._loaded.spec.device
         try:
-            if held_out is None:
-                return evaluate(self._network, self._loaded)
-            return evaluate_on(self._network, self._loaded, held_out, "validation")
+            return self._measured(held_out)
+        except OutOfMemory as error:
+            # Workers may have the card's memory, and an evaluation changes no model.
+            if device == CPU:
+                raise
+            log.warning("evaluations take place on the CPU from here on: %s", error)
         finally:
-            release(self._loaded.spec.device)
+            release(device)
+        self._loaded = load(self._spec.replace(device=CPU), self._dataset)
+        return self._measured(held_out)
+
+    def _measured(self, held_out: Shard | None) -> Evaluation:
+        if held_out is None:
+            return evaluate(self._network, self._loaded)
+        return evaluate_on(self._network, self._loaded, held_out, "validation")
 
     def _begun(self, network: torch.nn.Module) -> None:
         if self._start:
