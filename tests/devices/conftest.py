@@ -119,6 +119,7 @@ class Office:
 
 def office(folder: Path, spec: Spec, examples: int) -> Office:
     """Return the first task of a spec's experiment, on the first examples."""
+    folder.mkdir(parents=True)
     shared = replace(SharedDirectory.open(folder, create=True), patience_seconds=0.1)
     resolved = resolve(spec, 1)
     key = prepare(resolved, shared.datasets)

@@ -14,7 +14,6 @@ import torch
 from downpour.base.errors import OutOfMemory
 from downpour.base.states import FailureKind
 from downpour.cluster.worker.accepted_task import failure_kind
-from downpour.core.spec import Spec
 from downpour.learning.accelerators import module_of, release
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
@@ -65,7 +64,7 @@ def deep(device: str, numbers: Path, tmp_path: Path) -> Office:
 def peaks(module: object, bench: Bench) -> list[float]:
     """Return the most bytes that a step has taken, as usual and keeping nothing on the device."""
     found = []
-    loaded = load(Spec.make({**bench.spec(DEEP).model_dump()}), bench.dataset())
+    loaded = load(bench.spec(DEEP), bench.dataset())
     for spills in (False, True):
         gc.collect()
         release(bench.device)

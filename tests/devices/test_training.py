@@ -69,7 +69,8 @@ def test_a_snapshot_after_any_step_goes_on_with_the_same_bytes(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_snapshot_goes_on_on_the_processor_and_comes_back(bench: Bench, optimizer: str) -> None:
     """Where workers of several kinds share an experiment; the bytes are then no one's."""
-    fields: dict[str, Any] = {"model": "mnist-cnn", "optimizer": optimizer, "momentum": 0.9}
+    fields: dict[str, Any] = {"model": "digits-cnn", "optimizer": optimizer, "momentum": 0.9}
+    fields |= {"learning_rate": 1e-3}
     alone = finished(bench.training(fields))
     here = bench.training(fields)
     here.advance(1)
@@ -80,7 +81,7 @@ def test_a_snapshot_goes_on_on_the_processor_and_comes_back(bench: Bench, optimi
     back.restore(on_cpu.snapshot())
     finished(back)
     assert back.steps_done == alone.steps_done
-    assert back.mean_loss == pytest.approx(alone.mean_loss, rel=0.2)
+    assert back.mean_loss == pytest.approx(alone.mean_loss, rel=0.05)
     assert back.optimizer_state().keys() == alone.optimizer_state().keys()
 
 
@@ -212,7 +213,7 @@ class Net(nn.Module):
 
 
 def test_a_users_task_draws_on_the_device_and_repeats(
-    device: str, tmp_path: Path, allowing: Any
+    device: str, tmp_path: Path, allowing: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Embeddings, attention, dropout and noise of its own: the trial finds the same bytes."""
     from downpour.core.spec import Spec
@@ -224,3 +225,4 @@ def test_a_users_task_draws_on_the_device_and_repeats(
     key = prepare_data(spec, tmp_path / "data", None)
     loaded = load(spec, open_data(spec, tmp_path / "data", key))
     assert check_trains(loaded, [np.arange(100)]) is not None
+    assert "same bytes" not in caplog.text

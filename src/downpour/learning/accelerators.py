@@ -62,9 +62,9 @@ def seeded(number: int) -> Iterator[None]:
     for kind, count in devices_here().accelerators.items():
         module = module_of(kind)
         if not hasattr(module, "is_initialized") or module.is_initialized():
-            places: list[tuple[int, ...]] = [(one,) for one in range(count)]
-            for place in places if kind != "mps" else [()]:
-                before.append((module, place, module.get_rng_state(*place)))
+            # Torch's module for Apple's GPU takes no number.
+            places: list[tuple[int, ...]] = [(n,) for n in range(count)] if kind != "mps" else [()]
+            before += [(module, place, module.get_rng_state(*place)) for place in places]
         getattr(module, "manual_seed_all", module.manual_seed)(number)
     try:
         yield
