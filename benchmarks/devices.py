@@ -31,7 +31,7 @@ from downpour.learning.training.loop import LocalTask, ShardTraining
 Epoch = Callable[[], None]
 
 BATCH = 128
-NETWORKS = {
+NETWORKS: dict[str, dict[str, object]] = {
     "mnist-cnn": {"model": "mnist-cnn"},
     "resnet18": {"model": "resnet18", "channels_last": False},
 }

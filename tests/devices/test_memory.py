@@ -123,7 +123,8 @@ def test_a_shortage_that_passes_costs_one_retry(
 ) -> None:
     """As if another process had taken the memory for a moment: the second try is as usual."""
     undisturbed = deep.run(device)
-    usual, calls = ShardTraining._step, []
+    usual = ShardTraining._step
+    calls: list[bool] = []
 
     def short_once(training: ShardTraining) -> None:
         calls.append(training._spills)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from downpour.learning.accelerators import card_of, devices_here, in_use, repeatable, seeded
+from downpour.learning.accelerators import card_of, devices_here, in_use, seeded
 
 
 def test_this_machine_has_what_torch_finds() -> None:

@@ -21,7 +21,7 @@ def test_an_evaluation_that_lacks_memory_of_the_card_takes_place_on_the_processo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Workers may have all of it; it is said once, and the next ones begin there."""
-    asked = []
+    asked: list[str] = []
     evaluate = global_model.evaluate
 
     def lacking(network: nn.Module, loaded: LoadedTask) -> Evaluation:

@@ -26,7 +26,7 @@ Run = Callable[[int], Update]
 @pytest.fixture
 def short(trainable: Trainable, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Train a task of seven steps, whose fifth lacks memory so many times."""
-    released = []
+    released: list[str] = []
     monkeypatch.setattr(task_runner, "Shortage", lambda _: Shortage("cuda"))
     monkeypatch.setattr(shortage, "release", released.append)
     step = ShardTraining._step
@@ -71,7 +71,7 @@ def test_steps_that_are_trained_again_are_no_progress(
     trainable: Trainable, short: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a manager hears never goes back, so no speed is negative."""
-    told = []
+    told: list[int] = []
     advance = TaskControl.advance
 
     def listening(control: TaskControl, steps_done: int) -> None:

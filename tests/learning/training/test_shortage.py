@@ -73,12 +73,14 @@ def test_kernels_that_repeat_are_asked_for_where_a_spec_wants_that() -> None:
 def test_what_is_on_the_host_stays_where_it_is() -> None:
     """The gradient is what it is without; nothing is copied."""
     network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
-    x, gradients = torch.randn(4, 8), []
+    x = torch.randn(4, 8)
+    gradients: list[list[torch.Tensor]] = []
     for spills in (False, True):
         network.zero_grad()
         if spills:
             with kept_on_host(network):
-                network(x).sum().backward()
+                loss = network(x).sum()
+                loss.backward()
         else:
             network(x).sum().backward()
         gradients.append([one.grad.clone() for one in network.parameters() if one.grad is not None])
