@@ -108,7 +108,7 @@ class UpdatedLine:
     Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
     assignment to the report. `checksum` is the update's; empty in old records. So many `processes`
     of the worker computed the last step; `shortages` counts the steps of the experiment for which
-    it has had too little memory so far.
+    it has had too little memory so far, its own or an accelerator's.
     """
 
     round: int
