@@ -378,7 +378,7 @@ ADDRESSES: list[tuple[str, ...]] = [
     ("manager --host 256.1.1.1 --port 0 --shared DIR", "256.1.1.1"),
     ("manager --host 0.0.0.0 --port 0 --shared DIR", "0.0.0.0", "token"),
     ("worker --manager 127.0.0.1:1 --device tpu", "device = 'tpu'", "cpu, cuda, mps, xpu or auto"),
-    ("worker --device cuda:99 --shared DIR", "device = 'cuda:99'", "torch finds no such device here"),
+    ("worker --device cuda:99 --shared DIR", "device = 'cuda:99'", "torch finds no such device"),
     ("list --manager NOBODY --token-file nowhere", "token_file = 'nowhere'"),
     ("list --manager NOBODY --token-file FILE", "token"),
     ("list --manager NOBODY --tls-cert nowhere", "tls"),
