@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from torch import Tensor, nn
 
 from downpour.learning import accelerators
 from downpour.learning.models import NETWORKS
 from downpour.learning.models.generators import seeded
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
+from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.plain_optimizers import OPTIMIZERS
 from downpour.learning.training.trial import check_trains
+from tests.learning.training.conftest import with_network
 
 from .conftest import Bench, finished, same
 
@@ -175,6 +178,65 @@ def test_networks_of_torchvision_repeat_their_bytes(bench: Bench, model: str) ->
     whole = finished(bench.training(fields))
     assert same(whole, finished(bench.training(fields)))
     assert same(whole, finished(bench.training(fields, spills=True)))
+
+
+class Attention(nn.Module):
+    """Attention over the rows of an image, long enough that sums are cut among many threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Linear(40, 64)
+        self.attention = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(64, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the outputs [b, 4] for images [b, 1, 40, 40]."""
+        rows = self.rows(images.flatten(1, 2)).repeat(1, 16, 1)
+        seen, _ = self.attention(rows, rows, rows, need_weights=False)
+        output: Tensor = self.head(seen.mean(1))
+        return output
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_attention_repeats_its_bytes(
+    bench: Bench, precision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch's fastest kernels of it do not, unless all operations must."""
+    fields = {"model": "mlp", "precision": precision, "channels_last": False}
+    made = []
+    for spills in (False, False, True):
+        loaded = with_network(bench.spec(fields), bench.dataset(), Attention)
+        task = LocalTask(indices=np.arange(96), round=0, shard=0)
+        made.append(finished(ShardTraining(loaded, loaded.network(), task, spills=spills)))
+        assert loaded.repeats
+    assert same(made[0], made[1])
+    assert same(made[0], made[2])
+    assert "other bytes" not in caplog.text
+
+
+def test_an_operation_that_cannot_repeat_is_trained_and_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for an experiment; `repeatable = false` accepts it without a word."""
+    if bench.device != "cuda":
+        pytest.skip("it is one of CUDA's")
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.ReflectionPad2d(2), nn.Flatten(), nn.Linear(44 * 44, 4))
+
+    def ahead() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 1, 1), network())
+
+    for repeatable, told in ((False, 0), (True, 1)):
+        fields = {"model": "mlp", "channels_last": False, "repeatable": repeatable}
+        loaded = with_network(bench.spec(fields), bench.dataset(), ahead)
+        for round_ in (0, 1):
+            task = LocalTask(indices=np.arange(96), round=round_, shard=0)
+            training = finished(ShardTraining(loaded, loaded.network(), task))
+            assert training.steps_done == 3
+            assert math.isfinite(training.mean_loss)
+        assert caplog.text.count("may train to other bytes each time: reflection_pad2d") == told
+        assert loaded.repeats is not repeatable
 
 
 USERS = """

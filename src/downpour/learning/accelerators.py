@@ -21,7 +21,9 @@ from downpour.base.devices import CPU, Device, Devices
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """cuBLAS reads it when it is first used: with this, its sums never depend on what else runs."""
 _WORKSPACE_SIZES = ":4096:8"
-_NO_SUCH_KERNEL = r".*does not have a deterministic implementation"
+_NO_SUCH_KERNEL = "does not have a deterministic implementation"
+_OTHER_WORKSPACE = "Deterministic behavior was enabled with"
+"""Of a workspace that the user has set, and that torch does not trust."""
 
 
 @cache
@@ -74,11 +76,11 @@ def seeded(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def repeatable(device: str) -> Iterator[None]:
+def repeatable(device: str, *, strict: bool) -> Iterator[None]:
     """Return a context in which torch takes the kernels that repeat their bits, where it has them.
 
-    A few operations have none. Torch would warn of them in words about settings that the user never
-    made; the trial at submission compares the bytes instead.
+    A few operations have none. If `strict`, they fail (`lacks_kernel`). Otherwise they are computed
+    as usual, but then attention is as well: torch takes its repeatable kernels only if all must be.
     """
     if device == CPU:
         yield
@@ -87,7 +89,7 @@ def repeatable(device: str) -> Iterator[None]:
     filling, before = torch.utils.deterministic, torch.get_deterministic_debug_mode()
     filled = filling.fill_uninitialized_memory
     _ignore_missing_kernels()
-    torch.set_deterministic_debug_mode("warn")
+    torch.set_deterministic_debug_mode("error" if strict else "warn")
     # Only for finding reads of what was never written; it costs a pass over each new tensor.
     filling.fill_uninitialized_memory = False
     try:
@@ -95,6 +97,12 @@ def repeatable(device: str) -> Iterator[None]:
     finally:
         filling.fill_uninitialized_memory = filled
         torch.set_deterministic_debug_mode(before)
+
+
+def lacks_kernel(error: RuntimeError) -> bool:
+    """Whether an operation failed because torch has no kernel for it that repeats its bits."""
+    said = str(error)
+    return _NO_SUCH_KERNEL in said or _OTHER_WORKSPACE in said
 
 
 def release(device: str) -> None:
@@ -108,8 +116,10 @@ def release(device: str) -> None:
 
 @cache
 def _ignore_missing_kernels() -> None:
-    # Once, because each change of the filters lets warnings that were shown be shown again.
-    warnings.filterwarnings("ignore", _NO_SUCH_KERNEL)
+    # They tell of settings that the user never made; the loop has logged it in words of ours. Once,
+    # because each change of the filters lets warnings that were shown be shown again.
+    for said in (_NO_SUCH_KERNEL, _OTHER_WORKSPACE, "defaults to a non-deterministic algorithm"):
+        warnings.filterwarnings("ignore", f".*{said}")
 
 
 def _fixed_workspace() -> str:

@@ -193,6 +193,27 @@ def test_an_accelerator_is_not_waited_for_at_each_step(dataset: PreparedDataset)
         training.advance(1)
 
 
+def test_an_operation_that_cannot_repeat_its_bits_is_told_of_once(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch has some on accelerators: the step is taken all the same."""
+    step = ShardTraining._step
+
+    def failing(training: ShardTraining) -> None:
+        if training._loaded.repeats and training.steps_done == 2:
+            raise RuntimeError(
+                "x_cuda does not have a deterministic implementation, but you set 'torch.use'"
+            )
+        step(training)
+
+    undisturbed = finished(started(dataset))
+    monkeypatch.setattr(ShardTraining, "_step", failing)
+    assert same_bytes(finished(started(dataset)).parameters(), undisturbed.parameters())
+    told = "mnist-cnn may train to other bytes each time: x_cuda does not have a deterministic"
+    assert caplog.text.count(told) == 1
+    assert "you set" not in caplog.text
+
+
 def test_parameters_that_explode_in_the_last_step_are_reported(dataset: PreparedDataset) -> None:
     """A finite loss may still leave parameters that are not."""
     training = started(dataset, {"learning_rate": 1e38, "momentum": 0.9, "local_steps": 2})

@@ -65,6 +65,8 @@ def test_kernels_that_repeat_are_asked_for_where_a_spec_wants_that() -> None:
                 seen[device, repeatable] = torch.get_deterministic_debug_mode()
                 filled = torch.utils.deterministic.fill_uninitialized_memory
                 assert filled == (seen[device, repeatable] == 0)
+    with settings(Spec.make({"device": "cuda"}), strict=True):
+        assert torch.get_deterministic_debug_mode() == 2
     assert {asked for asked, mode in seen.items() if mode} == {("cuda", True), ("mps", True)}
     assert torch.get_deterministic_debug_mode() == 0
     assert torch.utils.deterministic.fill_uninitialized_memory

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from downpour.base.errors import SpecError, StoreError, UnfitWorker
+from downpour.base.errors import OutOfMemory, SpecError, StoreError, UnfitWorker
 from downpour.base.values import PublishedFile
 from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.spec import Spec
@@ -108,22 +108,32 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     loaded.task.look_again(task.id.round)
     start = _begun_from(loaded, task)
     load_parameters(loaded.model, start)
-    with lack_of_memory():
-        training = ShardTraining(
-            loaded.task,
-            loaded.model,
-            LocalTask(
-                indices=indices_of(loaded.store, task.indices),
-                round=loaded.spec.rounds_before + task.id.round,
-                shard=task.id.shard,
-                share=task.share,
-            ),
-            optimizer_state=optimizer_part(_handed_on(loaded, task)),
-            helpers=loaded.team,
-            spills=loaded.shortage.spills,
-        )
+    part = LocalTask(
+        indices=indices_of(loaded.store, task.indices),
+        round=loaded.spec.rounds_before + task.id.round,
+        shard=task.id.shard,
+        share=task.share,
+    )
+    training = _placed(loaded, part, optimizer_part(_handed_on(loaded, task)))
     # A start that was computed costs two files to read once more; one of a file costs little.
     return BegunTask(training, start if task.step is not None else None)
+
+
+def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
+    """Return a training, whose network and optimizer are on the device by then."""
+    try:
+        with lack_of_memory():
+            return ShardTraining(
+                loaded.task,
+                loaded.model,
+                part,
+                optimizer_state=state,
+                helpers=loaded.team,
+                spills=loaded.shortage.spills,
+            )
+    except OutOfMemory as error:
+        wanted = "the network and its optimizer alone are too much: take a device with more memory"
+        raise OutOfMemory(f"{error}; {wanted}") from error
 
 
 def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: BegunTask) -> Work:

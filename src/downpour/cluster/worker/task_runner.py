@@ -202,7 +202,8 @@ def _is_trained(
     except OutOfMemory as error:
         if not loaded.shortage.may_try_again():
             raise
-        log.warning("%s is tried again: %s", control.attempt, error)
+        # As text: a log that keeps the error would keep the failed step's memory.
+        log.warning("%s is tried again: %s", control.attempt, str(error))
         return False
     return True
 

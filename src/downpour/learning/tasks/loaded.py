@@ -61,6 +61,8 @@ class LoadedTask:
         self._begun = begun
         self.images = isinstance(data, PreparedDataset) and data.images
         self.has_own_step = overrides(task, "step")
+        self.repeats = True
+        """Whether an accelerator has been found to repeat the bits of all its operations so far."""
         self._examples = cache(self._opened)
 
     def network(self) -> nn.Module:

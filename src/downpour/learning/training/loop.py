@@ -10,6 +10,7 @@ shard, step). After an exception the value must not be used again.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from downpour.base.devices import CPU
 from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory
+from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
@@ -39,6 +41,8 @@ from downpour.learning.training.schedule import Position, rate_factor
 from downpour.learning.training.shortage import advice
 from downpour.learning.training.spilling import kept_on_host
 from downpour.learning.training.step import BatchPart, GradientOf, train_step
+
+log = logging.getLogger(__name__)
 
 _LOOK_STEPS = 16
 """How many steps an accelerator computes between two looks at the loss, while this process prepares
@@ -150,15 +154,30 @@ class ShardTraining:
         """
         stop = min(self._steps_done + max_steps, self.steps_total)
         try:
-            keeping = kept_on_host(self._model) if self._spills else nullcontext()
-            with numerics.settings(self._spec), self._randomness.active(), keeping:
-                self._model.train()
-                while self._steps_done < stop:
-                    self._step()
+            if not self._gets_to(stop):
+                self._gets_to(stop)
         except OutOfMemory as error:
             raise OutOfMemory(f"{error}; {advice(self._loaded)}") from error
         if self._is_looked_at:
             self._check_loss()
+
+    def _gets_to(self, stop: int) -> bool:
+        """Train until a step; false if an operation could not repeat its bits, and now need not."""
+        keeping = kept_on_host(self._model) if self._spills else nullcontext()
+        settings = numerics.settings(self._spec, strict=self._loaded.repeats)
+        try:
+            with settings, self._randomness.active(), keeping:
+                self._model.train()
+                while self._steps_done < stop:
+                    self._step()
+        except RuntimeError as error:
+            if not (self._loaded.repeats and lacks_kernel(error)):
+                raise
+            self._loaded.repeats = False
+            name = self._spec.trained_code[1]
+            log.warning("%s may train to other bytes each time: %s", name, _operation(error))
+            return False
+        return True
 
     @property
     def _is_looked_at(self) -> bool:
@@ -261,6 +280,11 @@ class ShardTraining:
     def _identity(self) -> NDArray[np.int64]:
         task = self._task
         return np.array([task.round, task.shard, len(self._order)], dtype=np.int64)
+
+
+def _operation(error: RuntimeError) -> str:
+    """Say which operation has no kernel that repeats its bits, without torch's advice."""
+    return str(error).partition(", but you set")[0]
 
 
 def _sliced(loaded: LoadedTask, model: nn.Module) -> Callable[..., list[Tensor]]:

@@ -34,14 +34,16 @@ _RANDOMNESS = 3
 
 
 @contextmanager
-def settings(spec: Spec) -> Iterator[None]:
+def settings(spec: Spec, *, strict: bool = False) -> Iterator[None]:
     """Compute with the spec's threads, repeatably; a lack of memory becomes OutOfMemory.
+
+    Operations of an accelerator that cannot repeat their bits fail if `strict`.
 
     Other threads of this process wait, because these settings are all threads'.
     """
     # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
-    kernels = repeatable(spec.device) if spec.repeatable else nullcontext()
+    kernels = repeatable(spec.device, strict=strict) if spec.repeatable else nullcontext()
     with (
         lack_of_memory(),
         generators.ALONE,
