@@ -28,6 +28,8 @@ from downpour.experiments.trained_model.predicting import predict
 
 from .conftest import numbered
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 PATIENCE_SECONDS = 100.0
 SPEC = downpour.Spec(

@@ -115,5 +115,5 @@ def test_results_tell_in_which_classes_a_model_was_made() -> None:
         "wide": ("manager", "w0")
     }
     both = Result.from_record(record("auto", "wide", "wide/gpu", "wide"))
-    assert both.numeric_classes == {"wide": ("manager", "w1"), "gpu": ("w0",)}
+    assert both.numeric_classes == {"wide": ("w1",), "gpu": ("w0",)}
     assert any("narrow" in str(part) for part in result_table(mixed).renderables)  # type: ignore[union-attr]
