@@ -86,7 +86,8 @@ def repeatable(device: str, *, strict: bool) -> Iterator[None]:
         yield
         return
     _fixed_workspace()
-    filling, before = torch.utils.deterministic, torch.get_deterministic_debug_mode()
+    filling: Any = torch.utils.deterministic  # a module with a property, which its types lack
+    before = torch.get_deterministic_debug_mode()
     filled = filling.fill_uninitialized_memory
     _ignore_missing_kernels()
     torch.set_deterministic_debug_mode("error" if strict else "warn")

@@ -15,6 +15,7 @@ from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.evaluation import evaluate
 
 
 def test_an_evaluation_that_lacks_memory_of_the_card_takes_place_on_the_processor(
@@ -22,7 +23,6 @@ def test_an_evaluation_that_lacks_memory_of_the_card_takes_place_on_the_processo
 ) -> None:
     """Workers may have all of it; it is said once, and the next ones begin there."""
     asked: list[str] = []
-    evaluate = global_model.evaluate
 
     def lacking(network: nn.Module, loaded: LoadedTask) -> Evaluation:
         asked.append(loaded.spec.device)

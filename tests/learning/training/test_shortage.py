@@ -5,6 +5,8 @@ What only hardware can show is in `tests/devices/test_memory.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -59,17 +61,18 @@ def test_an_accelerator_is_given_two_more_tries_and_a_processor_none() -> None:
 def test_kernels_that_repeat_are_asked_for_where_a_spec_wants_that() -> None:
     """Only for the time of a training, and only on accelerators: the processor's bytes stay."""
     seen = {}
+    filling: Any = torch.utils.deterministic
     for device in ("cpu", "cuda", "mps"):
         for repeatable in (True, False):
             with settings(Spec.make({"device": device, "repeatable": repeatable})):
                 seen[device, repeatable] = torch.get_deterministic_debug_mode()
-                filled = torch.utils.deterministic.fill_uninitialized_memory
+                filled = filling.fill_uninitialized_memory
                 assert filled == (seen[device, repeatable] == 0)
     with settings(Spec.make({"device": "cuda"}), strict=True):
         assert torch.get_deterministic_debug_mode() == 2
     assert {asked for asked, mode in seen.items() if mode} == {("cuda", True), ("mps", True)}
     assert torch.get_deterministic_debug_mode() == 0
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert filling.fill_uninitialized_memory
 
 
 def test_what_is_on_the_host_stays_where_it_is() -> None:
