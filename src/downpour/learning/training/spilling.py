@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from downpour.host.memory import free_memory
 
-_MOST = 0.5
-"""Of the host's free memory, for one tensor: beyond it the kernel might kill this process."""
+_LEFT_BYTES = 1 << 30
+"""What stays free on the host: with less the kernel might kill this process."""
 
 Kept = tuple[Tensor, torch.device]
 
@@ -32,7 +32,7 @@ def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
         there = value.device
         if there.type == "cpu" or value.storage_offset() or value.data_ptr() in own:
             return value, there
-        if value.nbytes > free_memory() * _MOST:
+        if value.nbytes + _LEFT_BYTES > free_memory():
             return value, there
         copy = value.to("cpu")
         return (copy if copy.stride() == value.stride() else value), there
