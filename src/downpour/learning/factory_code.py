@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,6 +23,28 @@ _DIGITS = 16
 
 
 _read: dict[str, Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The files that a factory is made of: contents by path from the project's root.
+
+    `is_installed` says whether the root is a folder of installed packages. A name that is no
+    `package.module:factory` has no files.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    is_installed: bool = False
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each file."""
+        return {path: digest_of(content) for path, content in self.files.items()}
+
+
+def digest_of(content: bytes) -> str:
+    """Return a file's digest, as the resolved spec has it."""
+    return sha256(content).hexdigest()[:_DIGITS]
 
 
 def code_of(field: str, name: str) -> Mapping[str, str]:
@@ -35,8 +58,13 @@ def code_of(field: str, name: str) -> Mapping[str, str]:
         SpecError: the factory is not on the allow-list.
     """
     if name not in _read or name.partition(":")[0] not in sys.modules:
-        _read[name] = _code_now(field, name)
+        _read[name] = project_of(field, name).digests
     return _read[name]
+
+
+def forget() -> None:
+    """Look at all files anew, because Python may find other ones from now on."""
+    _read.clear()
 
 
 def check_code(field: str, name: str, expected: Mapping[str, str]) -> None:
@@ -60,7 +88,7 @@ def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
     code: dict[str, str] = {}
     for field, name in factories.items():
         imported = code_of(field, name)
-        if changed := _difference(imported, _code_now(field, name)):
+        if changed := _difference(imported, project_of(field, name).digests):
             accepted = f"{changed} has changed since this manager read it: restart the manager"
             raise SpecError(field, name, f"{accepted} and its workers")
         code |= imported
@@ -75,19 +103,23 @@ def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     return next((file for file in files if one.get(file) != other.get(file)), None)
 
 
-def _code_now(field: str, name: str) -> dict[str, str]:
+def project_of(field: str, name: str) -> Project:
+    """Return the files of a factory as they are now.
+
+    Raises:
+        SpecError: the factory is not on the allow-list.
+    """
     if ":" not in name:
-        return {}
+        return Project()
     module = check_factory(field, name)
     start = source_file(module)
     if start is None:
-        return {}
+        return Project()
     depth = module.count(".") + (start.stem == "__init__")
     root = start.parents[depth]
-    digests = {}
-    for path, content in _project_files(root, module, start):
-        digests[path.relative_to(root).as_posix()] = sha256(content).hexdigest()[:_DIGITS]
-    return dict(sorted(digests.items()))
+    found = _project_files(root, module, start)
+    files = {path.relative_to(root).as_posix(): content for path, content in found}
+    return Project(files=dict(sorted(files.items())), is_installed=root.name in INSTALLED)
 
 
 def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path, bytes]]:
@@ -105,7 +137,7 @@ def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path,
         yield path, content
         waiting += [".".join(wanted.split(".")[:n]) for n in range(1, wanted.count(".") + 1)]
         if path.suffix == ".py":
-            waiting += _imports(content, wanted, is_package=path.stem == "__init__")
+            waiting += imports_of(content, wanted, is_package=path.stem == "__init__")
 
 
 def _path(root: Path, module: str) -> Path | None:
@@ -114,7 +146,7 @@ def _path(root: Path, module: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+def imports_of(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
     """Yield the names that a file may import; some are no modules, or of other projects."""
     try:
         tree = ast.parse(content)

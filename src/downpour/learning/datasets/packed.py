@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from downpour.files.store.directory import open_regular
 from downpour.files.store.location import own_folder
+from downpour.host.disuse import note_use, remove_unused
 
 ENDING = ".gz"
 
@@ -34,8 +33,6 @@ _SAMPLES, _SAMPLE_BYTES = 16, 2**14
 _TIMES_MIN = 2
 _HEADER_BYTES_MAX = 2**14
 _WINDOW_BYTES = 2**20
-_DAY_SECONDS = 86_400
-_UNUSED_SECONDS = 30 * _DAY_SECONDS
 
 
 class NoCopy(Exception):
@@ -81,9 +78,9 @@ def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
     copy = folder / f"{checksum}.npy"
     with alone:
         if copy.is_file():
-            _note_use(copy)
+            note_use(copy)
         else:
-            _remove_unused(folder)
+            remove_unused(folder.glob("*.npy"))
             _unpack(packed, copy, content_bytes)
     return copy
 
@@ -134,18 +131,3 @@ def _own_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise NoCopy(error.strerror or str(error)) from error
-
-
-def _note_use(copy: Path) -> None:
-    """Set a copy's time of change, at most once a day: those who verified it look at that."""
-    with suppress(OSError):
-        if time.time() - copy.stat().st_mtime > _DAY_SECONDS:
-            os.utime(copy)
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove copies that nobody has opened for a month; who maps one keeps it."""
-    for copy in folder.glob("*.npy"):
-        with suppress(OSError):
-            if time.time() - copy.stat().st_mtime > _UNUSED_SECONDS:
-                copy.unlink()
