@@ -41,6 +41,7 @@ _METAVARS = {
     "model_compression": "CODEC",
     "init_from": "ID|ID@best|FILE",
     "init_checksum": "DIGITS",
+    "code_bundle": "DIGITS",
     "data_key": "KEY",
     "keep_best": "loss|METRIC",
     "meet": "N|auto",

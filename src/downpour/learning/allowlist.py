@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,12 @@ def source_file(module_name: str) -> Path | None:
         return None
     origin = module.origin if module and module.has_location else None
     return Path(origin) if origin else None
+
+
+def in_installed_folder(name: str) -> bool:
+    """Whether a top-level module lies in a folder of installed packages, found first or not."""
+    folders = [folder for folder in sys.path if Path(folder).name in INSTALLED]
+    return PathFinder.find_spec(name, folders) is not None
 
 
 def _place(module: str) -> Path | None:

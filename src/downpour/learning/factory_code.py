@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Project:
     `package.module:factory` has no files.
     """
 
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes]
     is_installed: bool = False
 
     @property
@@ -110,11 +110,11 @@ def project_of(field: str, name: str) -> Project:
         SpecError: the factory is not on the allow-list.
     """
     if ":" not in name:
-        return Project()
+        return Project(files={})
     module = check_factory(field, name)
     start = source_file(module)
     if start is None:
-        return Project()
+        return Project(files={})
     depth = module.count(".") + (start.stem == "__init__")
     root = start.parents[depth]
     found = _project_files(root, module, start)

@@ -39,6 +39,9 @@ from downpour.files.records.record import RecordReader
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.leaders import Leader
 from downpour.learning.factory_code import fixed_code
+from downpour.learning.packages import versions_of
+from downpour.learning.shipping.bundle import BadBundle, Bundle
+from downpour.learning.shipping.making import bundle_of
 from downpour.learning.tasks import check_named
 from downpour.network.rpc import Trust
 from downpour.network.rpc.messages import (
@@ -117,6 +120,8 @@ class ManagerHandler(WorkerCalls):
             "shards": asked.shards or known.shards,
             **decided_in(asked, known),
             "code": asked.code or known.code,
+            "code_bundle": known.code_bundle,
+            "packages": known.packages,
             "init_checksum": asked.init_checksum or known.init_checksum,
             "outer_checksum": asked.outer_checksum or known.outer_checksum,
             "states_checksum": asked.states_checksum or known.states_checksum,
@@ -135,13 +140,17 @@ class ManagerHandler(WorkerCalls):
         self._check_device(asked)
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
+        bundle = _bundle_of(resolved)
+        resolved = resolved.replace(
+            code_bundle=bundle.digest if bundle else None, packages=versions_of(resolved)
+        )
         # `downpour.run` has read the file before it started this manager, and preparation will
         # compare it: a file of gigabytes need not be read between the two as well.
         known = self._options.embedded and resolved.init_checksum is not None
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.
-        self._spaces.add(self._opened(experiment, resolved))
+        self._spaces.add(self._opened(experiment, resolved, bundle))
         event = on.ExperimentSubmitted(
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
         )
@@ -149,9 +158,11 @@ class ManagerHandler(WorkerCalls):
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
 
-    def _opened(self, experiment: str, resolved: ResolvedSpec) -> Workspace:
+    def _opened(self, experiment: str, resolved: ResolvedSpec, bundle: Bundle | None) -> Workspace:
         of_run = self._options.embedded
-        return open_workspace(self._shared, experiment, resolved, self._leader, of_run=of_run)
+        return open_workspace(
+            self._shared, experiment, resolved, self._leader, of_run=of_run, bundle=bundle
+        )
 
     def _check_device(self, asked: Spec) -> None:
         """Refuse a device that none of the registered workers has; any is good without workers."""
@@ -261,6 +272,15 @@ class ManagerHandler(WorkerCalls):
         return archived or self._driver.ask(
             lambda core: views.summary(core.state.experiments[experiment])
         )
+
+
+def _bundle_of(resolved: ResolvedSpec) -> Bundle | None:
+    """Return the bundle of a spec's own code; if it cannot be shipped, workers need the files."""
+    try:
+        return bundle_of(resolved)
+    except BadBundle as reason:
+        log.warning("the code of %s is not shipped to workers: %s", resolved.name, reason)
+        return None
 
 
 def _new_name(name: str, request: str) -> str:

@@ -27,6 +27,7 @@ from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.leaders import Leader
 from downpour.files.store.process_lock import RUN_LOCK_NAME, give_back, lock_file
+from downpour.learning.shipping.bundle import Bundle
 from downpour.learning.tasks import Data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 
@@ -187,6 +188,7 @@ def open_workspace(
     leader: Leader | None = None,
     *,
     of_run: bool = False,
+    bundle: Bundle | None = None,
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec.
 
@@ -196,11 +198,14 @@ def open_workspace(
         spec: its resolved spec.
         leader: this manager's term; None if no manager is to continue the experiment.
         of_run: whether it belongs to an embedded run.
+        bundle: the code that its spec names, for workers that lack it.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
     # Before all else: a manager that starts now removes folders that hold nothing and no lock.
     run_lock = lock_file(folder / RUN_LOCK_NAME) if of_run else None
+    if bundle is not None:
+        store.put_new(layout.bundle_name(bundle.digest), [bundle.packed()])
     return Workspace(
         experiment=experiment,
         spec=spec,

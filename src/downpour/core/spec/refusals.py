@@ -16,6 +16,7 @@ _NEED = "KEY or KEY=VALUE, 64 printable characters at most, and at most 16 label
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "code_bundle": "64 hexadecimal digits in lower case",
     "data_key": "the name of a folder of prepared data: letters, digits and hyphens",
     "task": "package.module:Class, the name of a class that inherits from downpour.Task",
     "split": "random, class, equal or dirichlet(ALPHA)",

@@ -124,6 +124,16 @@ class SpecFields(Fields):
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; other code is refused",
     )
+    code_bundle: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="SHA-256 of those files' content, set at submission: workers that accept code "
+        "take it from there",
+    )
+    packages: dict[str, str] = Field(
+        default_factory=dict,
+        description="Versions of the packages that those files import, noted at submission; "
+        "workers say which of theirs differ",
+    )
     data_key: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9-]+$")] | None = Field(
         default=None, description="Key of the data, set by --resume; other examples are refused"
     )

@@ -144,6 +144,11 @@ def frozen_name(token: str) -> str:
     return f"{FROZEN_PREFIX}{token}.safetensors"
 
 
+def bundle_name(digest: str) -> str:
+    """Name the file of a project's code by the SHA-256 of its content."""
+    return f"code-{digest}.json.gz"
+
+
 def is_in_flight(name: str) -> bool:
     """Whether only a running experiment needs a file of this name."""
     parsed = parse_name(name)

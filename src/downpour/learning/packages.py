@@ -1,0 +1,73 @@
+"""The packages that a project imports: their versions at submission, and which differ here.
+
+They are not shipped. What a network computes may depend on them, so the resolved spec notes the
+manager's versions, and each worker compares its own. Nothing is imported for that: names come from
+`import` statements, versions from what pip has installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+
+from downpour.core.spec import Spec
+from downpour.learning.factory_code import Project, imports_of, project_of
+
+_OWN = __name__.partition(".")[0]
+_ALWAYS = "torch"
+
+
+def versions_of(spec: Spec) -> dict[str, str]:
+    """Return the versions here of what a spec's trained project imports, and of torch.
+
+    They are by the names of distributions, without what a build adds after "+": numeric classes
+    tell builds apart. A spec without code of its own has none. What only a dataset's factory
+    imports does not count, because a worker reads what that has made.
+
+    Raises:
+        SpecError: the factory is not on the allow-list.
+    """
+    if not spec.trains_own_code:
+        return {}
+    names = {_ALWAYS, *_imported(project_of(*spec.trained_code))}
+    found = {name: _distribution(name) for name in names - sys.stdlib_module_names - {_OWN}}
+    versions = {name: _version(name) for name in filter(None, found.values())}
+    return {name: version for name, version in sorted(versions.items()) if version}
+
+
+def differences(noted: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what differs here from the versions that a manager has noted, a phrase each."""
+    here = {name: _version(name) for name in noted}
+    return tuple(
+        f"{f'{name} {here[name]}' if here[name] else f'no {name}'}, the manager {version}"
+        for name, version in noted.items()
+        if here[name] != version
+    )
+
+
+def _imported(project: Project) -> Iterator[str]:
+    """Yield the top-level names of what a project imports and does not have itself."""
+    own = {path.partition("/")[0].removesuffix(".py") for path in project.files}
+    for path, content in project.files.items():
+        module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for name in imports_of(content, module, is_package=path.endswith("__init__.py")):
+            top = name.partition(".")[0]
+            if top and top not in own:
+                yield top
+
+
+def _distribution(module: str) -> str | None:
+    """Return the distribution that a module is of; None if it is of none, or of several."""
+    if _version(module):  # most are called alike, and to look through all takes half a second
+        return module
+    found = set(metadata.packages_distributions().get(module, ()))
+    return found.pop() if len(found) == 1 else None
+
+
+def _version(distribution: str) -> str | None:
+    """Return the version that is installed; None if none is."""
+    try:
+        return str(metadata.version(distribution) or "").partition("+")[0] or None
+    except (metadata.PackageNotFoundError, ValueError, KeyError):  # the last two: broken metadata
+        return None

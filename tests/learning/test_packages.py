@@ -1,0 +1,88 @@
+"""Packages stay where they are, and each worker says which of its own differ."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from downpour.core.spec import Spec
+from downpour.learning.packages import differences, versions_of
+from tests.conftest import Allow
+
+LAB = """
+import os, json
+import fancy.deep
+import lab_helpers
+from yarn import thread
+from . import relative
+
+def build():
+    import lazily
+    try:
+        import missing_everywhere
+    except ImportError:
+        pass
+"""
+TORCH = metadata.version("torch").partition("+")[0]
+
+
+def install(folder: Path, name: str, version: str, module: str) -> None:
+    """Install a distribution with one module, as pip does."""
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "top_level.txt").write_text(f"{module}\n")
+    (folder / f"{module}.py").write_text("raise SystemExit('nothing is imported')")
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowing: Allow) -> Spec:
+    """A spec whose project imports three packages; two are called alike, one is not."""
+    installed = tmp_path / "site-packages"
+    install(installed, "fancy", "1.2", "fancy")
+    install(installed, "knitting", "3.0+cu128", "yarn")
+    install(installed, "lazily", "0.1", "lazily")
+    monkeypatch.syspath_prepend(str(installed))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "packages_lab.py").write_text(LAB)
+    (project / "lab_helpers.py").write_text("import numpy")
+    allowing(project, "packages_lab")
+    return Spec(model="packages_lab:build")
+
+
+def test_a_project_has_the_versions_of_what_it_imports(spec: Spec) -> None:
+    """Torch always; by a distribution's name, also where a function or another file imports it."""
+    assert versions_of(spec) == {
+        "fancy": "1.2",
+        "knitting": "3.0",  # of which build, numeric classes say
+        "lazily": "0.1",
+        "numpy": metadata.version("numpy"),
+        "torch": TORCH,
+    }
+
+
+def test_only_what_is_trained_counts(spec: Spec) -> None:
+    """Workers read what a dataset's factory has made, and have our networks with Downpour."""
+    assert versions_of(Spec()) == {}
+    assert versions_of(Spec(dataset=spec.model)) == {}
+
+
+def test_what_differs_is_said_and_nothing_else(spec: Spec) -> None:
+    """A worker has the same, another version, or none; none but a project's own is looked at."""
+    noted = versions_of(spec)
+    assert differences(noted) == ()
+    assert differences({}) == ()
+    asked = {**noted, "fancy": "1.3", "no-such-package": "2.0"}
+    assert differences(asked) == (
+        "fancy 1.2, the manager 1.3",
+        "no no-such-package, the manager 2.0",
+    )
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "\n", "x" * 5000])
+def test_odd_names_are_not_there(name: str) -> None:
+    """A spec may name anything."""
+    assert len(differences({name: "1"})) == 1
