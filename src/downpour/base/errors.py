@@ -256,12 +256,13 @@ class UnfitWorker(DownpourError):
 class OtherCode(UnfitWorker):
     """A file of a factory's code is not the one that the experiment was submitted with."""
 
-    def __init__(self, file: str) -> None:
-        super().__init__(file)
+    def __init__(self, file: str, remedy: str = "") -> None:
+        super().__init__(file, remedy)
         self.file = file
+        self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.file} is not the code that the experiment was submitted with"
+        return f"{self.file} is not the code that the experiment was submitted with{self.remedy}"
 
 
 class ExperimentFailed(DownpourError):

@@ -118,6 +118,15 @@ Processes = Annotated[
         show_default="as many as the spec asks for",
     ),
 ]
+AcceptCode = Annotated[
+    bool,
+    typer.Option(
+        "--accept-code",
+        envvar="DOWNPOUR_ACCEPT_CODE",
+        help="Where this machine lacks a file of an experiment's code or has another version, take "
+        "the manager's. DOWNPOUR_ALLOW still says whose code may run.",
+    ),
+]
 Count = Annotated[
     int,
     typer.Option(

@@ -19,6 +19,7 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import note
 from downpour.cli.process_options import (
+    AcceptCode,
     Advertise,
     AloneSeconds,
     Count,
@@ -64,6 +65,7 @@ def worker(
     ready_file: ReadyFile = None,
     label: Labels = None,
     processes: Processes = None,
+    accept_code: AcceptCode = False,
     count: Count = 1,
     log: LogFile = None,
     verbose: Verbose = False,
@@ -79,10 +81,7 @@ def worker(
     you can correct.
     """
     check_device(device)
-    if ready_file is not None and not ready_file.parent.is_dir():
-        raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
-    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
-        raise SpecError("processes", processes, f"must be from 1 to {_PROCESSES_MAX}")
+    _check(ready_file, processes)
     begin(verbose=verbose, log=log)
     if metrics_port is not None:
         require("--metrics-port", "metrics")
@@ -101,12 +100,20 @@ def worker(
         ready_file=str(ready_file or ""),
         labels=checked_labels(label or ()),
         processes=processes,
+        accepts_code=accept_code,
         credentials=credentials,
     )
     if count == 1:
         _run_one(options)
     else:
         _run_several(options, count, log)
+
+
+def _check(ready_file: Path | None, processes: int | None) -> None:
+    if ready_file is not None and not ready_file.parent.is_dir():
+        raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
+    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
+        raise SpecError("processes", processes, f"must be from 1 to {_PROCESSES_MAX}")
 
 
 def _run_one(options: WorkerOptions) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
@@ -95,8 +96,10 @@ class InlineCluster:
     def _work(self, number: int) -> None:
         from downpour.cluster.worker.process import run_worker
 
+        # Without the code of others: manager and workers share what this process has imported.
+        worker = replace(self._plan.worker(number, self.address), accepts_code=False)
         try:
-            run_worker(self._plan.worker(number, self.address), lambda *_: None, obey=self._obey)
+            run_worker(worker, lambda *_: None, obey=self._obey)
         except DownpourError as error:
             self._reasons.append(error)
         except Exception as error:

@@ -35,7 +35,10 @@ class LaunchPlan:
     needs: tuple[str, ...] = ()
 
     def worker(self, number: int, address: str) -> WorkerOptions:
-        """Return how to start a worker of the manager at `address`; workers count from 1."""
+        """Return how to start a worker of the manager at `address`; workers count from 1.
+
+        It accepts code, because whoever starts the manager starts the worker, too.
+        """
         return WorkerOptions(
             manager=address,
             shared=self.manager.shared,
@@ -43,6 +46,7 @@ class LaunchPlan:
             device=self.device,
             place=number - 1,
             labels=self.labels,
+            accepts_code=True,
             alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,
         )

@@ -22,6 +22,7 @@ class WorkerOptions:
     each as KEY=VALUE. It trains a batch with at most `processes`; None: as many as the spec is for.
     Of the workers that were started together on one machine it has the `place`, from 0: they take
     the machine's accelerators in turn.
+    It takes an experiment's code from the manager if it `accepts_code`.
     """
 
     shared: str
@@ -39,6 +40,7 @@ class WorkerOptions:
     labels: tuple[str, ...] = ()
     processes: int | None = None
     place: int = 0
+    accepts_code: bool = False
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
@@ -60,6 +62,7 @@ class WorkerOptions:
             words += ["--metrics-port", str(self.metrics_port)]
         if self.processes is not None:
             words += ["--processes", str(self.processes)]
+        words += ["--accept-code"] if self.accepts_code else []
         for label in self.labels:
             words += ["--label", label]
         return words

@@ -160,7 +160,9 @@ def _make_agent(
     device = options.device
     name = options.name or default_name(os.environ)
     numerics = numeric_class(device)
-    runner = TaskRunner(shared, device, processes=options.processes)
+    runner = TaskRunner(
+        shared, device, processes=options.processes, accepts_code=options.accepts_code
+    )
     ending.callback(runner.close)
     metrics = WorkerMetrics(runner.run)
     agent = WorkerAgent(

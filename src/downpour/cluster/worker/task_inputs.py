@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from downpour.base.errors import OutOfMemory, SpecError, StoreError, UnfitWorker
+from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
 from downpour.base.values import PublishedFile
 from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.spec import Spec
@@ -67,8 +67,11 @@ def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
     return open_data(spec, shared.datasets, key)
 
 
-def built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
-    """Make the task and its network, which the manager could: a failure is this machine's."""
+def built(spec: Spec, data: Data, remedy: str) -> tuple[LoadedTask, torch.nn.Module]:
+    """Make the task and its network, which the manager could: a failure is this machine's.
+
+    The `remedy` ends its line.
+    """
     try:
         # Before `load` imports it, so that other code than was submitted never runs. The code of a
         # dataset does not matter here: only what it has made is read.
@@ -77,10 +80,12 @@ def built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
                 check_code(field, name, spec.code)
         task = load(spec, data)
         return task, task.network()
+    except OtherCode as error:
+        raise OtherCode(error.file, remedy) from error
     except SpecError as error:
         if not spec.trains_own_code:
             raise
-        raise UnfitWorker(f"this worker cannot train it: {error}") from error
+        raise UnfitWorker(f"this worker cannot train it: {error}{remedy}") from error
 
 
 class BegunTask(NamedTuple):

@@ -38,6 +38,7 @@ from downpour.files.store import (
     publish_work,
 )
 from downpour.learning.accelerators import release
+from downpour.learning.shipping.receiving import settle_code
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.parameters import load_frozen
@@ -63,6 +64,7 @@ class TaskRunner:
         device: what this worker trains on.
         loop_class: what decides between their steps.
         processes: with how many a batch may be trained here; None: as many as the spec is for.
+        accepts_code: whether a task's code may come from the manager.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class TaskRunner:
         device: str,
         loop_class: type[StepLoop] = StepLoop,
         processes: int | None = None,
+        *,
+        accepts_code: bool = False,
     ) -> None:
+        self._accepts_code = accepts_code
         self._shared = replace(shared, sleep=self._pause)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
@@ -149,8 +154,9 @@ class TaskRunner:
             raise UnfitWorker(f"this worker trains on the {self._device}; {asked}")
         spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
+        remedy = settle_code(spec, store, accepts=self._accepts_code)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        loaded_task, model = built(spec, data)
+        loaded_task, model = built(spec, data, remedy)
         if task.frozen is not None:
             load_frozen(model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(

@@ -23,6 +23,7 @@ from downpour.learning.intra_worker.hybrid import SliceWork
 from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.intra_worker.stage import StageWork
+from downpour.learning.shipping.in_use import use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training import numerics
@@ -43,6 +44,8 @@ class Helper:
 
     def __init__(self, work: HelperTask, memory: int) -> None:
         self._spec = spec = Spec.from_toml(work.spec)
+        if work.code:
+            use(Path(work.code))
         torch.set_num_threads(spec.threads)
         data = open_data(spec, Path(work.datasets), work.data_key)
         loaded = load(spec, data)

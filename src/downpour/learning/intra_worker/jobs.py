@@ -62,7 +62,8 @@ class HelperTask:
     """What a helper trains: a spec as TOML, and the folder and key of its prepared data.
 
     `gradients` is how many gradients the shared memory has a place for. A helper has a `stage` of
-    a pipeline, `slices` of dense layers, or neither: then it has parts of batches only.
+    a pipeline, `slices` of dense layers, or neither: then it has parts of batches only. `code` is
+    the folder of the bundle that its worker imports from; empty: of none.
     """
 
     spec: str
@@ -71,6 +72,7 @@ class HelperTask:
     gradients: int
     stage: StageTask | None = None
     slices: SliceTask | None = None
+    code: str = ""
 
     @property
     def descriptors(self) -> list[int]:

@@ -20,6 +20,7 @@ from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
 from downpour.learning.intra_worker.link import ProcessGone
 from downpour.learning.intra_worker.shared_memory import create_memory
 from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.shipping.in_use import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import is_lack_of_memory
 from downpour.learning.training import numerics
@@ -63,7 +64,11 @@ class Team:
         self.processes = 1
         self._loaded, self._network = loaded, network
         self._work = HelperTask(
-            spec=spec.to_toml(), datasets=str(datasets), data_key=data_key, gradients=0
+            spec=spec.to_toml(),
+            datasets=str(datasets),
+            data_key=data_key,
+            gradients=0,
+            code=str(folder_in_use() or ""),
         )
         numerics.place(network, spec, images=loaded.images)
         self._arrangement: Arrangement | None = None
