@@ -39,7 +39,7 @@ class Happening:
 
 
 class Process:
-    """A command that serves; everything that it says is heard.
+    """A command that serves, with some environment; everything that it says is heard.
 
     It is forked, unless `imports`: a script that measures how long it takes until a killed process
     is replaced must count its imports.
@@ -47,14 +47,14 @@ class Process:
 
     imports: ClassVar[bool] = False
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, **variables: str) -> None:
         self.words = words
         self.said: list[str] = []
         self.said_seconds: list[float] = []  # when each line was heard, by this process's clock
         self._lines = SimpleQueue[str]()
         ear, mouth = os.pipe()
         try:
-            self.popen = self._started(words, {**os.environ, **QUIET}, mouth)
+            self.popen = self._started(words, {**os.environ, **QUIET, **variables}, mouth)
         finally:
             os.close(mouth)
         self._listener = Thread(target=self._listen, args=(open(ear),))  # noqa: SIM115

@@ -15,6 +15,8 @@ import pytest
 
 from tests.chaos import forked
 from tests.files.objects.lab import S3Server
+from tests.learning.shipping.conftest import written
+from tests.learning.shipping.foreign import FLAGS, MODULE, PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,11 +41,11 @@ class Machines:
         self.running: list[forked.Forked] = []
         self._store: Any = s3.objects("bucket", url.split("/", 3)[3])
 
-    def start(self, machine: str, *words: str) -> forked.Forked:
+    def start(self, machine: str, *words: str, **variables: str) -> forked.Forked:
         """Start a command on a machine; what it says is in a file of the machine's name."""
         with self._tmp_path.joinpath(f"{machine}.log").open("ab") as log:
             files = {1: log.fileno(), 2: log.fileno()}
-            process = forked.Forked(self._words(words), self._of(machine), files=files)
+            process = forked.Forked(self._words(words), self._of(machine) | variables, files=files)
         self.running.append(process)
         return process
 
@@ -173,3 +175,22 @@ def test_a_bucket_that_does_not_exist_is_one_line(machines: Machines) -> None:
         status, out, err = machines.run("a", *words)
         assert (status, out) == (2, "")
         assert err == "downpour: shared directory s3://nowhere/x: there is no such bucket\n"
+
+
+def test_a_workers_code_comes_through_the_bucket(machines: Machines, tmp_path: Path) -> None:
+    """The manager's machine alone has the files of the task, and the bucket one object of them."""
+    project = written(tmp_path / "project", PROJECT)
+    allowed = {"DOWNPOUR_ALLOW": MODULE}
+    machines.start("a", "manager", "--port", "0", **allowed, DOWNPOUR_CODE=str(project))
+    machines.start("b", "worker", "--accept-code", **allowed)
+    until(machines.leader)
+    words = ["submit", *FLAGS, "--manager", machines.leader()]
+    status, out, err = machines.run("c", *words)
+    assert status == 0, err
+    finals = f"experiments/{out.split()[0]}/model.safetensors"
+    until(lambda: any(key.endswith(finals) for key in machines.objects()))
+    (bundle,) = (key for key in machines.objects() if "/code-" in key)
+    digest = bundle.rpartition("/code-")[2].removesuffix(".json.gz")
+    unpacked = tmp_path / "b" / "code" / digest
+    assert {name: (unpacked / name).read_bytes() for name in PROJECT} == PROJECT
+    assert not (tmp_path / "a" / "code").exists()
