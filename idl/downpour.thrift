@@ -195,6 +195,8 @@ struct Heartbeat {
   2: required list<Progress> running
   3: required SystemState system
   4: optional ProcessState process
+  /** Packages of which it has other versions than the manager of its experiment: a phrase each. */
+  5: optional list<string> differs
 }
 
 struct HeartbeatReply {
@@ -282,6 +284,8 @@ struct WorkerStatus {
   13: optional double saves
   /** It trains nothing; `saves` is what its help would save. */
   14: optional bool stands_by
+  /** Packages of which it has other versions than the manager, as it has said. */
+  15: optional list<string> differs
 }
 
 struct Status {

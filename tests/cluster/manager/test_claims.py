@@ -93,6 +93,22 @@ def claims_taken(worker: FakeWorker, task: TaskMessage, attempt: AttemptId, name
     return taken
 
 
+def test_other_packages_of_a_worker_are_logged_once_and_shown(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as it says so; whatever it says stays a line of a limited length."""
+    worker = cluster.join("one")
+    old = "transformers 4.45, the manager 5.23"
+    for differs in ((old,), (old,), ("no fancy\n\x1b", "x" * 999), ()):
+        beat = Heartbeat(worker=worker.name, running=(), system=CALM, differs=differs)
+        worker.client.heartbeat(beat)
+        (shown,) = worker.client.status("", 0, 0.0).workers
+        assert len(shown.differs) == len(differs)
+        assert all(line.isprintable() and len(line) <= 200 for line in shown.differs)
+    assert caplog.text.count(f"one has {old}") == 1
+    assert caplog.text.count("one has no fancy") == 1
+
+
 def _task_of(name: str) -> tuple[int, int] | None:
     parsed = layout.parse_name(name)
     return (parsed.round, parsed.shard) if isinstance(parsed, layout.AttemptName) else None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
-from downpour.cluster.worker.agent import WorkerAgent
+from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.core.node.worker import WorkerNode
 from downpour.network.rpc import ManagerClient, Server, WorkerClient, serve_worker
@@ -22,6 +22,7 @@ from downpour.network.rpc.messages import TaskMessage
 
 PATIENCE_SECONDS = 10
 _STEP_SECONDS = 0.002
+DIFFERS = ("transformers 4.45, the manager 5.23",)
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
 SNAPSHOT = Snapshot(
@@ -94,7 +95,16 @@ def at_work(
         looks.put("elsewhere")
         return None
 
-    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work, look, node_class)
+    agent = WorkerAgent(
+        desk.client,
+        desk.shared,
+        "anna",
+        NUMERICS,
+        work,
+        look,
+        node_class,
+        shown=ShownWorker(differs=lambda: DIFFERS),
+    )
     server = serve_worker(agent, "127.0.0.1", 0).start()
     agent.register(server.address.host, server.address.port)
     thread = Thread(target=agent.run, kwargs={"alone_seconds": alone_seconds})

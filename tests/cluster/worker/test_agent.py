@@ -29,6 +29,7 @@ from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import serve_manager
 from tests.cluster.worker.offices import (
+    DIFFERS,
     NUMERICS,
     PATIENCE_SECONDS,
     SNAPSHOT,
@@ -241,6 +242,7 @@ def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office)
     assert (progress.attempt, progress.steps_done, progress.steps_total) == (task().id, 5, 10)
     assert beat.process is not None
     assert beat.process.threads > 1
+    assert beat.differs == DIFFERS
 
 
 def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk: Any) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 import psutil
 import pytest
 
-from downpour.base.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
+from downpour.base.errors import FileCorrupt, OtherCode, SpecError, TrainingError, UnfitWorker
 from downpour.base.values import PublishedFile
 from downpour.cluster.worker.accepted_task import in_one_line
 from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.task_inputs import blaming_packages
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
@@ -342,6 +343,40 @@ def test_other_code_than_was_submitted_is_refused_and_named(
     other = replace(task, id=replace(task.id, experiment="any"), spec=file)
     with pytest.raises(OtherCode, match=r"their_nets\.py is not the code"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
+
+
+def test_other_versions_of_packages_are_told_and_trained_with(
+    shared: SharedDirectory, task: TaskMessage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line for each, once per experiment; the next experiment has none."""
+    store, runner = shared.store("any"), TaskRunner(shared, "cpu")
+    spec = Spec.from_toml(content(shared, task.spec).decode())
+    noted = spec.replace(packages={"numpy": np.__version__, "torch": "1.0"}).to_toml().encode()
+    other = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [noted]))
+    for attempt in (3, 4):
+        runner.run(replace(other, id=replace(task.id, attempt=attempt)), TaskControl(task.id))
+    (told,) = runner.differs
+    assert told.startswith("torch ")
+    assert told.endswith(", the manager 1.0")
+    assert caplog.text.count(f"this worker has {told}") == 1
+    runner.close()
+    runner.run(replace(task, id=replace(task.id, attempt=5)), TaskControl(task.id))
+    assert runner.differs == ()
+
+
+def test_an_import_that_fails_is_the_machines_fault_where_packages_differ() -> None:
+    """Another worker may have what it lacks; other errors are the task's, on every machine."""
+
+    def fails(error: Exception) -> None:
+        raise SpecError("task", "lab:Mine", 'examples("train") fails') from error
+
+    lacks = ("no fancy, the manager 1.0",)
+    line = r"fails; this worker has no fancy, the manager 1\.0$"
+    with pytest.raises(UnfitWorker, match=line), blaming_packages(lacks):
+        fails(ModuleNotFoundError("No module named 'fancy'"))
+    for differs, error in (((), ModuleNotFoundError()), (lacks, ValueError())):
+        with pytest.raises(SpecError), blaming_packages(differs):
+            fails(error)
 
 
 def test_an_error_of_the_users_is_told_with_its_line_and_where_its_traceback_is() -> None:

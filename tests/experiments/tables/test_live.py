@@ -216,3 +216,15 @@ def test_each_process_can_be_found_and_told_apart() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "manager: process 7 of n0" in text
     assert "42 of n1" in text
+
+
+def test_workers_with_other_packages_are_named() -> None:
+    """A line for each difference; a status full of them stays readable."""
+    first, second, third = STATUS.workers
+    old = dataclasses.replace(first, differs=("transformers 4.45, the manager 5.23",))
+    bare = dataclasses.replace(second, differs=tuple(f"no p{n}, the manager 1" for n in range(20)))
+    said = rendered(status_view(dataclasses.replace(STATUS, workers=(old, bare, third))))
+    assert "first has transformers 4.45, the manager 5.23" in said
+    assert "second has no p0, the manager 1" in said
+    assert said.count(", the manager") == 10
+    assert ", the manager" not in rendered(status_view(STATUS))

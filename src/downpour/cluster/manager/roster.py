@@ -8,8 +8,13 @@ from threading import Lock
 
 from downpour.base.errors import Unreachable
 from downpour.core.node.roster import Registry
+from downpour.host.text import shortened
 from downpour.network.rpc import Address, WorkerClient
 from downpour.network.rpc.messages import Registration
+
+log = logging.getLogger(__name__)
+
+_DIFFERENCES_MAX, _PHRASE_LETTERS_MAX = 50, 200
 
 membership_log = logging.getLogger("downpour.membership")
 """Workers that join, leave and are lost; a manager in a terminal shows these lines."""
@@ -33,6 +38,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._registry = Registry[RosterEntry]()
+        self._differs: dict[str, tuple[str, ...]] = {}
         self._lock = Lock()
 
     def enter(self, registration: Registration, client: WorkerClient) -> str:
@@ -52,6 +58,20 @@ class Roster:
         """Return a worker's entry, or None if it is not registered."""
         # Without the lock, because to read one item of a dictionary is atomic.
         return self._registry.get(name)
+
+    def note_differences(self, name: str, differs: tuple[str, ...]) -> None:
+        """Note in which packages a worker says that it differs; what is new is logged, once."""
+        said = tuple(shortened(one, _PHRASE_LETTERS_MAX) for one in differs[:_DIFFERENCES_MAX])
+        if self.get(name) is None or said == self.differences(name):
+            return
+        for one in said:
+            if one not in self.differences(name):
+                log.warning("%s has %s", name, one)
+        self._differs[name] = said
+
+    def differences(self, name: str) -> tuple[str, ...]:
+        """Return in which packages a worker differs, as it has said last."""
+        return self._differs.get(name, ())
 
     def client(self, name: str) -> WorkerClient:
         """Return the client of a worker; raises Unreachable if it is not registered."""
@@ -73,6 +93,7 @@ class Roster:
         """Remove a worker."""
         with self._lock:
             entry = self._registry.remove(name)
+            self._differs.pop(name, None)
         if entry is not None:
             entry.client.close()
 

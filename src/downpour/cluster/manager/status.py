@@ -106,6 +106,7 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
         device=entry.registration.trains_on if entry else "",
         saves=saving.share if saving else None,
         stands_by=saving.stands_by if saving else False,
+        differs=roster.differences(worker.name),
     )
 
 

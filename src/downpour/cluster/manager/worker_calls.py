@@ -120,6 +120,7 @@ class WorkerCalls:
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Note that a worker is alive; the reply names attempts that it should stop."""
         self._connection_monitor.heard(heartbeat.worker)
+        self._roster.note_differences(heartbeat.worker, heartbeat.differs)
         event = on.HeartbeatReceived(
             at_seconds=self._now,
             worker=heartbeat.worker,

@@ -66,11 +66,13 @@ class ShownWorker:
     """What the manager shows of a worker: its user's labels for it, and where it trains.
 
     `processor_class` is that of its processor, if it trains elsewhere.
+    `differs` returns in which packages it differs from the manager of the experiment at hand.
     """
 
     labels: tuple[str, ...] = ()
     device: str = ""
     processor_class: NumericClass | None = None
+    differs: Callable[[], tuple[str, ...]] = tuple
 
 
 class WorkerAgent:
@@ -383,7 +385,13 @@ class WorkerAgent:
             usual = self._node.heartbeat_seconds
         system, process = samples.take(usual)
         reply = self._manager.heartbeat(
-            Heartbeat(worker=self.name, running=beat.running, system=system, process=process)
+            Heartbeat(
+                worker=self.name,
+                running=beat.running,
+                system=system,
+                process=process,
+                differs=self._shown.differs(),
+            )
         )
         with self._lock:
             actions = self._node.beat_answered(

@@ -175,6 +175,7 @@ def _make_agent(
         shown=ShownWorker(
             labels=options.labels,
             device=device,
+            differs=lambda: runner.differs,
             processor_class=numeric_class(CPU) if device != CPU else None,
         ),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,7 +49,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedExperiment:
-    """What the tasks of one experiment share; `snapshots` is the same store, retried for less."""
+    """What the tasks of one experiment share; `snapshots` is the same store, retried for less.
+
+    This machine `differs` in versions of packages: a phrase each.
+    """
 
     experiment: str
     spec: Spec
@@ -59,6 +63,7 @@ class LoadedExperiment:
     model: torch.nn.Module
     team: Team | None
     shortage: Shortage
+    differs: tuple[str, ...] = ()
 
 
 def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
@@ -67,10 +72,12 @@ def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
     return open_data(spec, shared.datasets, key)
 
 
-def built(spec: Spec, data: Data, remedy: str) -> tuple[LoadedTask, torch.nn.Module]:
+def built(
+    spec: Spec, data: Data, remedy: str, differs: Sequence[str]
+) -> tuple[LoadedTask, torch.nn.Module]:
     """Make the task and its network, which the manager could: a failure is this machine's.
 
-    The `remedy` ends its line.
+    Its line ends with the `remedy`, and with the packages in which this machine `differs`.
     """
     try:
         # Before `load` imports it, so that other code than was submitted never runs. The code of a
@@ -85,7 +92,26 @@ def built(spec: Spec, data: Data, remedy: str) -> tuple[LoadedTask, torch.nn.Mod
     except SpecError as error:
         if not spec.trains_own_code:
             raise
-        raise UnfitWorker(f"this worker cannot train it: {error}{remedy}") from error
+        raise _unfit(error, remedy, differs) from error
+
+
+@contextmanager
+def blaming_packages(differs: Sequence[str]) -> Iterator[None]:
+    """Let an import that fails be this machine's fault where it `differs` from the manager's.
+
+    Functions may import what the manager has, and this machine lacks.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if not differs or not isinstance(error.__cause__, ImportError):
+            raise
+        raise _unfit(error, "", differs) from error
+
+
+def _unfit(error: SpecError, remedy: str, differs: Sequence[str]) -> UnfitWorker:
+    versions = f"; this worker has {'; '.join(differs)}" if differs else ""
+    return UnfitWorker(f"this worker cannot train it: {error}{remedy}{versions}")
 
 
 class BegunTask(NamedTuple):

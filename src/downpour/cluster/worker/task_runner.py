@@ -25,6 +25,7 @@ from downpour.cluster.worker.snapshots import Snapshots
 from downpour.cluster.worker.task_inputs import (
     LoadedExperiment,
     begin,
+    blaming_packages,
     built,
     opened,
     tensors_of,
@@ -38,6 +39,7 @@ from downpour.files.store import (
     publish_work,
 )
 from downpour.learning.accelerators import release
+from downpour.learning.packages import differences
 from downpour.learning.shipping.receiving import settle_code
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
@@ -77,6 +79,7 @@ class TaskRunner:
         accepts_code: bool = False,
     ) -> None:
         self._accepts_code = accepts_code
+        self._differs: tuple[str, ...] = ()
         self._shared = replace(shared, sleep=self._pause)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
@@ -96,16 +99,19 @@ class TaskRunner:
         began = time.perf_counter()
         self._control = control
         loaded = self._load_experiment(task, control.patience)
-        begun = begin(loaded, task)
+        with blaming_packages(loaded.differs):
+            begun = begin(loaded, task)
         control.begin(begun.training.steps_done, begun.training.steps_total)
         loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control)
         loop = self._loop_class(control, loaded.spec.snapshot_every, time.monotonic())
         try:
-            while not _is_trained(begun.training, loaded, control, snapshots, loop):
-                del begun  # it holds memory of the device
-                loaded.shortage.make_room()
-                begun = begin(loaded, replace(task, snapshot=control.snapshot or task.snapshot))
+            with blaming_packages(loaded.differs):
+                while not _is_trained(begun.training, loaded, control, snapshots, loop):
+                    del begun  # it holds memory of the device
+                    loaded.shortage.make_room()
+                    left = replace(task, snapshot=control.snapshot or task.snapshot)
+                    begun = begin(loaded, left)
         finally:
             snapshots.withdraw_unknown()
         training, team = begun.training, loaded.team
@@ -123,6 +129,11 @@ class TaskRunner:
             processes=team.processes if team is not None else 1,
             shortages=team.shortages if team is not None else loaded.shortage.count,
         )
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """Versions of packages that are others than the manager's: of the experiment at hand."""
+        return self._differs
 
     @property
     def helpers(self) -> Team | None:
@@ -155,8 +166,11 @@ class TaskRunner:
         spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
         remedy = settle_code(spec, store, accepts=self._accepts_code)
+        self._differs = differences(spec.packages)
+        for one in self._differs:
+            log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        loaded_task, model = built(spec, data, remedy)
+        loaded_task, model = built(spec, data, remedy, self._differs)
         if task.frozen is not None:
             load_frozen(model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(
@@ -173,6 +187,7 @@ class TaskRunner:
             model=model,
             team=self._team(loaded_task, model, task.dataset),
             shortage=Shortage(spec.device),
+            differs=self._differs,
         )
         return self._loaded
 

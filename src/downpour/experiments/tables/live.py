@@ -35,6 +35,7 @@ from downpour.network.rpc.messages import (
 
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5
+_DIFFERENCES_MAX = 10
 _SLOW = 1.5
 """A worker that takes this many times the median time for a sample is marked as slow."""
 _HARDLY = 0.005
@@ -56,6 +57,9 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"… and {rest} more", style="dim"))
     if mixture := mixture_now(status):
         parts += [Text(""), Text(one_line(mixture), style="yellow")]
+    differs = [f"{one.worker} has {what}" for one in status.workers for what in one.differs]
+    for line in differs[:_DIFFERENCES_MAX]:
+        parts.append(Text(one_line(line), style="yellow"))
     if status.decisions:
         parts += [Text(""), Text("last decisions", style="bold")]
         for decision in status.decisions[-_DECISIONS_MAX:]:

@@ -133,12 +133,17 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A worker is alive: what it runs, the state of its machine, and what its process uses."""
+    """A worker is alive: what it runs, the state of its machine, and what its process uses.
+
+    It `differs` from the manager in versions of packages that its experiment imports: a phrase
+    each.
+    """
 
     worker: str
     running: tuple[Progress, ...]
     system: SystemState
     process: ProcessState | None = None
+    differs: tuple[str, ...] = ()
 
 
 PAGE_EXPERIMENTS_MAX = 1000
@@ -249,7 +254,8 @@ class WorkerStatus:
     process is `pid` of the machine `hostname`; a manager of an earlier version tells neither.
     `saves` is the share of a round's time that it is predicted to save; below zero, it costs time.
     If it `stands_by`, it trains nothing, and the share is what its help would save. Both are absent
-    while too little is known.
+    while too little is known. What it has said last of other versions of packages is how it
+    `differs`.
     """
 
     worker: str
@@ -266,6 +272,7 @@ class WorkerStatus:
     device: str = ""
     saves: float | None = None
     stands_by: bool = False
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

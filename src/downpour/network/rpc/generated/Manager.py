@@ -2705,11 +2705,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype73, _size70) = iprot.readListBegin()
-                        for _i74 in range(_size70):
-                            _elem75 = ExperimentSummary()
-                            _elem75.read(iprot)
-                            self.success.append(_elem75)
+                        (_etype87, _size84) = iprot.readListBegin()
+                        for _i88 in range(_size84):
+                            _elem89 = ExperimentSummary()
+                            _elem89.read(iprot)
+                            self.success.append(_elem89)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2731,8 +2731,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter76 in self.success:
-                    iter76.write(oprot)
+                for iter90 in self.success:
+                    iter90.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

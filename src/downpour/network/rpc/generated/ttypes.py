@@ -1946,6 +1946,7 @@ class Heartbeat(object):
      - running
      - system
      - process
+     - differs: Packages of which it has other versions than the manager of its experiment: a phrase each.
 
     """
     thrift_spec: typing.Any = None
@@ -1955,14 +1956,16 @@ class Heartbeat(object):
         'running',
         'system',
         'process',
+        'differs',
     )
 
 
-    def __init__(self, worker: str = None, running: list[Progress] = None, system: SystemState = None, process: typing.Optional[ProcessState] = None,):
+    def __init__(self, worker: str = None, running: list[Progress] = None, system: SystemState = None, process: typing.Optional[ProcessState] = None, differs: typing.Optional[list[str]] = None,):
         self.worker: str = worker
         self.running: list[Progress] = running
         self.system: SystemState = system
         self.process: typing.Optional[ProcessState] = process
+        self.differs: typing.Optional[list[str]] = differs
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2003,6 +2006,16 @@ class Heartbeat(object):
                         self.process.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 5:
+                    if ftype == TType.LIST:
+                        self.differs = []
+                        (_etype23, _size20) = iprot.readListBegin()
+                        for _i24 in range(_size20):
+                            _elem25 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem25)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2025,8 +2038,8 @@ class Heartbeat(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.running))
-                for iter20 in self.running:
-                    iter20.write(oprot)
+                for iter26 in self.running:
+                    iter26.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.system is not None:
@@ -2036,6 +2049,13 @@ class Heartbeat(object):
             if self.process is not None:
                 oprot.writeFieldBegin('process', TType.STRUCT, 4)
                 self.process.write(oprot)
+                oprot.writeFieldEnd()
+            if self.differs is not None:
+                oprot.writeFieldBegin('differs', TType.LIST, 5)
+                oprot.writeListBegin(TType.STRING, len(self.differs))
+                for iter27 in self.differs:
+                    oprot.writeString(iter27.encode('utf-8') if sys.version_info[0] == 2 else iter27)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2111,11 +2131,11 @@ class HeartbeatReply(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.unwanted = []
-                        (_etype24, _size21) = iprot.readListBegin()
-                        for _i25 in range(_size21):
-                            _elem26 = AttemptId()
-                            _elem26.read(iprot)
-                            self.unwanted.append(_elem26)
+                        (_etype31, _size28) = iprot.readListBegin()
+                        for _i32 in range(_size28):
+                            _elem33 = AttemptId()
+                            _elem33.read(iprot)
+                            self.unwanted.append(_elem33)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2146,8 +2166,8 @@ class HeartbeatReply(object):
             if self.unwanted is not None:
                 oprot.writeFieldBegin('unwanted', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.unwanted))
-                for iter27 in self.unwanted:
-                    iter27.write(oprot)
+                for iter34 in self.unwanted:
+                    iter34.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.interval_seconds is not None:
@@ -2386,11 +2406,11 @@ class ExperimentSummary(object):
                 elif fid == 9:
                     if ftype == TType.LIST:
                         self.metrics = []
-                        (_etype31, _size28) = iprot.readListBegin()
-                        for _i32 in range(_size28):
-                            _elem33 = Metric()
-                            _elem33.read(iprot)
-                            self.metrics.append(_elem33)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = Metric()
+                            _elem40.read(iprot)
+                            self.metrics.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2460,8 +2480,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter34 in self.metrics:
-                    iter34.write(oprot)
+                for iter41 in self.metrics:
+                    iter41.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2831,6 +2851,7 @@ class WorkerStatus(object):
      - device
      - saves: The share of a round's time that it is predicted to save; below zero, it costs time.
      - stands_by: It trains nothing; `saves` is what its help would save.
+     - differs: Packages of which it has other versions than the manager, as it has said.
 
     """
     thrift_spec: typing.Any = None
@@ -2850,10 +2871,11 @@ class WorkerStatus(object):
         'device',
         'saves',
         'stands_by',
+        'differs',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None, differs: typing.Optional[list[str]] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -2868,6 +2890,7 @@ class WorkerStatus(object):
         self.device: typing.Optional[str] = device
         self.saves: typing.Optional[float] = saves
         self.stands_by: typing.Optional[bool] = stands_by
+        self.differs: typing.Optional[list[str]] = differs
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2936,10 +2959,10 @@ class WorkerStatus(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem40)
+                        (_etype45, _size42) = iprot.readListBegin()
+                        for _i46 in range(_size42):
+                            _elem47 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem47)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2956,6 +2979,16 @@ class WorkerStatus(object):
                 elif fid == 14:
                     if ftype == TType.BOOL:
                         self.stands_by = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 15:
+                    if ftype == TType.LIST:
+                        self.differs = []
+                        (_etype51, _size48) = iprot.readListBegin()
+                        for _i52 in range(_size48):
+                            _elem53 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem53)
+                        iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -3016,8 +3049,8 @@ class WorkerStatus(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter41 in self.labels:
-                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
+                for iter54 in self.labels:
+                    oprot.writeString(iter54.encode('utf-8') if sys.version_info[0] == 2 else iter54)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -3031,6 +3064,13 @@ class WorkerStatus(object):
             if self.stands_by is not None:
                 oprot.writeFieldBegin('stands_by', TType.BOOL, 14)
                 oprot.writeBool(self.stands_by)
+                oprot.writeFieldEnd()
+            if self.differs is not None:
+                oprot.writeFieldBegin('differs', TType.LIST, 15)
+                oprot.writeListBegin(TType.STRING, len(self.differs))
+                for iter55 in self.differs:
+                    oprot.writeString(iter55.encode('utf-8') if sys.version_info[0] == 2 else iter55)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3126,11 +3166,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype45, _size42) = iprot.readListBegin()
-                        for _i46 in range(_size42):
-                            _elem47 = WorkerStatus()
-                            _elem47.read(iprot)
-                            self.workers.append(_elem47)
+                        (_etype59, _size56) = iprot.readListBegin()
+                        for _i60 in range(_size56):
+                            _elem61 = WorkerStatus()
+                            _elem61.read(iprot)
+                            self.workers.append(_elem61)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3143,11 +3183,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype51, _size48) = iprot.readListBegin()
-                        for _i52 in range(_size48):
-                            _elem53 = TaskStatus()
-                            _elem53.read(iprot)
-                            self.tasks.append(_elem53)
+                        (_etype65, _size62) = iprot.readListBegin()
+                        for _i66 in range(_size62):
+                            _elem67 = TaskStatus()
+                            _elem67.read(iprot)
+                            self.tasks.append(_elem67)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3159,10 +3199,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype57, _size54) = iprot.readListBegin()
-                        for _i58 in range(_size54):
-                            _elem59 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem59)
+                        (_etype71, _size68) = iprot.readListBegin()
+                        for _i72 in range(_size68):
+                            _elem73 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem73)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3204,8 +3244,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter60 in self.workers:
-                    iter60.write(oprot)
+                for iter74 in self.workers:
+                    iter74.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3215,8 +3255,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter61 in self.tasks:
-                    iter61.write(oprot)
+                for iter75 in self.tasks:
+                    iter75.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3226,8 +3266,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter62 in self.decisions:
-                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
+                for iter76 in self.decisions:
+                    oprot.writeString(iter76.encode('utf-8') if sys.version_info[0] == 2 else iter76)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3313,10 +3353,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype66, _size63) = iprot.readListBegin()
-                        for _i67 in range(_size63):
-                            _elem68 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem68)
+                        (_etype80, _size77) = iprot.readListBegin()
+                        for _i81 in range(_size77):
+                            _elem82 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem82)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3349,8 +3389,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter69 in self.lines:
-                    oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
+                for iter83 in self.lines:
+                    oprot.writeString(iter83.encode('utf-8') if sys.version_info[0] == 2 else iter83)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -3780,6 +3820,7 @@ Heartbeat.thrift_spec = (
     (2, TType.LIST, 'running', (TType.STRUCT, [Progress, None], False), None, ),  # 2
     (3, TType.STRUCT, 'system', [SystemState, None], None, ),  # 3
     (4, TType.STRUCT, 'process', [ProcessState, None], None, ),  # 4
+    (5, TType.LIST, 'differs', (TType.STRING, 'UTF8', False), None, ),  # 5
 )
 all_structs.append(HeartbeatReply)
 HeartbeatReply.thrift_spec = (
@@ -3848,6 +3889,7 @@ WorkerStatus.thrift_spec = (
     (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
     (13, TType.DOUBLE, 'saves', None, None, ),  # 13
     (14, TType.BOOL, 'stands_by', None, None, ),  # 14
+    (15, TType.LIST, 'differs', (TType.STRING, 'UTF8', False), None, ),  # 15
 )
 all_structs.append(Status)
 Status.thrift_spec = (
