@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -275,10 +276,19 @@ def test_code_of_this_machine_that_hides_the_bundle_is_never_run(
         check_code("model", FACTORY, spec.code)
 
 
-def test_a_machine_without_room_is_unfit(shipment: Shipment) -> None:
-    """It says so, and another worker trains."""
+def test_a_machine_without_a_folder_of_its_own_uses_a_temporary_one(
+    shipment: Shipment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose user has no home; if there is none either, the worker is unfit."""
     shipment.own.parent.write_text("a file has the folder's name")
-    assert "no copy here" in refusal(*shipment.of(PROJECT))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "no copy here: No such file" in refusal(*shipment.of(PROJECT))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert run(*shipment.of(PROJECT)) == (1, 1)
+    folder = folder_in_use()
+    assert folder is not None
+    assert folder.parent.parent == tmp_path
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -28,9 +28,9 @@ yours to change. What is trained is printed with its ID, which other commands ta
     downpour export ID --to model --allow {module}
     downpour run --resume ID --epochs 20 --allow {module}
 
-To train on other machines, copy this folder to the same place on each of them, start the manager
-and the workers there with `DOWNPOUR_ALLOW={module} DOWNPOUR_CODE=` and its path, and use
-`downpour submit spec.toml`.
+To train on other machines, start the manager here with `DOWNPOUR_ALLOW={module} DOWNPOUR_CODE=` and
+the path of this folder, and workers there with `DOWNPOUR_ALLOW={module}` and `--accept-code`: they
+get `{module}.py` with the experiment. Then use `downpour submit spec.toml`.
 """
 
 

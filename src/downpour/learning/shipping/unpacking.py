@@ -1,14 +1,18 @@
 """Bundles in files: each machine unpacks one once, into a folder that its SHA-256 names.
 
 A folder appears whole or not at all. It is verified before each use, because a person may have
-edited it; then it is made again. One that nobody has used for a month is removed.
+edited it; then it is made again. One that nobody has used for a month is removed. Where the
+machine's own folder cannot be written, as in some containers, a process has a temporary one.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -17,6 +21,8 @@ from filelock import FileLock
 from downpour.files.store.location import own_folder
 from downpour.host.disuse import note_use, remove_unused
 from downpour.learning.shipping.bundle import BYTES_MAX, BadBundle, Bundle
+
+log = logging.getLogger(__name__)
 
 
 def unpacked_folder(
@@ -32,9 +38,27 @@ def unpacked_folder(
         check: refuses one that must not be used here; it is asked each time.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: no folder can be written.
     """
-    place = own_folder() / "code"
+    own = own_folder() / "code"
+    try:
+        return _unpacked(own, digest, read, check)
+    except OSError as error:
+        log.warning("no copy of the code in %s: %s", own, error.strerror or error)
+    return _unpacked(_temporary(), digest, read, check)
+
+
+@cache
+def _temporary() -> Path:
+    """Return a folder of this process, which is removed when the process ends."""
+    folder = Path(mkdtemp(prefix="downpour-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _unpacked(
+    place: Path, digest: str, read: Callable[[], Bundle], check: Callable[[Bundle], None]
+) -> Path:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = place / digest
     with FileLock(place / f".{digest}.lock"):
