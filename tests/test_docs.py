@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from downpour.files.store.location import LOCAL_VARIABLE
 from downpour.learning.allowlist import FOLDERS, VARIABLE
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,8 @@ def test_every_option_and_variable_exists(page: str) -> None:
     The commands of Docker and TensorBoard have options of their own.
     """
     named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
-    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | {VARIABLE, FOLDERS}
+    known = {VARIABLE, FOLDERS, LOCAL_VARIABLE}
+    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | known
     others = re.compile(r"^ *(?:docker|tensorboard) .*$", re.MULTILINE)
     ours = others.sub("", (ROOT / page).read_text("utf-8"))
     assert set(named.findall(ours)) <= listed
