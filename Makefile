@@ -16,7 +16,7 @@ SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),
 CALCULATING = $(filter $(addsuffix %,$(CALCULATIONS)),$(SLOW))
 
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
-ONLY := $(addprefix tests/,$(WING))
+ONLY := $(foreach folder,$(addprefix tests/,$(WING)),$(or $(wildcard $(folder)),$(error there is no $(folder))))
 
 # Quick tests sync thousands of small files: each takes a disk a millisecond, and memory nothing.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
