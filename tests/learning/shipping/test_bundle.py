@@ -109,6 +109,8 @@ BAD_PATHS = {
     "sitecustomize.py": "module of Python's own",
     "downpour/learning/allowlist.py": "module of Downpour's own",
     "downpour.py": "module of Downpour's own",
+    "torch/__init__.py": "package that Downpour needs",
+    "numpy.py": "package that Downpour needs",
 }
 
 

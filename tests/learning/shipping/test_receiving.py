@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from downpour.base.errors import OtherCode, UnfitWorker
+from downpour.base.errors import OtherCode, SpecError, UnfitWorker
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Store
 from downpour.learning.allowlist import FOLDERS, VARIABLE, load_factory
@@ -172,6 +172,13 @@ def test_spawned_processes_find_the_same_code(shipment: Shipment) -> None:
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "(2, 1)\n"
 
 
+def test_what_came_along_is_no_factory(shipment: Shipment) -> None:
+    """An allowed module imports it, as it might any other; a spec cannot name it."""
+    run(*shipment.of({**PROJECT, "shipped_helpers.py": b"DEPTH = 1\ndef build(): return 9\n"}))
+    with pytest.raises(SpecError, match="allows modules under shipped_lab on this machine"):
+        load_factory("model", "shipped_helpers:build")
+
+
 @pytest.mark.parametrize("accepts", [True, False])
 def test_the_allow_list_still_rules(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch, *, accepts: bool
@@ -237,8 +244,9 @@ def test_a_bundle_that_is_missing_truncated_or_a_bomb_is_refused(shipment: Shipm
         ("../escaped.py", "no path of a Python module"),
         ("/tmp/escaped.py", "no path of a Python module"),  # noqa: S108
         ("os.py", "stand in for a module of Python's own"),
-        ("torch/__init__.py", "torch is also an installed package"),
-        ("numpy.py", "numpy is also an installed package"),
+        ("torch/__init__.py", "stand in for a package that Downpour needs"),
+        ("pytest.py", "pytest is also an installed package"),
+        ("hypothesis/__init__.py", "hypothesis is also an installed package"),
         ("downpour/learning/allowlist.py", "stand in for a module of Downpour's own"),
     ],
 )

@@ -31,8 +31,12 @@ _PATH_LETTERS_MAX = 200
 # Importable by name, and alike on every file system: no letters that one may spell in two ways.
 _PATH = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*\.py")
 _OWN = __name__.partition(".")[0]
-_NEVER = {_OWN, "sitecustomize", "usercustomize"}
+_PYTHONS = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}
 """The last two are imported by every Python process that finds them."""
+_NEEDED = {"filelock", "numpy", "obstore", "psutil", "pydantic", "pydantic_core", "rich"}
+_NEEDED |= {"setproctitle", "tenacity", "thrift", "tomli_w", "torch", "torchvision", "typer"}
+_NEEDED |= {"xxhash"}
+"""What Downpour imports, wherever it is installed: a developer's torch is in no usual folder."""
 
 
 class BadBundle(Exception):
@@ -110,14 +114,22 @@ def _check_paths(paths: Iterable[str]) -> None:
             raise BadBundle(f"it has more than {FILES_MAX} files")
         if len(path) > _PATH_LETTERS_MAX or not _PATH.fullmatch(path):
             raise BadBundle(f"{shown} is no path of a Python module in a project")
-        if (top := _top_level(path)) in _NEVER or top in sys.stdlib_module_names:
-            owner = "Downpour" if top == _OWN else "Python"
-            raise BadBundle(f"{shown} would stand in for a module of {owner}'s own")
+        if owner := _owner(_top_level(path)):
+            raise BadBundle(f"{shown} would stand in for {owner}")
         if path.casefold() in folded:
             raise BadBundle(f"{shown} differs from another file by capitals alone")
         folded.add(path.casefold())
     if not folded:
         raise BadBundle("it has no files")
+
+
+def _owner(name: str) -> str:
+    """Say whose a top-level name is; nothing if it may be a project's."""
+    if name in _PYTHONS:
+        return "a module of Python's own"
+    if name in _NEEDED:
+        return "a package that Downpour needs"
+    return "a module of Downpour's own" if name == _OWN else ""
 
 
 def _check_length(length_bytes: int) -> None:
