@@ -106,7 +106,7 @@ def _parser(profiles: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--example-seconds", type=float, default=0.002)
     parser.add_argument("--patience-seconds", type=float, default=600.0)
     parser.add_argument("--keep", type=Path, help="append each run to this file, as JSON lines")
-    parser.add_argument("--figure", type=Path, help="only draw the kept runs into this SVG")
+    parser.add_argument("--figure", type=Path, help="only draw the kept runs with so many HOSTS into this SVG")
     parser.add_argument("--table", action="store_true", help="only show the kept runs, as Markdown")
     return parser
 
@@ -121,7 +121,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.figure is not None or options.table:
         if options.figure is not None:
-            draw(kept_runs(options.keep), options.figure)
+            of_those = [run for run in kept_runs(options.keep) if run["hosts"] in options.hosts]
+            draw(of_those, options.figure)
         if options.table:
             print(markdown(kept_runs(options.keep)))
         return 0

@@ -16,7 +16,7 @@ from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, styled
 
 Run = Mapping[str, Any]
 Setting = tuple[str, int, str]
-_PANEL_INCHES = 1.7
+_PANEL_INCHES = 1.45
 
 
 def settings(runs: Iterable[Run]) -> dict[Setting, dict[str, list[Run]]]:
