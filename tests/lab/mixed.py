@@ -12,16 +12,20 @@ held to their speed once their workers are there.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
+from downpour.files.records.attempt_lines import AssignedLine
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import AggregatedLine
 from tests.lab.failing import until
 from tests.lab.lab import Lab
 
@@ -70,11 +74,15 @@ SLOW = "quarter"
 
 @dataclass(slots=True)
 class Trained:
-    """What came of a training: its model, its seconds, and what `status` said meanwhile."""
+    """What came of a training: its model, how long rounds took, what `status` said meanwhile."""
 
     model: bytes
-    seconds: float
+    rounds_seconds: list[float]
     accounts: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        first, *later = self.rounds_seconds
+        return f"first round {first:.1f} s, then {statistics.median(later):.1f} s (median)"
 
 
 def spec(epochs: int, shards: int = 5) -> list[str]:
@@ -116,18 +124,24 @@ def train(epochs: int, without: Collection[str] = ()) -> Trained:
         until("all workers are there", lambda: all(name in status() for name in machines))
         for host, machine in zip(hosts, machines.values(), strict=True):
             host.limit(processors=machine.processors, memory_bytes=machine.memory_bytes)
-        begun = time.monotonic()
         submit = ["submit", *spec(epochs), "--watch", *where]
         watching = first.start(*DOWNPOUR, *submit, cwd=CODE, environment=having)
         accounts = []
-        while time.monotonic() - begun < SECONDS:
+        for _ in range(int(SECONDS / LOOK_SECONDS)):
             with suppress(subprocess.TimeoutExpired):
                 watching.wait(LOOK_SECONDS)
                 break
             accounts.append(status())
-        seconds = time.monotonic() - begun
         [model] = lab.export.glob("experiments/*/model.safetensors")
-        return Trained(model.read_bytes(), seconds, accounts)
+        return Trained(model.read_bytes(), _rounds(model.with_name("record.jsonl")), accounts)
+
+
+def _rounds(record: Path) -> list[float]:
+    """Return the seconds of each round, the first from its first assignment."""
+    story = read_record(record)
+    begun = next(at for at, line in story if isinstance(line, AssignedLine))
+    ends = [at for at, line in story if isinstance(line, AggregatedLine)]
+    return [end - start for start, end in pairwise([begun, *ends])]
 
 
 def main() -> int:
@@ -139,7 +153,8 @@ def main() -> int:
     say(mixed.accounts[len(mixed.accounts) // 2])
     same = alone == mixed.model == faster.model
     say(f"the same bytes: {same}")
-    say(f"all five hosts: {mixed.seconds:.1f} s; without the slow one: {faster.seconds:.1f} s")
+    say(f"all five hosts: {mixed}")
+    say(f"without the slow one: {faster}")
     return int(not same)
 
 
