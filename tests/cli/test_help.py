@@ -48,5 +48,5 @@ def test_long_lists_of_options_stand_in_groups(downpour: Callable[..., Any]) -> 
     lines = downpour("run", "--help").out.splitlines()
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titles[:3] == ["Arguments:", "Options:", "The experiment:"]
-    assert len(titles) == 13
+    assert len(titles) == 14
     assert max(map(len, lines)) <= 80
