@@ -124,19 +124,21 @@ class Lineup:
 
         `left` are the seconds that each busy worker would take for its shard.
         """
-        busy = {member: seconds for member, seconds in left.items() if seconds > 0}
-        work = {member: seconds * member.speed for member, seconds in busy.items()}
-        alone, level = max(busy.values(), default=0.0), self._level(work.values())
-        idle = [member for member in self._fastest_first if member not in busy]
+        ends = {member: seconds for member, seconds in left.items() if seconds > 0}
+        work = {member: seconds * member.speed for member, seconds in ends.items()}
+        level = self._level(work.values())
+        idle = [member for member in self._fastest_first if member not in ends]
         exchanges = 0.0
-        late = sorted((member for member in busy if busy[member] > level + _NOTHING), key=_SPEED)
-        for member in late:
+        for member in sorted((one for one in ends if ends[one] > level + _NOTHING), key=_SPEED):
             cost = member.step_seconds + self.move_seconds
             if idle and idle[0].speed > member.speed:
-                work[member] += cost * idle.pop(0).speed
+                helper = idle.pop(0)
+                ends[member] = work[member] / helper.speed + cost
+                work[member] += cost * helper.speed
             else:
                 exchanges = max(exchanges, _EXCHANGES * cost)
-        return min(alone, self._level(work.values()) + exchanges)
+        alone = max(ends.values(), default=0.0)
+        return min(alone, self._level(work.values()) + exchanges) if exchanges else alone
 
     def _level(self, work: Collection[float]) -> float:
         """Return the seconds that the work takes if it is levelled; one shard is at one worker.
