@@ -60,7 +60,7 @@ def doctor(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Check the shared directory, the devices, and hosts by ssh.
+    """Check the shared directory, devices, and hosts by ssh.
 
     The shared directory is checked as this machine sees it, and each accelerator computes a little.
     A failed check says what to change, and makes the exit status 2; a warning does not. The command
