@@ -106,7 +106,9 @@ def _parser(profiles: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--example-seconds", type=float, default=0.002)
     parser.add_argument("--patience-seconds", type=float, default=600.0)
     parser.add_argument("--keep", type=Path, help="append each run to this file, as JSON lines")
-    parser.add_argument("--figure", type=Path, help="only draw the kept runs with so many HOSTS into this SVG")
+    parser.add_argument(
+        "--figure", type=Path, help="only draw the kept runs with so many HOSTS into this SVG"
+    )
     parser.add_argument("--table", action="store_true", help="only show the kept runs, as Markdown")
     return parser
 
