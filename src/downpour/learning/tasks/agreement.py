@@ -174,17 +174,28 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
     return facts, labels
 
 
+def _remedy(examples: object) -> str:
+    """Say what to return instead of what has no examples by index; empty if it may have them."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(examples, tuple | dict):
+        # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
+        return "torch.utils.data.TensorDataset(x, y) is one of columns"
+    if isinstance(examples, IterableDataset) or not hasattr(examples, "__len__"):
+        return "a stream that was recorded to a list or a file has an index"
+    return ""
+
+
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
     """Return how many examples a part has, and sketches of some of those that are used."""
     from downpour.learning.tasks.own import examples_of, mistake, theirs
     from downpour.learning.tasks.sketch import resemble, sketched
 
     examples = examples_of(task, spec, part)
-    if isinstance(examples, tuple | dict):
-        # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
+    if remedy := _remedy(examples):
         accepted = (
             f'examples("{part}") must return examples by index, and returned a '
-            f"{type(examples).__name__}: torch.utils.data.TensorDataset(x, y) is one of columns"
+            f"{type(examples).__name__}: {remedy}"
         )
         raise mistake(spec, task, "examples", accepted)
     with theirs(spec, f'examples("{part}") fails', task.examples):
