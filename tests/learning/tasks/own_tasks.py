@@ -428,6 +428,7 @@ class Streamed(Plane):
 
     def examples(self, part: str) -> Any:
         """Return a stream, as PyTorch has them."""
+        del part
         return Stream()
 
 
