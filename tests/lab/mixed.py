@@ -144,7 +144,7 @@ def _rounds(record: Path) -> list[float]:
 
 
 def main() -> int:
-    """Train without the slow host, and with it at each speed; 1 where the models are not the same."""
+    """Train without the slow host, and with it at each speed; 1 where models differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--slower", type=float, nargs="+", default=[4.0], help="how many times")
