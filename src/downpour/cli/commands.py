@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         report,
         run,
         simulate,
+        splits,
         trained,
         tune,
         up_and_down,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
 _FUNCTIONS = {
     "init": "init.init",
     "run": "run.run",
+    "splits": "splits.splits",
     "grid": "grid.grid",
     "experiment": "grid.grid",
     "report": "report.report",

@@ -1,0 +1,64 @@
+"""A spec → how its split cuts the training data, and how other splits would. Trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from downpour.core.spec import Spec
+from downpour.core.splitters.cut import Cut, cut
+from downpour.experiments.running.worker_count import workers_for
+from downpour.files.store import SharedDirectory
+from downpour.files.store.directory import names_in
+from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
+
+
+def shards_for(spec: Spec) -> int:
+    """Return how many shards `downpour run` would train here: the spec's, or one for each worker.
+
+    A standby has no shard.
+    """
+    return spec.shards or workers_for(spec) - spec.standbys
+
+
+def cuts_of(
+    spec: Spec, splits: Sequence[str], shards: int, shared: Path, data_dir: Path | None = None
+) -> list[Cut]:
+    """Cut the training data of a spec as each of several splits would.
+
+    Args:
+        spec: names the data, and says the seed, the limits and what is set apart.
+        splits: what to put in place of the spec's `split`; the spec's own if there are none.
+        shards: how many shards to make.
+        shared: the shared directory, which may have the prepared data.
+        data_dir: is searched for the files of well-known datasets.
+
+    Raises:
+        SpecError: a split is unknown or does not fit the data, the data cannot be prepared, or
+            there are more shards than examples.
+        StoreError: the shared directory cannot be used.
+    """
+    specs = [spec.replace(split=split) for split in dict.fromkeys(splits or [spec.split])]
+    check_named(spec, data_dir)
+    with _datasets(shared) as folder:
+        key = prepare_data(spec, folder, data_dir)
+        check_same_data(spec, folder, key)
+        data = open_data(spec, folder, key)
+        facts = data.facts
+        return [cut(one, data.labels, facts.train_samples, facts.classes, shards) for one in specs]
+
+
+@contextmanager
+def _datasets(shared: Path) -> Iterator[Path]:
+    """Return where prepared data go: into the shared directory, so that a run finds them there.
+
+    If it doesn't exist, they go into a folder that does not stay: looking should leave no files.
+    """
+    if shared.exists():
+        names_in(shared)
+        yield SharedDirectory(shared.absolute()).datasets
+        return
+    with TemporaryDirectory(prefix="downpour-") as folder:
+        yield Path(folder)
