@@ -2,7 +2,7 @@
 
 Above, a bar for each shard's examples; below, a dot for each shard and class, whose area is the
 number of examples. So nothing hangs on colours, and any number of classes has the same look. All
-dots of a figure have one scale. Nothing here writes a file.
+panels of a figure have one scale. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def split_figure(cuts: Sequence[Cut]) -> Figure:
     heights = [_BARS_INCHES, _LANE_INCHES * lanes] if lanes else [_BARS_INCHES]
     height = _FOOT_INCHES + len(cuts) * (_TITLE_INCHES + sum(heights))
     largest = max((float(one.max()) for one in counts if one.size), default=0.0)
+    tallest = max(int(cut.sizes[:SHARDS_MAX].max()) for cut in cuts)
     with styled("splits"):
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
         axes = figure.subplots(
@@ -55,7 +56,7 @@ def split_figure(cuts: Sequence[Cut]) -> Figure:
         )[:, 0]
         for place, (cut, shown) in enumerate(zip(cuts, counts, strict=True)):
             bars, *dots = axes[place * len(heights) : (place + 1) * len(heights)]
-            _draw_sizes(bars, cut)
+            _draw_sizes(bars, cut, tallest)
             for axis in dots:
                 _draw_classes(axis, cut, shown, largest)
         _name_shards(axes[-1], len(cuts[0].shards))
@@ -73,9 +74,10 @@ def _shown(cut: Cut) -> Counts:
     return np.hstack([counts[:, :CLASSES_MAX], others])
 
 
-def _draw_sizes(axis: Axes, cut: Cut) -> None:
+def _draw_sizes(axis: Axes, cut: Cut, tallest: int) -> None:
     sizes = cut.sizes[:SHARDS_MAX]
     axis.bar(range(len(sizes)), sizes, width=0.7, color=LIGHT["shade"], linewidth=0)
+    axis.set_ylim(0, 1.05 * tallest)
     axis.set_ylabel("examples", fontsize=8)
     axis.locator_params(axis="y", nbins=2)
     axis.grid(visible=False, axis="x")
@@ -84,7 +86,7 @@ def _draw_sizes(axis: Axes, cut: Cut) -> None:
 
 
 def _title(cut: Cut) -> str:
-    words = f"{cut.split}: largest / smallest {cut.unevenness:.2f}"
+    words = f"{cut.split}: sizes max/min {cut.unevenness:,.2f}"
     return f"{words}, mean distance {cut.mean_distance:.2f}" if cut.classes else words
 
 

@@ -15,7 +15,9 @@ from downpour.experiments.tables.cells import Column, tenths, text_table
 
 SHARDS_MAX = 40
 CLASSES_MAX = 20
-OTHERS = "others"
+_OTHERS = "others"
+_EDGE = 1
+"""The character at the left of a table."""
 
 
 def split_table(cut: Cut, width: int) -> RenderableType:
@@ -34,7 +36,7 @@ def split_table(cut: Cut, width: int) -> RenderableType:
             ("classes", _texts(cut.classes_held)),
             ("top\n%", tenths([float(share) for share in cut.largest_shares[:SHARDS_MAX]])),
         ]
-        taken = sum(_width(column) for column in columns)
+        taken = _EDGE + sum(map(_width, columns))
         columns += _class_columns(cut, width - taken)
     parts: list[RenderableType] = [Text(_heading(cut)), text_table(columns, is_tight=True)]
     left_out = len(cut.shards) - SHARDS_MAX
@@ -45,10 +47,10 @@ def split_table(cut: Cut, width: int) -> RenderableType:
 
 def summary(cut: Cut) -> str:
     """Say in a line how uneven the shards are."""
-    sizes = f"largest shard / smallest: {cut.unevenness:.2f}"
+    sizes = f"sizes max/min {cut.unevenness:,.2f}"
     if not cut.classes:
         return f"{sizes}; examples have no classes, so only sizes are shown"
-    return f"{sizes}; mean distance from the class shares of all data: {cut.mean_distance:.3f}"
+    return f"{sizes}; mean distance from the class shares of all data {cut.mean_distance:.3f}"
 
 
 def split_values(cut: Cut) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _class_columns(cut: Cut, room: int) -> list[Column]:
         return [*every]
     shown = min(CLASSES_MAX, len(every) - 1)
     while True:
-        others = OTHERS, _texts(cut.by_class[:, shown:].sum(axis=1))
+        others = _OTHERS, _texts(cut.by_class[:, shown:].sum(axis=1))
         if not shown or sum(map(_width, [*every[:shown], others])) <= room:
             return [*every[:shown], others]
         shown -= 1
