@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spec.toml").write_text(SPEC)
     x, y = np.zeros((40, 2)), np.arange(40) % 4
     np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x[:8], y_test=y[:8])
-    np.savez(tmp_path / "numbers.npz", x=x, y=y / 8, x_test=x[:8], y_test=y[:8] / 8)
     return tmp_path
 
 
@@ -75,13 +75,20 @@ def test_a_figure_is_drawn_beside_the_table(downpour: Downpour, folder: Path, na
     assert b"<svg" in content if name.endswith(".svg") else content.startswith(b"\x89PNG")
 
 
-def test_data_without_classes_have_sizes_alone(downpour: Downpour, folder: Path) -> None:
+def test_a_task_without_classes_has_sizes_alone(
+    downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Said in a line; a split by classes is refused as a run refuses it."""
-    (folder / "spec.toml").write_text(SPEC.replace("set.npz", "numbers.npz"))
-    outcome = downpour("splits", "spec.toml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    downpour("init", "--template", "regression")
+    words = ["splits", "regression/spec.toml", "--allow", "regression", "--shards", 3]
+    outcome = downpour(*words, "--to", "figure.svg")
     assert outcome.status == 0, outcome.err
+    assert "split random: 2,000 examples in 3 shards" in outcome.out
     assert "examples have no classes, so only sizes are shown" in outcome.out
-    assert downpour("splits", "spec.toml", "--split", "class").err == (
+    assert "sizes max/min 1.00" in (tmp_path / "figure.svg").read_text()
+    assert downpour(*words, "--split", "class").err == (
         "downpour: split = 'class': must be random, for the dataset has no classes\n"
     )
 
