@@ -53,7 +53,7 @@ class Cut:
     @property
     def classes_held(self) -> Indices:
         """Of how many classes each shard has an example, shape (shards,)."""
-        return np.count_nonzero(self.by_class, axis=1).astype(np.int64)
+        return np.asarray(np.count_nonzero(self.by_class, axis=1), np.int64)
 
     @property
     def largest_shares(self) -> Shares:
