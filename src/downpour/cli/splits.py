@@ -26,48 +26,52 @@ from downpour.host.extras import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from downpour.core.splitters.cut import Cut
+    from downpour.core.splitters.cut import SplitCut
 
 _FIGURES = (".svg", ".png")
 _FIGURE_NAME = "splits"
 
 
+SpecFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", parser=path_option("FILE"), help="A TOML file with the spec."),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        "--shards",
+        metavar="N",
+        parser=whole_number,
+        help="Cut into so many shards.",
+        show_default="the spec's, or as many as `downpour run` would train here",
+    ),
+]
+Splits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--split",
+        metavar="random|class|equal|dirichlet(ALPHA)",
+        help="Show this split in place of the spec's. Repeatable, to compare several.",
+        show_default=False,
+    ),
+]
+FigureFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        parser=path_option("to"),
+        help="Also draw a figure into this .svg or .png file.",
+        show_default="not drawn",
+    ),
+]
+
+
 def splits(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", parser=path_option("FILE"), help="A TOML file with the spec."
-        ),
-    ],
-    shards: Annotated[
-        int | None,
-        typer.Option(
-            "--shards",
-            metavar="N",
-            parser=whole_number,
-            help="Cut into so many shards.",
-            show_default="the spec's, or as many as `downpour run` would train here",
-        ),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--split",
-            metavar="random|class|equal|dirichlet(ALPHA)",
-            help="Show this split in place of the spec's. Repeatable, to compare several.",
-            show_default=False,
-        ),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="FILE",
-            parser=path_option("to"),
-            help="Also draw a figure into this .svg or .png file.",
-            show_default="not drawn",
-        ),
-    ] = None,
+    file: SpecFile,
+    shards: Shards = None,
+    split: Splits = None,
+    to: FigureFile = None,
     shared: Shared = SHARED,
     data_dir: DataDir = None,
     *,
@@ -109,7 +113,7 @@ def _with_shards(spec: Spec, shards: int | None) -> Spec:
     return spec if shards is None else spec.replace(shards=shards)
 
 
-def _print(cuts: Sequence[Cut], spec: Spec, *, as_json: bool) -> None:
+def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
     from downpour.experiments.tables.split_tables import split_table, split_values
 
     if as_json:
@@ -122,7 +126,7 @@ def _print(cuts: Sequence[Cut], spec: Spec, *, as_json: bool) -> None:
         out().print(split_table(cut, out().width))
 
 
-def _draw(cuts: Sequence[Cut], path: Path) -> None:
+def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
     from downpour.experiments.figures.export import to_png, to_svg
     from downpour.experiments.figures.split_figure import split_figure
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from downpour.core.spec import Spec
 from downpour.core.splitters import SPLITTERS, divide
-from downpour.core.splitters.cut import Cut, cut
+from downpour.core.splitters.cut import SplitCut, cut
 
 SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> tuple[Cut, int]:
+def cuts(draw: st.DrawFn) -> tuple[SplitCut, int]:
     """Cut some examples of a few classes; returns the number of examples as well."""
     classes = draw(st.integers(1, 8))
     labels = draw(st.lists(st.integers(0, classes - 1), min_size=4, max_size=80))
@@ -28,16 +28,16 @@ def cuts(draw: st.DrawFn) -> tuple[Cut, int]:
     return cut(spec, np.array(labels), len(labels), classes, shards), len(labels)
 
 
-def made(*by_class: list[int]) -> Cut:
+def made(*by_class: list[int]) -> SplitCut:
     """Make a cut of so many examples of each class in each shard."""
     counts = np.array(by_class, np.int64)
     ends = np.cumsum(counts.sum(axis=1))
     shards = np.split(np.arange(ends[-1]), ends[:-1])
-    return Cut(split="made", shards=tuple(shards), by_class=counts, held_out=0)
+    return SplitCut(split="made", shards=tuple(shards), by_class=counts, held_out=0)
 
 
 @given(case=cuts())
-def test_every_example_is_counted_once(case: tuple[Cut, int]) -> None:
+def test_every_example_is_counted_once(case: tuple[SplitCut, int]) -> None:
     """In a shard, or among those set apart; and the classes of a shard sum up to its size."""
     shown, examples = case
     assert shown.sizes.sum() + shown.held_out == examples
@@ -46,7 +46,7 @@ def test_every_example_is_counted_once(case: tuple[Cut, int]) -> None:
 
 
 @given(case=cuts())
-def test_measures_are_in_their_ranges(case: tuple[Cut, int]) -> None:
+def test_measures_are_in_their_ranges(case: tuple[SplitCut, int]) -> None:
     """A shard differs by less than 1, as it is a part of all; one shard alone by nothing."""
     shown, _ = case
     assert np.all(shown.distances >= 0)
@@ -62,7 +62,7 @@ def test_measures_are_in_their_ranges(case: tuple[Cut, int]) -> None:
 
 
 @given(case=cuts())
-def test_the_distance_is_that_of_its_definition(case: tuple[Cut, int]) -> None:
+def test_the_distance_is_that_of_its_definition(case: tuple[SplitCut, int]) -> None:
     """The largest difference of a set of classes' probabilities, which is the other definition."""
     shown, _ = case
     together = shown.by_class.sum(axis=0) / shown.sizes.sum()

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from downpour.core.spec import Spec
-from downpour.core.splitters.cut import Cut, cut
+from downpour.core.splitters.cut import SplitCut, cut
 from downpour.experiments.figures.export import to_svg
 from downpour.experiments.figures.split_figure import CLASSES_MAX, SHARDS_MAX, split_figure
 
 
-def made(split: str, classes: int, shards: int) -> Cut:
+def made(split: str, classes: int, shards: int) -> SplitCut:
     """Cut sixty examples of each class."""
     labels = np.arange(60 * classes) % classes if classes else None
     return cut(Spec(split=split), labels, 60 * classes or 60, classes, shards)
@@ -51,7 +51,8 @@ def test_many_classes_and_shards_are_folded() -> None:
     bars, dots = figure.axes
     assert len(bars.patches) == SHARDS_MAX
     names = [text.get_text() for text in dots.get_yticklabels()]
-    assert names[-1] == "mean of 80 others"
+    assert names[-1] == "others"
+    assert dots.get_ylabel() == "class; others: mean of 80"
     assert dots.get_xlabel() == f"shard: the first {SHARDS_MAX} of {SHARDS_MAX + 60}"
     places, areas = dots_of(dots)
     means = one.by_class[:SHARDS_MAX, CLASSES_MAX:].mean(axis=1)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from downpour.core.spec import Spec
-from downpour.core.splitters.cut import Cut, cut
+from downpour.core.splitters.cut import SplitCut, cut
 from downpour.experiments.tables.split_tables import (
     CLASSES_MAX,
     SHARDS_MAX,
@@ -19,14 +19,16 @@ from downpour.experiments.tables.split_tables import (
 )
 
 
-def made(classes: int, shards: int, each: int = 12, split: str = "random", **fields: object) -> Cut:
+def made(
+    classes: int, shards: int, each: int = 12, split: str = "random", **fields: object
+) -> SplitCut:
     """Cut a dataset of some classes, with as many examples of each."""
     labels = np.arange(classes * each) % classes if classes else None
     count = classes * each or each
     return cut(Spec.make({"split": split, **fields}), labels, count, classes, shards)
 
 
-def lines_of(shown: Cut, width: int = 80) -> list[str]:
+def lines_of(shown: SplitCut, width: int = 80) -> list[str]:
     """Render a table as a terminal of that width shows it."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(split_table(shown, width))

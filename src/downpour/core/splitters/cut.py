@@ -20,7 +20,7 @@ Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
+class SplitCut:
     """The shards that a split makes, and how many examples of each class they have.
 
     Attributes:
@@ -73,7 +73,7 @@ class Cut:
         return float(self.distances.mean())
 
 
-def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> Cut:
+def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> SplitCut:
     """Cut training examples by `divide`, as the manager does when it prepares an experiment.
 
     Args:
@@ -92,4 +92,6 @@ def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int
     else:
         rows = [np.bincount(labels[part], minlength=classes) for part in parts]
         by_class = np.array(rows, np.int64)
-    return Cut(split=spec.split, shards=tuple(parts), by_class=by_class, held_out=len(held_out))
+    return SplitCut(
+        split=spec.split, shards=tuple(parts), by_class=by_class, held_out=len(held_out)
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from downpour.core.splitters.cut import Cut
+from downpour.core.splitters.cut import SplitCut
 from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, styled
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _NAMED_MAX = 10
 Counts = npt.NDArray[np.float64]
 
 
-def split_figure(cuts: Sequence[Cut]) -> Figure:
+def split_figure(cuts: Sequence[SplitCut]) -> Figure:
     """Draw the first shards and classes of each cut; all are cuts of the same data."""
     from matplotlib.figure import Figure
 
@@ -65,7 +65,7 @@ def split_figure(cuts: Sequence[Cut]) -> Figure:
     return figure
 
 
-def _shown(cut: Cut) -> Counts:
+def _shown(cut: SplitCut) -> Counts:
     """Return the counts to draw, shape (shards, lanes); the last lane is the mean of the others."""
     counts = cut.by_class[:SHARDS_MAX].astype(np.float64)
     if cut.classes <= CLASSES_MAX:
@@ -74,7 +74,7 @@ def _shown(cut: Cut) -> Counts:
     return np.hstack([counts[:, :CLASSES_MAX], others])
 
 
-def _draw_sizes(axis: Axes, cut: Cut, tallest: int) -> None:
+def _draw_sizes(axis: Axes, cut: SplitCut, tallest: int) -> None:
     sizes = cut.sizes[:SHARDS_MAX]
     axis.bar(range(len(sizes)), sizes, width=0.7, color=LIGHT["shade"], linewidth=0)
     axis.set_ylim(0, 1.05 * tallest)
@@ -82,15 +82,15 @@ def _draw_sizes(axis: Axes, cut: Cut, tallest: int) -> None:
     axis.locator_params(axis="y", nbins=2)
     axis.grid(visible=False, axis="x")
     axis.tick_params(axis="x", length=0)
-    axis.set_title(_title(cut))
+    axis.set_title(_title(cut), fontsize=9)
 
 
-def _title(cut: Cut) -> str:
+def _title(cut: SplitCut) -> str:
     words = f"{cut.split}: sizes max/min {cut.unevenness:,.2f}"
     return f"{words}, mean distance {cut.mean_distance:.2f}" if cut.classes else words
 
 
-def _draw_classes(axis: Axes, cut: Cut, counts: Counts, largest: float) -> None:
+def _draw_classes(axis: Axes, cut: SplitCut, counts: Counts, largest: float) -> None:
     shards, lanes = np.nonzero(counts)
     areas = _diameter(counts.shape) ** 2 * counts[shards, lanes] / largest
     axis.scatter(shards, lanes, s=areas, color=LIGHT["series-1"], linewidth=0)
@@ -100,9 +100,10 @@ def _draw_classes(axis: Axes, cut: Cut, counts: Counts, largest: float) -> None:
     every = 1 if counts.shape[1] <= _NAMED_MAX else 2
     names = {lane: str(lane) for lane in range(0, min(cut.classes, CLASSES_MAX), every)}
     if cut.classes > CLASSES_MAX:
-        names[CLASSES_MAX] = f"mean of {cut.classes - CLASSES_MAX} others"
+        names[CLASSES_MAX] = "others"
     axis.set_yticks(list(names), list(names.values()), fontsize=8)
-    axis.set_ylabel("class", fontsize=8)
+    left_out = cut.classes - CLASSES_MAX
+    axis.set_ylabel(f"class; others: mean of {left_out}" if left_out > 0 else "class", fontsize=8)
 
 
 def _diameter(shape: tuple[int, ...]) -> float:

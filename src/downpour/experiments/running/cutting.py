@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from downpour.core.spec import Spec
-from downpour.core.splitters.cut import Cut, cut
+from downpour.core.splitters.cut import SplitCut, cut
 from downpour.experiments.running.worker_count import workers_for
 from downpour.files.store import SharedDirectory
 from downpour.files.store.directory import names_in
@@ -25,7 +25,7 @@ def shards_for(spec: Spec) -> int:
 
 def cuts_of(
     spec: Spec, splits: Sequence[str], shards: int, shared: Path, data_dir: Path | None = None
-) -> list[Cut]:
+) -> list[SplitCut]:
     """Cut the training data of a spec as each of several splits would.
 
     Args:

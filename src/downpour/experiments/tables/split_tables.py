@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from downpour.core.splitters.cut import Cut
+from downpour.core.splitters.cut import SplitCut
 from downpour.experiments.tables.cells import Column, tenths, text_table
 
 SHARDS_MAX = 40
@@ -20,7 +20,7 @@ _EDGE = 1
 """The character at the left of a table."""
 
 
-def split_table(cut: Cut, width: int) -> RenderableType:
+def split_table(cut: SplitCut, width: int) -> RenderableType:
     """Show a shard a row, under a line that says what was cut and above the summary.
 
     Args:
@@ -45,7 +45,7 @@ def split_table(cut: Cut, width: int) -> RenderableType:
     return Group(*parts, Text(summary(cut)))
 
 
-def summary(cut: Cut) -> str:
+def summary(cut: SplitCut) -> str:
     """Say in a line how uneven the shards are."""
     sizes = f"sizes max/min {cut.unevenness:,.2f}"
     if not cut.classes:
@@ -53,7 +53,7 @@ def summary(cut: Cut) -> str:
     return f"{sizes}; mean distance from the class shares of all data {cut.mean_distance:.3f}"
 
 
-def split_values(cut: Cut) -> dict[str, Any]:
+def split_values(cut: SplitCut) -> dict[str, Any]:
     """Return everything that is known of a cut, as JSON holds it."""
     has_classes = bool(cut.classes)
     shards = [
@@ -81,7 +81,7 @@ def split_values(cut: Cut) -> dict[str, Any]:
     }
 
 
-def _heading(cut: Cut) -> str:
+def _heading(cut: SplitCut) -> str:
     shards = "1 shard" if len(cut.shards) == 1 else f"{len(cut.shards):,} shards"
     words = f"split {cut.split}: {cut.sizes.sum():,} examples in {shards}"
     if cut.held_out:
@@ -89,7 +89,7 @@ def _heading(cut: Cut) -> str:
     return f"{words}; examples of each class:" if cut.classes else words
 
 
-def _class_columns(cut: Cut, room: int) -> list[Column]:
+def _class_columns(cut: SplitCut, room: int) -> list[Column]:
     """Return a column for each class that fits, and one for the sum of the others."""
     every = [(str(number), _texts(cut.by_class[:, number])) for number in range(cut.classes)]
     if len(every) <= CLASSES_MAX and sum(map(_width, every)) <= room:
