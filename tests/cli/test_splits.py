@@ -61,8 +61,8 @@ def test_shards_that_no_file_names_are_those_of_a_run(downpour: Downpour, folder
     """A note says so, beside the result."""
     (folder / "spec.toml").write_text(SPEC.replace("shards = 3", ""))
     outcome = downpour("splits", "spec.toml")
-    number = int(outcome.err.split()[0])
-    assert "as many as `downpour run` has workers here; --shards says another" in outcome.err
+    number = int(outcome.err.removeprefix("shards = ").partition(",")[0])
+    assert "as `downpour run` would take here; --shards takes another number" in outcome.err
     assert f"40 examples in {number} shard" in outcome.out
 
 

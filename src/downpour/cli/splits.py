@@ -103,7 +103,7 @@ def splits(
     number = shards_for(spec)
     cuts = cuts_of(spec, split or [], number, shared, data_dir)
     if spec.shards is None:
-        note(f"{number} shards, as many as `downpour run` has workers here; --shards says another")
+        note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
     _print(cuts, spec, as_json=as_json)
     if to is not None:
         _draw(cuts, to)
