@@ -155,7 +155,7 @@ NUMBERS: list[tuple[str, ...]] = [
     ("splits FILE --shards 0", "shards = 0"),
     ("splits FILE --shards two", "'two' is not a whole number"),
     ("splits FILE --shards 999999999", "shards = 999999999"),
-    ("splits FILE --to plot.pdf", "to = 'plot.pdf'", ".svg or .png"),
+    ("splits FILE --to plot.pdf", "to = 'plot.pdf'", ".png or .svg"),
     ("splits FILE --to no/plot.svg", "to = 'no/plot.svg'", "that exists"),
     ("compare-policies TRACES --jobs 0", "jobs = 0", "from 1 to"),
     ("compare-policies TRACES --rounds 0", "rounds = 0", "from 1 to"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.figure_file import check_figure
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import (
     Allow,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from downpour.virtual.policylab.tables import Prices
 
 _COSTS = "Costs"
-_FIGURES = (".png", ".svg")
 _DPI = 200
 _MANY = 1_000_000
 
@@ -156,7 +156,7 @@ def compare_policies(
     if spec is None:
         refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
     allow_code(allow, spec)
-    _check_figure(figure)
+    check_figure("figure", figure)
     _check_counts(jobs=jobs, rounds=rounds)
     _check_amounts(0.0, 1.0, moving=moving, saving=saving)
     _check_amounts(0.0, inf, price=price, model_mb=model_mb)
@@ -212,15 +212,6 @@ def _draw(trials: list[Trial], path: Path) -> None:
     except OSError as error:
         raise SpecError("figure", str(path), f"cannot be written ({error.strerror})") from None
     note(f"drawn: {path}")
-
-
-def _check_figure(path: Path | None) -> None:
-    if path is None:
-        return
-    other = path.exists() and not path.is_file()
-    if path.suffix not in _FIGURES or not path.parent.is_dir() or other:
-        accepted = f"must end with {' or '.join(_FIGURES)}, in a folder that exists"
-        raise SpecError("figure", str(path), accepted)
 
 
 def _check_counts(**counts: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.figure_file import check_figure
 from downpour.cli.options import (
     SHARED,
     Allow,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from downpour.core.splitters.cut import SplitCut
 
-_FIGURES = (".svg", ".png")
 _FIGURE_NAME = "splits"
 
 
@@ -61,7 +61,7 @@ FigureFile = Annotated[
         "--to",
         metavar="FILE",
         parser=path_option("to"),
-        help="Also draw a figure into this .svg or .png file.",
+        help="Also draw a figure into this .png or .svg file.",
         show_default="not drawn",
     ),
 ]
@@ -95,7 +95,7 @@ def splits(
     """
     if to is not None:
         require("downpour splits --to", "report")
-        _check_figure(to)
+        check_figure("to", to)
     allow_code(allow, file)
     spec = _with_shards(read_spec(file), shards)
     from downpour.experiments.running.cutting import cuts_of, shards_for
@@ -138,10 +138,3 @@ def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
     except OSError as error:
         raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
     note(f"drawn: {path}")
-
-
-def _check_figure(path: Path) -> None:
-    other = path.exists() and not path.is_file()
-    if path.suffix not in _FIGURES or not path.parent.is_dir() or other:
-        accepted = f"must end with {' or '.join(_FIGURES)}, in a folder that exists"
-        raise SpecError("to", str(path), accepted)

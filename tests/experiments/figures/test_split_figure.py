@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from downpour.core.spec import Spec
 from downpour.core.splitters.cut import SplitCut, cut
 from downpour.experiments.figures.export import to_svg
 from downpour.experiments.figures.split_figure import CLASSES_MAX, SHARDS_MAX, split_figure
+from downpour.experiments.figures.style import LIGHT
 
 
 def made(split: str, classes: int, shards: int) -> SplitCut:
@@ -65,6 +67,12 @@ def test_without_classes_there_are_only_bars() -> None:
     figure = split_figure([made("random", 0, 4)])
     assert len(figure.axes) == 1
     assert not figure.legends
+
+
+def test_every_colour_has_a_name() -> None:
+    """So that a dark page can put its own in their places."""
+    svg = to_svg(split_figure([made("class", 3, 2)]), "splits")
+    assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= set(LIGHT.values())
 
 
 def test_the_same_cuts_are_the_same_bytes() -> None:
