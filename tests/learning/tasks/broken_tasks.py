@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import own_tasks  # type: ignore[import-not-found]
 import torch
 from own_tasks import Plane
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 
 class Wrapped(nn.Module):
@@ -365,3 +366,24 @@ class Reserved(Spoilt):
         model = super().model()
         model.register_buffer("__metadata__", torch.ones(1))
         return model
+
+
+class Stream(IterableDataset[Any]):
+    """Points without an index, which say how many there are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through them."""
+        return iter([(np.zeros(2), np.zeros(1))] * 60)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return 60
+
+
+class Streamed(Plane):  # type: ignore[misc]
+    """Examples of a stream."""
+
+    def examples(self, part: str) -> Any:
+        """Return a stream, as PyTorch has them."""
+        del part
+        return Stream()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import IterableDataset
 
 from downpour import Task
 
@@ -409,27 +408,6 @@ class Generated(Plane):
     def examples(self, part: str) -> Any:
         """Return an iterator."""
         return iter(super().examples(part))
-
-
-class Stream(IterableDataset[Any]):
-    """Points without an index, which say how many there are."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Go through them."""
-        return iter([(np.zeros(2), np.zeros(1))] * 60)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return 60
-
-
-class Streamed(Plane):
-    """Examples of a stream."""
-
-    def examples(self, part: str) -> Any:
-        """Return a stream, as PyTorch has them."""
-        del part
-        return Stream()
 
 
 class EndlessAtTheEnd(Plane):

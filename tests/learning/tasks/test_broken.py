@@ -52,6 +52,7 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("broken_tasks:Reserved", {}, "may not be called __metadata__"),
     ("broken_tasks:Meddling", {}, r"must leave the network as it is, and changes first.weight"),
     ("broken_tasks:Talkative", {}, "must return 1000 numbers at most, not 20001"),
+    ("broken_tasks:Streamed", {}, "by index, and returned a Stream: a stream that was recorded"),
     ("broken_tasks:Early", {}, r"no attribute 'accuracy' \(broken_tasks.py:\d+ in metrics\)"),
 ]
 # What shows only later, elsewhere, or in what the first batches do not hold.

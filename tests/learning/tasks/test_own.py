@@ -155,7 +155,6 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Overlabeled", r"labels\(\) must return 60 class numbers, .* returned int64 \[120\]"),
         ("Growing", r"change while they are used: own_tasks:Growing has \d+ train examples here"),
         ("Generated", r"by index, and returned a list_iterator: a stream that was recorded to"),
-        ("Streamed", r"by index, and returned a Stream: a stream that was recorded to"),
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
         ("Unnamed", r"metrics\(\) must return numbers by name, and returned \[1.0\]"),
         ("Numbered", r"metrics\(\) must return numbers by name, and returned \{1: 1.0\}"),
