@@ -109,6 +109,7 @@ class Make:
                 worker=f"worker-{1 + shard % workers}",
                 round=epoch,
                 shard=shard,
+                attempt=0,
                 begin_seconds=10.0 * (epoch - 1) + shard // workers,
                 end_seconds=10.0 * (epoch - 1) + shard // workers + 0.9,
                 outcome="trained",

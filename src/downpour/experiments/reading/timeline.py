@@ -24,11 +24,15 @@ Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpan:
-    """One attempt at a shard; `last` are those that the end of their round waited for."""
+    """One attempt at a shard; `last` are those that the end of their round waited for.
+
+    Rounds count from 1, shards and attempts from 0.
+    """
 
     worker: str
     round: int
     shard: int
+    attempt: int
     begin_seconds: float
     end_seconds: float
     outcome: Outcome
@@ -88,6 +92,7 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
                 worker=fact.worker,
                 round=fact.round + 1,
                 shard=fact.shard,
+                attempt=fact.attempt,
                 begin_seconds=at - start,
                 end_seconds=max(at, until) - start,
                 outcome=outcome,

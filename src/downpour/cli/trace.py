@@ -1,0 +1,53 @@
+"""`downpour trace`: an experiment as a timeline that Perfetto shows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from downpour.cli.asking import find
+from downpour.cli.options import RESULTS, Experiment, Manager, SharedIfSeen, path_option
+from downpour.cli.printing import say
+from downpour.cli.trust_options import with_credentials
+from downpour.host.credentials import Credentials
+
+_STANDARD_OUTPUT = Path("-")
+
+
+@with_credentials
+def trace(
+    experiment: Experiment,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            parser=path_option("to"),
+            help="The file to write; - is standard output. An earlier trace is replaced, any other "
+            "file is refused.",
+            show_default="./results/ID/trace.json",
+        ),
+    ] = None,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
+    *,
+    credentials: Credentials,
+) -> None:
+    """Write a timeline of an experiment, also while it runs.
+
+    Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. It shows
+    which worker trained which shard when and why, hand-overs, failures, rounds, decisions, and how
+    loss and metrics went. The experiment is found as `downpour results` finds it. Prints the file.
+    """
+    from downpour.experiments.tracing.writing import trace_lines, write_trace
+
+    record, _ = find(experiment, shared, manager, credentials)
+    if to == _STANDARD_OUTPUT:
+        sys.stdout.writelines(trace_lines(record))
+        return
+    file = to or RESULTS / experiment / "trace.json"
+    write_trace(record, file)
+    say(str(file))

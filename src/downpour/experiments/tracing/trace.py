@@ -1,0 +1,113 @@
+"""An experiment's record → the events of a trace, in order of time.
+
+The spans are those of the report's timeline (`reading/timeline.py`). A trace holds one event at a
+time: what stays in memory is the record and a place for each attempt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from downpour.base.states import BLAMELESS
+from downpour.experiments.reading.study_result import natural
+from downpour.experiments.reading.timeline import attempt_spans
+from downpour.experiments.tracing.attempts import (
+    AttemptLines,
+    PlacedAttempt,
+    arrows,
+    placed,
+    slices,
+)
+from downpour.experiments.tracing.events import Track, TraceEvent, microseconds, named
+from downpour.experiments.tracing.manager_track import (
+    PROCESS,
+    Relative,
+    counters,
+    decisions,
+    manager_slices,
+)
+from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine
+from downpour.files.records.record_lines import RecordLine, WorkerJoinedLine, WorkerLeftLine
+
+_FIRST_LANE = 1
+
+
+def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEvent]:
+    """Yield the names of all tracks, then all events in order of time."""
+    if not record:
+        return
+    spans = attempt_spans(record)
+    relative = _relative(record)
+    told = AttemptLines.of(record)
+    hosts = _hosts(record)
+    processes = {name: 1 + PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))}
+    attempts = placed(spans, processes)
+    manager = manager_slices(relative, spans)
+    yield from named(Track(PROCESS), "manager", manager.threads)
+    for worker, process in processes.items():
+        host = f" ({hosts[worker]})" if hosts[worker] else ""
+        yield from named(Track(process), f"{worker}{host}", _threads(process, attempts))
+    starts, ends = arrows(attempts, told)
+    # Of events at the same time, slices come first: arrows and instants lie in them.
+    yield from heapq.merge(
+        manager.events,
+        slices(attempts, told),
+        starts,
+        ends,
+        _instants(relative, processes, attempts),
+        decisions(relative),
+        counters(relative),
+        key=lambda event: event.at_us,
+    )
+
+
+def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
+    """Return the record in order of time, from the first assignment or else from its first line."""
+    assigned = (at for at, line in record if isinstance(line, AssignedLine))
+    start = min(assigned, default=record[0][0])
+    # A manager that takes over may write down late what happened before.
+    return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
+
+
+def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
+    """Return each worker that the record names, with its host; empty where that is not known."""
+    hosts: dict[str, str] = {}
+    for _, line in record:
+        match line:
+            case WorkerJoinedLine():
+                hosts[line.worker] = line.address.rpartition(":")[0].strip("[]")
+            case AssignedLine() | AttemptFailedLine() | SavedLine() | WorkerLeftLine():
+                hosts.setdefault(line.worker, "")
+    return hosts
+
+
+def _threads(process: int, attempts: Iterable[PlacedAttempt]) -> list[tuple[int, str]]:
+    used = (one.track.thread for one in attempts if one.track.process == process)
+    numbers = range(_FIRST_LANE, max(used, default=_FIRST_LANE) + 1)
+    return [(n, "attempts" if n == _FIRST_LANE else f"attempts ({n})") for n in numbers]
+
+
+def _instants(
+    record: Relative, processes: Mapping[str, int], attempts: Iterable[PlacedAttempt]
+) -> Iterator[TraceEvent]:
+    """Yield what happened to workers at a moment: failures, snapshots, comings and goings."""
+    tracks = {one.key: one.track for one in attempts}
+    for at, line in record:
+        match line:
+            case AttemptFailedLine() if line.failure not in BLAMELESS:
+                name, why = f"failed: {line.failure}", line.reason
+            case SavedLine():
+                name, why = f"snapshot at step {line.step}", None
+            case WorkerLeftLine():
+                name, why = ("worker lost" if line.lost else "worker left"), line.reason
+            case WorkerJoinedLine() if at > 0:
+                name, why = "worker joined", None
+            case _:
+                continue
+        track = Track(processes[line.worker], _FIRST_LANE)
+        args: dict[str, object] = {"reason": why}
+        if isinstance(line, AttemptFailedLine | SavedLine):
+            track = tracks.get((line.round, line.shard, line.attempt), track)
+            args |= {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
+        yield TraceEvent(phase="i", name=name, track=track, at_us=microseconds(at), args=args)
