@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from downpour.base.errors import SpecError, StoreError, Unreachable
+from downpour.base.errors import Refused, SpecError, StoreError, Unreachable
 from downpour.cli.options import SHARED
 from downpour.cli.printing import note
 from downpour.host.credentials import Credentials
@@ -60,12 +61,21 @@ def client_of(
         raise Unreachable(error.address, f"{error.reason}; {hint}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """The record of an experiment, by its whole ID, and its folder if this machine has it."""
+
+    experiment: str
+    record: Record
+    folder: Path | None
+
+
 def find(
     experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
-) -> tuple[Record, Path | None]:
-    """Return an experiment's record, and its folder if this machine has it."""
+) -> FoundRecord:
+    """Return an experiment's record; an ID may be cut short where no other begins like that."""
     from downpour.experiments.reading.stored_experiments import stored_records
-    from downpour.files.records.record import parse_lines, read_record
+    from downpour.files.records.record import read_record
     from downpour.files.store import SharedDirectory
     from downpour.files.store.layout import RECORD_NAME
     from downpour.files.store.location import seen_location
@@ -75,14 +85,46 @@ def find(
         folder = SharedDirectory(here or SHARED).experiment_path(experiment)
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
-    if here is not None and folder.is_dir():
-        return read_record(folder / RECORD_NAME), folder
+    if here is not None:
+        folder = folder.with_name(_whole(experiment, _folders(folder)))
+        if folder.is_dir():
+            return FoundRecord(folder.name, read_record(folder / RECORD_NAME), folder)
     try:
         with client_of(manager, credentials, shared) as client:
-            return parse_lines(client.record(experiment)), None
+            return _asked(experiment, client)
     except Unreachable as error:
         if isinstance(shared, str):
             with stored_records(seen_location(shared), experiment=experiment) as copies:
                 if (copied := copies / experiment).is_dir():
-                    return read_record(copied / RECORD_NAME), None
+                    return FoundRecord(experiment, read_record(copied / RECORD_NAME), None)
         raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
+
+
+def _folders(folder: Path) -> Iterable[str]:
+    """Yield the names of all experiments' folders, unless this is the name of one."""
+    return () if folder.is_dir() else (path.name for path in folder.parent.glob("*"))
+
+
+def _asked(experiment: str, client: Client) -> FoundRecord:
+    """Ask a manager for a record, and for its list only if it knows no such experiment."""
+    from downpour.files.records.record import parse_lines
+
+    try:
+        lines = client.record(experiment)
+    except Refused:
+        whole = _whole(experiment, (one.experiment for one in client.newest()))
+        if whole == experiment:
+            raise
+        experiment, lines = whole, client.record(whole)
+    return FoundRecord(experiment, parse_lines(lines), None)
+
+
+def _whole(experiment: str, known: Iterable[str]) -> str:
+    """Return the only ID that begins like this, or what was given if none does."""
+    begin_so = sorted(one for one in known if one.startswith(experiment))
+    if len(begin_so) > 1:
+        accepted = (
+            f"{len(begin_so)} experiments begin like this, as {begin_so[0]}; write more of it"
+        )
+        raise SpecError("ID", experiment, accepted)
+    return begin_so[0] if begin_so else experiment

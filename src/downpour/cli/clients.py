@@ -218,17 +218,18 @@ def results(
     """Print an experiment's results, also while it runs.
 
     They are read from the shared directory or, if the experiment is not there, from the manager. Of
-    an object store the manager is asked first, which knows more than is there while it trains.
+    an object store the manager is asked first, which knows more than is there while it trains. The
+    beginning of an ID is enough if no other begins like that.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour.experiments.reading import Result
 
-    record, folder = find(experiment, shared, manager, credentials)
+    found = find(experiment, shared, manager, credentials)
     if tensorboard is not None:
         from downpour.experiments.pages.event_files import write_events
 
-        write_events(record, tensorboard)
-    print_result(Result.from_record(record, folder), as_json=as_json, as_csv=as_csv)
+        write_events(found.record, tensorboard)
+    print_result(Result.from_record(found.record, found.folder), as_json=as_json, as_csv=as_csv)
 
 
 def _stay(

@@ -44,10 +44,10 @@ def trace(
     """
     from downpour.experiments.tracing.writing import trace_lines, write_trace
 
-    record, _ = find(experiment, shared, manager, credentials)
+    found = find(experiment, shared, manager, credentials)
     if to == _STANDARD_OUTPUT:
-        sys.stdout.writelines(trace_lines(record))
+        sys.stdout.writelines(trace_lines(found.record))
         return
-    file = to or RESULTS / experiment / "trace.json"
-    write_trace(record, file)
+    file = to or RESULTS / found.experiment / "trace.json"
+    write_trace(found.record, file)
     say(str(file))

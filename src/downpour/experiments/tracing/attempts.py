@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from downpour.experiments.reading.timeline import AttemptSpan
-from downpour.experiments.tracing.events import Track, TraceEvent, lanes, microseconds
+from downpour.experiments.tracing.events import TraceEvent, Track, lanes, microseconds
 from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -18,6 +18,8 @@ from downpour.files.records.attempt_lines import (
 )
 from downpour.files.records.record_lines import RecordLine
 
+FIRST_LANE = 1
+"""The thread of a worker's attempts; those that overlap take the following ones."""
 Attempt = tuple[int, int, int]
 """Round and shard of a task, as the record counts them, and the number of the attempt."""
 
@@ -63,9 +65,7 @@ class PlacedAttempt:
         return self.span.round - 1, self.span.shard, self.span.attempt
 
 
-def placed(
-    spans: Iterable[AttemptSpan], processes: Mapping[str, int]
-) -> tuple[PlacedAttempt, ...]:
+def placed(spans: Iterable[AttemptSpan], processes: Mapping[str, int]) -> tuple[PlacedAttempt, ...]:
     """Give each attempt a track of its worker's process; returns them in order of their begin."""
     by_worker: defaultdict[str, list[AttemptSpan]] = defaultdict(list)
     for span in spans:
@@ -74,7 +74,7 @@ def placed(
     for worker, those in by_worker.items():
         times = [_times(span) for span in those]
         for span, (begin, end), lane in zip(those, times, lanes(times), strict=True):
-            track = Track(processes[worker], 1 + lane)
+            track = Track(processes[worker], FIRST_LANE + lane)
             found.append(PlacedAttempt(span, track, begin, end))
     return tuple(sorted(found, key=lambda one: one.begin_us))
 
@@ -174,10 +174,10 @@ def _continued(
 
 
 def _before(
-    one: PlacedAttempt, earlier: Mapping[int, PlacedAttempt], told: AttemptLines
+    one: PlacedAttempt, earlier: dict[int, PlacedAttempt], told: AttemptLines
 ) -> PlacedAttempt | None:
     """Return the attempt whose snapshot it began from, or that was moved before it had any."""
-    last = next(reversed(earlier.values()), None) if earlier else None
+    last = earlier[next(reversed(earlier))] if earlier else None
     from_step = told.assigned[one.key].from_step
     if from_step:
         saver = told.saved.get((*one.key[:2], from_step))

@@ -24,10 +24,10 @@ _EXTRA: dict[Phase, dict[str, str]] = {
 
 
 class Track(NamedTuple):
-    """Where an event is drawn."""
+    """Where an event is drawn; Perfetto takes thread 0 for the idle thread of a kernel."""
 
     process: int
-    thread: int = 0
+    thread: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class TraceEvent:
         if self.flow is not None:
             fields["id"] = self.flow
         fields |= _EXTRA.get(self.phase, {})
-        if self.args:
-            fields["args"] = known(self.args)
+        if shown := known(self.args):
+            fields["args"] = shown
         return json.dumps(fields, allow_nan=False)
 
 
@@ -98,6 +98,11 @@ def lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
         ends[free : free + 1] = [end]
         chosen.append(free)
     return chosen
+
+
+def tracks_of(first: int, name: str, count: int) -> list[tuple[int, str]]:
+    """Number and name the tracks for slices of one kind that overlap: "rounds", "rounds (2)"."""
+    return [(first + lane, f"{name} ({lane + 1})" if lane else name) for lane in range(count)]
 
 
 def named(track: Track, process: str, threads: Iterable[tuple[int, str]]) -> list[TraceEvent]:

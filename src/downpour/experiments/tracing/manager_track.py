@@ -10,7 +10,7 @@ from typing import Any
 from downpour.base.evaluations import LOSS
 from downpour.experiments.reading.measures import Measure
 from downpour.experiments.reading.timeline import AttemptSpan
-from downpour.experiments.tracing.events import Track, TraceEvent, lanes, microseconds
+from downpour.experiments.tracing.events import TraceEvent, Track, lanes, microseconds, tracks_of
 from downpour.files.records.attempt_lines import (
     AttemptFailedLine,
     ContradictedLine,
@@ -65,8 +65,7 @@ def manager_slices(record: Relative, spans: Sequence[AttemptSpan]) -> ManagerSli
         numbers = lanes((one.at_us, one.at_us + (one.duration_us or 0)) for one in several)
         for one, lane in zip(several, numbers, strict=True):
             events.append(replace(one, track=Track(PROCESS, _ROWS[row] + lane)))
-        for lane in range(max(numbers, default=-1) + 1):
-            threads.append((_ROWS[row] + lane, f"{row} ({lane + 1})" if lane else row))
+        threads += tracks_of(_ROWS[row], row, max(numbers, default=-1) + 1)
     events.sort(key=lambda one: one.at_us)
     return ManagerSlices(tuple(events), tuple(threads))
 
@@ -184,9 +183,9 @@ def _wait(waiting: dict[tuple[int, int], int], line: RecordLine) -> None:
             if waiting.get((line.round, line.shard)) == line.attempt:
                 del waiting[line.round, line.shard]
         case AggregatedLine():
-            used = line.parts or [task for task in waiting if task[0] == line.round]
-            for task in used:
-                waiting.pop(tuple(task), None)
+            whole_round = {task for task in waiting if task[0] == line.round}
+            for task in set(line.parts) or whole_round:
+                waiting.pop(task, None)
 
 
 def _measured(line: RecordLine) -> Iterable[tuple[str, float]]:

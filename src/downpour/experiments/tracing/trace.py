@@ -13,13 +13,14 @@ from downpour.base.states import BLAMELESS
 from downpour.experiments.reading.study_result import natural
 from downpour.experiments.reading.timeline import attempt_spans
 from downpour.experiments.tracing.attempts import (
+    FIRST_LANE,
     AttemptLines,
     PlacedAttempt,
     arrows,
     placed,
     slices,
 )
-from downpour.experiments.tracing.events import Track, TraceEvent, microseconds, named
+from downpour.experiments.tracing.events import TraceEvent, Track, microseconds, named, tracks_of
 from downpour.experiments.tracing.manager_track import (
     PROCESS,
     Relative,
@@ -29,8 +30,6 @@ from downpour.experiments.tracing.manager_track import (
 )
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine
 from downpour.files.records.record_lines import RecordLine, WorkerJoinedLine, WorkerLeftLine
-
-_FIRST_LANE = 1
 
 
 def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEvent]:
@@ -45,9 +44,11 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
     attempts = placed(spans, processes)
     manager = manager_slices(relative, spans)
     yield from named(Track(PROCESS), "manager", manager.threads)
+    used = _lanes_used(processes.values(), attempts)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
-        yield from named(Track(process), f"{worker}{host}", _threads(process, attempts))
+        threads = tracks_of(FIRST_LANE, "attempts", used[process])
+        yield from named(Track(process), f"{worker}{host}", threads)
     starts, ends = arrows(attempts, told)
     # Of events at the same time, slices come first: arrows and instants lie in them.
     yield from heapq.merge(
@@ -82,10 +83,13 @@ def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
     return hosts
 
 
-def _threads(process: int, attempts: Iterable[PlacedAttempt]) -> list[tuple[int, str]]:
-    used = (one.track.thread for one in attempts if one.track.process == process)
-    numbers = range(_FIRST_LANE, max(used, default=_FIRST_LANE) + 1)
-    return [(n, "attempts" if n == _FIRST_LANE else f"attempts ({n})") for n in numbers]
+def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> dict[int, int]:
+    """Return how many tracks each worker's attempts take, which is at least one."""
+    used = dict.fromkeys(processes, 1)
+    for one in attempts:
+        process, thread = one.track
+        used[process] = max(used[process], thread - FIRST_LANE + 1)
+    return used
 
 
 def _instants(
@@ -94,20 +98,28 @@ def _instants(
     """Yield what happened to workers at a moment: failures, snapshots, comings and goings."""
     tracks = {one.key: one.track for one in attempts}
     for at, line in record:
-        match line:
-            case AttemptFailedLine() if line.failure not in BLAMELESS:
-                name, why = f"failed: {line.failure}", line.reason
-            case SavedLine():
-                name, why = f"snapshot at step {line.step}", None
-            case WorkerLeftLine():
-                name, why = ("worker lost" if line.lost else "worker left"), line.reason
-            case WorkerJoinedLine() if at > 0:
-                name, why = "worker joined", None
-            case _:
-                continue
-        track = Track(processes[line.worker], _FIRST_LANE)
+        said = _said(line)
+        if said is None or (at <= 0 and isinstance(line, WorkerJoinedLine)):
+            continue
+        worker, name, why = said
+        track = Track(processes[worker], FIRST_LANE)
         args: dict[str, object] = {"reason": why}
         if isinstance(line, AttemptFailedLine | SavedLine):
             track = tracks.get((line.round, line.shard, line.attempt), track)
             args |= {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
         yield TraceEvent(phase="i", name=name, track=track, at_us=microseconds(at), args=args)
+
+
+def _said(line: RecordLine) -> tuple[str, str, str | None] | None:
+    """Return a worker, what happened to it, and why; None for lines about something else."""
+    match line:
+        case AttemptFailedLine() if line.failure not in BLAMELESS:
+            return line.worker, f"failed: {line.failure}", line.reason
+        case SavedLine():
+            return line.worker, f"snapshot at step {line.step}", None
+        case WorkerLeftLine():
+            return line.worker, "worker lost" if line.lost else "worker left", line.reason
+        case WorkerJoinedLine():
+            return line.worker, "worker joined", None
+        case _:
+            return None
