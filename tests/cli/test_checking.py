@@ -25,6 +25,7 @@ CHECKS = [
             "status",
             "watch --connect-seconds 0",
             "results x-1",
+            "trace x-1",
             "replay x-1",
             "evaluate x-1",
             "cancel x-1",

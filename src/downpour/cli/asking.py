@@ -75,6 +75,7 @@ def find(
 ) -> FoundRecord:
     """Return an experiment's record; an ID may be cut short where no other begins like that."""
     from downpour.experiments.reading.stored_experiments import stored_records
+    from downpour.files.records.mirror import recorded_in
     from downpour.files.records.record import read_record
     from downpour.files.store import SharedDirectory
     from downpour.files.store.layout import RECORD_NAME
@@ -94,9 +95,11 @@ def find(
             return _asked(experiment, client)
     except Unreachable as error:
         if isinstance(shared, str):
-            with stored_records(seen_location(shared), experiment=experiment) as copies:
-                if (copied := copies / experiment).is_dir():
-                    return FoundRecord(experiment, read_record(copied / RECORD_NAME), None)
+            place = seen_location(shared)
+            whole = _whole(experiment, recorded_in(place))
+            with stored_records(place, experiment=whole) as copies:
+                if (copied := copies / whole).is_dir():
+                    return FoundRecord(whole, read_record(copied / RECORD_NAME), None)
         raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
 
 
@@ -122,6 +125,8 @@ def _asked(experiment: str, client: Client) -> FoundRecord:
 def _whole(experiment: str, known: Iterable[str]) -> str:
     """Return the only ID that begins like this, or what was given if none does."""
     begin_so = sorted(one for one in known if one.startswith(experiment))
+    if experiment in begin_so:
+        return experiment
     if len(begin_so) > 1:
         accepted = (
             f"{len(begin_so)} experiments begin like this, as {begin_so[0]}; write more of it"

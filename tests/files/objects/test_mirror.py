@@ -19,7 +19,13 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.files.records import mirror
 from downpour.files.records.journal import Journal, read_journal, segments, term_of
-from downpour.files.records.mirror import FOLDER, fetch_journals, fetch_records, journal_of
+from downpour.files.records.mirror import (
+    FOLDER,
+    fetch_journals,
+    fetch_records,
+    journal_of,
+    recorded_in,
+)
 from downpour.files.records.record import read_record
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
@@ -96,6 +102,14 @@ def test_a_reader_has_the_records(cloud: Cloud, tmp_path: Path) -> None:
         assert there == ([] if wanted == {"experiment": "two"} else ["one"])
         assert not there or read_record(read / "one" / RECORD_NAME) == told != []
         shutil.rmtree(read)
+
+
+def test_a_reader_can_list_whose_records_there_are(cloud: Cloud, tmp_path: Path) -> None:
+    """By their names alone; a folder has no journals in a bucket."""
+    assert recorded_in(cloud.on("reader")) == set()
+    begun(cloud.on("first", create=True))
+    assert recorded_in(cloud.on("reader")) == {"one"}
+    assert recorded_in(SharedDirectory(tmp_path)) == set()
 
 
 def test_what_need_not_be_durable_takes_no_request(cloud: Cloud) -> None:

@@ -226,6 +226,16 @@ def fetch_records(
                 _replace(folder / name, several)
 
 
+def recorded_in(shared: SharedDirectory) -> set[str]:
+    """Return the experiments whose journals a bucket has; none without a bucket.
+
+    Raises:
+        SharedDirectoryError: the bucket cannot be used.
+    """
+    keys = shared.bucket.keys(FOLDER) if shared.bucket is not None else []
+    return {key.removeprefix(f"{FOLDER}/").partition("/")[0] for key in keys}
+
+
 def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
     """Put journals that an earlier version has left on this machine alone."""
     if FORMER_HOME not in bucket.names(""):

@@ -1,0 +1,172 @@
+"""`downpour trace` as a user types it: which experiment, which file, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.files.store.layout import RECORD_NAME
+from tests.files.objects.cloud import URL, Cloud
+from tests.files.objects.conftest import cloud
+from tests.files.objects.test_mirror import begun
+
+__all__ = ["cloud"]
+
+Downpour = Callable[..., Any]
+Refused = Callable[..., str]
+RECORDED = Path(__file__).parents[1] / "experiments" / "recorded"
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shared directory with two recorded experiments, seen from a folder beside it."""
+    there = tmp_path / "shared"
+    for name, called in (("handoff", "uneven-51c0"), ("gestures", "uneven-7f3a")):
+        shutil.copytree(RECORDED / name, there / "experiments" / called)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return there
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """Read a trace."""
+    found: list[dict[str, Any]] = json.loads(text)["traceEvents"]
+    assert found
+    return found
+
+
+def test_a_trace_lies_where_the_report_would(downpour: Downpour, shared: Path) -> None:
+    """Under the whole ID, though its beginning was typed; what is printed is its path."""
+    outcome = downpour("trace", "uneven-5", "--shared", shared)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out == "results/uneven-51c0/trace.json\n"
+    assert events(Path(outcome.out.strip()).read_text())
+    assert [path.name for path in Path("results/uneven-51c0").iterdir()] == ["trace.json"]
+
+
+def test_a_trace_goes_to_standard_output(downpour: Downpour, shared: Path) -> None:
+    """Nothing else is there, and no file is made."""
+    outcome = downpour("trace", "uneven-51c0", "--to", "-", "--shared", shared)
+    assert (outcome.status, outcome.err) == (0, "")
+    file = Path("one.json")
+    downpour("trace", "uneven-51c0", "--to", file, "--shared", shared)
+    assert file.read_text() == outcome.out
+    assert events(outcome.out)
+    assert list(Path().iterdir()) == [file]
+
+
+def test_a_beginning_that_two_share_is_refused(refused: Refused, shared: Path) -> None:
+    """The line names one of them; `results` says the same."""
+    for command in ("trace", "results"):
+        line = refused(command, "uneven", "--shared", shared)
+        assert line == "ID = 'uneven': 2 experiments begin like this, as uneven-51c0; write " + (
+            "more of it"
+        )
+
+
+def test_an_earlier_trace_is_replaced_and_nothing_else(
+    downpour: Downpour, refused: Refused, shared: Path
+) -> None:
+    """A file that somebody needs is not lost to a name that was mistyped."""
+    file = Path("file.json")
+    file.write_text('{"displayTimeUnit": "ms"}')
+    words = "trace", "uneven-51c0", "--shared", shared, "--to", file
+    for _ in range(2):
+        line = refused(*words)
+        assert line == "to = 'file.json': is there already and is no trace of downpour; " + (
+            "name another file"
+        )
+    assert file.read_text() == '{"displayTimeUnit": "ms"}'
+    file.unlink()
+    assert downpour("trace", "uneven-7f3a", "--shared", shared, "--to", file).status == 0
+    first = file.read_text()
+    assert downpour(*words).status == 0
+    assert file.read_text() != first
+    assert list(Path().iterdir()) == [file]
+
+
+def test_what_cannot_be_a_file_is_refused(refused: Refused, shared: Path) -> None:
+    """A folder, a FIFO, and a file in what is none; nothing is left behind."""
+    Path("folder").mkdir()
+    Path("file").touch()
+    os.mkfifo("fifo")
+    for to, why in (
+        ("folder", "no trace of downpour"),
+        ("fifo", "no trace of downpour"),
+        ("file/trace.json", "cannot be written: not a folder"),
+        ("/proc/1/nothing/trace.json", "cannot be written: "),
+    ):
+        line = refused("trace", "uneven-51c0", "--shared", shared, "--to", to)
+        assert line.startswith(f"to = '{to}': ")
+        assert why in line
+    assert sorted(path.name for path in Path().iterdir()) == ["fifo", "file", "folder"]
+
+
+def test_a_trace_that_cannot_be_finished_leaves_the_earlier_one(
+    downpour: Downpour, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no part of a file."""
+    from downpour.experiments.tracing import writing
+
+    words = "trace", "uneven-51c0", "--shared", shared, "--to", "one.json"
+    assert downpour(*words).status == 0
+    whole, lines = Path("one.json").read_text(), writing.trace_lines
+
+    def torn(record: Any) -> Any:
+        yield from list(lines(record))[:5]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "trace_lines", torn)
+    outcome = downpour(*words)
+    assert outcome.status == 2
+    assert "to = 'one.json': cannot be written: full" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [("one.json", whole)]
+
+
+def test_a_damaged_record_is_told_in_one_line(downpour: Downpour, shared: Path) -> None:
+    """Which line of which file; no trace is written."""
+    record = shared / "experiments" / "uneven-51c0" / RECORD_NAME
+    lines = record.read_text().splitlines()
+    record.write_text("\n".join([*lines[:3], "{", *lines[4:]]) + "\n")
+    outcome = downpour("trace", "uneven-51c0", "--shared", shared)
+    assert (outcome.status, outcome.out) == (1, "")
+    assert "line 4 is not a fact of an experiment" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not list(Path().iterdir())
+
+
+def test_an_experiment_that_waits_has_a_trace_from_its_folder_and_from_its_manager(
+    downpour: Downpour, served: Any, refused: Refused
+) -> None:
+    """Its journal is what there is; a manager understands beginnings of IDs, too."""
+    at = "--manager", served.address
+    experiment = downpour("submit", "--name", "waits", "--shards", "2", *at).out.strip()
+    asked = downpour("trace", experiment[:-1], "--to", "-", *at)
+    read = downpour("trace", experiment, "--to", "-", "--shared", served.shared, *at)
+    assert (asked.status, asked.err) == (read.status, read.err) == (0, "")
+    assert asked.out == read.out
+    assert json.loads(read.out)["otherData"]["experiment"] == experiment
+    line = refused("trace", "nope", *at)
+    assert line == "experiment: no experiment 'nope'; `downpour list` names them"
+    downpour("cancel", experiment, *at)
+
+
+def test_a_bucket_has_the_record_when_no_manager_answers(downpour: Downpour, cloud: Cloud) -> None:
+    """The beginning of an ID is enough there, too; nobody else has this machine's folder."""
+    begun(cloud.on("first", create=True))
+    cloud.on("reader")
+    at = "--shared", URL, "--manager", NOBODY
+    outcome = downpour("trace", "on", "--to", "-", *at)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert json.loads(outcome.out)["otherData"]["experiment"] == "one"
+    missing = downpour("trace", "two", "--to", "-", *at)
+    assert (missing.status, missing.out) == (2, "")
+    assert missing.err.startswith(f"downpour: ID = 'two': not in {URL}, and ")
