@@ -66,9 +66,8 @@ def test_a_beginning_that_two_share_is_refused(refused: Refused, shared: Path) -
     """The line names one of them; `results` says the same."""
     for command in ("trace", "results"):
         line = refused(command, "uneven", "--shared", shared)
-        assert line == "ID = 'uneven': 2 experiments begin like this, as uneven-51c0; write " + (
-            "more of it"
-        )
+        assert line.startswith("ID = 'uneven': 2 experiments begin like this, as uneven-51c0; ")
+        assert line.endswith("write more of it")
 
 
 def test_an_earlier_trace_is_replaced_and_nothing_else(
@@ -80,9 +79,8 @@ def test_an_earlier_trace_is_replaced_and_nothing_else(
     words = "trace", "uneven-51c0", "--shared", shared, "--to", file
     for _ in range(2):
         line = refused(*words)
-        assert line == "to = 'file.json': is there already and is no trace of downpour; " + (
-            "name another file"
-        )
+        assert line.startswith("to = 'file.json': is there already and is no trace of downpour; ")
+        assert line.endswith("name another file")
     assert file.read_text() == '{"displayTimeUnit": "ms"}'
     file.unlink()
     assert downpour("trace", "uneven-7f3a", "--shared", shared, "--to", file).status == 0

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,13 @@ REQUIRED: dict[str, dict[str, type]] = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, list[str]]:
     """The record of a small run with two workers, and a trace as it was before the run ended."""
-    shared, early = tmp_path_factory.mktemp("shared"), []
+    shared = tmp_path_factory.mktemp("shared")
+    early: list[str] = []
 
     def look(_: Status) -> None:
-        for folder in (shared / "experiments").iterdir():
-            if not (folder / RECORD_NAME).exists():
-                early.append("".join(trace_lines(read_record(folder / RECORD_NAME))))
+        (folder,) = (shared / "experiments").iterdir()
+        if not (folder / RECORD_NAME).exists():
+            early.append("".join(trace_lines(read_record(folder / RECORD_NAME))))
 
     fields = {"dataset": "digits", "model": "mlp", "shards": 3, "epochs": 2, "train_limit": 300}
     result = downpour.run(fields, workers=2, shared=shared, on="inline", on_status=look)
@@ -257,10 +259,12 @@ def test_updates_wait_until_a_version_takes_them(record: Record) -> None:
 def test_a_trace_can_be_made_while_the_experiment_runs(
     run: tuple[Record, list[str]],
 ) -> None:
-    """From its journal, at any moment."""
-    assert run[1]
-    for text in run[1]:
-        events_of(text)
+    """From its journal, at any moment; the attempts so far stay those of the last trace."""
+    record, early = run
+    assert early
+    begun = {(event["ts"], event["name"]) for event in attempts(traced(record))}
+    for text in early:
+        assert {(event["ts"], event["name"]) for event in attempts(events_of(text))} <= begun
 
 
 def test_failures_and_workers_that_go_are_seen_at_once() -> None:
@@ -339,7 +343,7 @@ def test_attempts_that_overlap_take_a_second_track() -> None:
     events = traced(record)
     assert [e["tid"] for e in attempts(events)] == [1, 2]
     threads = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2]
-    assert threads == ["attempts", "attempts (2)"]
+    assert threads == ["attempts", "attempts (2)", "events"]
 
 
 def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
@@ -390,7 +394,7 @@ def test_an_update_that_was_lost_waits_no_longer() -> None:
 @pytest.mark.parametrize("lines", [[], [SubmittedLine], [SubmittedLine, CancelledLine]])
 def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(lines: list[type]) -> None:
     """It says which experiment it is of, and how it ended."""
-    told = {
+    told: dict[type, RecordLine] = {
         SubmittedLine: SubmittedLine(experiment="x-1", name="x", spec={}, version="0", shards=2),
         CancelledLine: CancelledLine(reason="enough"),
     }
@@ -419,7 +423,7 @@ def test_a_track_is_never_used_twice_at_a_time(times: list[tuple[int, int]]) -> 
     for span, lane in zip(spans, chosen, strict=True):
         by_lane[lane].append(span)
     for several in by_lane.values():
-        assert all(a[1] <= b[0] for a, b in zip(several, several[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(several))
     most = max(
         (sum(a <= at < max(b, a + 1) for a, b in spans) for at, _ in spans),
         default=0,

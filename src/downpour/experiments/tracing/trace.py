@@ -31,6 +31,9 @@ from downpour.experiments.tracing.manager_track import (
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine
 from downpour.files.records.record_lines import RecordLine, WorkerJoinedLine, WorkerLeftLine
 
+_EVENTS = 1000
+"""The thread of a worker's instants: Perfetto would tie an arrow to an instant beside its slice."""
+
 
 def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEvent]:
     """Yield the names of all tracks, then all events in order of time."""
@@ -47,7 +50,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
     used = _lanes_used(processes.values(), attempts)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
-        threads = tracks_of(FIRST_LANE, "attempts", used[process])
+        threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
         yield from named(Track(process), f"{worker}{host}", threads)
     starts, ends = arrows(attempts, told)
     # Of events at the same time, slices come first: arrows and instants lie in them.
@@ -56,7 +59,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
         slices(attempts, told),
         starts,
         ends,
-        _instants(relative, processes, attempts),
+        _instants(relative, processes),
         decisions(relative),
         counters(relative),
         key=lambda event: event.at_us,
@@ -92,20 +95,16 @@ def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> 
     return used
 
 
-def _instants(
-    record: Relative, processes: Mapping[str, int], attempts: Iterable[PlacedAttempt]
-) -> Iterator[TraceEvent]:
+def _instants(record: Relative, processes: Mapping[str, int]) -> Iterator[TraceEvent]:
     """Yield what happened to workers at a moment: failures, snapshots, comings and goings."""
-    tracks = {one.key: one.track for one in attempts}
     for at, line in record:
         said = _said(line)
         if said is None or (at <= 0 and isinstance(line, WorkerJoinedLine)):
             continue
         worker, name, why = said
-        track = Track(processes[worker], FIRST_LANE)
+        track = Track(processes[worker], _EVENTS)
         args: dict[str, object] = {"reason": why}
         if isinstance(line, AttemptFailedLine | SavedLine):
-            track = tracks.get((line.round, line.shard, line.attempt), track)
             args |= {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
         yield TraceEvent(phase="i", name=name, track=track, at_us=microseconds(at), args=args)
 
