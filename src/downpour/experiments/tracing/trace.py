@@ -1,7 +1,7 @@
 """An experiment's record → the events of a trace, in order of time.
 
-The spans are those of the report's timeline (`reading/timeline.py`). A trace holds one event at a
-time: what stays in memory is the record and a place for each attempt.
+The spans are those of the report's timeline (`reading/timeline.py`). Slices, instants and counters
+are made one at a time: what stays in memory is the record, and a place for each attempt and arrow.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
     """Return the record in order of time, from the first assignment or else from its first line."""
     assigned = (at for at, line in record if isinstance(line, AssignedLine))
     start = min(assigned, default=record[0][0])
-    # A manager that takes over may write down late what happened before.
+    # A record is in the order in which it was written, and a line may tell of an earlier moment.
     return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
 
 
