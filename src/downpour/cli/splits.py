@@ -78,7 +78,7 @@ def splits(
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a spec's split cuts the training data into shards.
+    """Show how a split cuts the training data into shards.
 
     The manager makes the same shards, with the spec's seed, limits and validation. Nothing is
     trained, and no process is started. A table has, for each shard, its examples, how many classes
