@@ -62,11 +62,14 @@ def start_sshd(lab: Path, host: LabHost) -> None:
 
 
 def hosts_file(lab: Path, hosts: Iterable[LabHost]) -> Path:
-    """Write the file that `downpour run --on ssh --hosts` reads; returns where it is."""
+    """Write the file that `downpour run --on ssh --hosts` reads; returns where it is.
+
+    Each host's workers have a label with its name.
+    """
     lines = []
     for host in hosts:
         variables = [f" env={name}={value}" for name, value in host.environment.items()]
-        lines.append(f"{host.name}{''.join(variables)}\n")
+        lines.append(f"{host.name} label=host={host.name}{''.join(variables)}\n")
     file = lab / "hosts.txt"
     file.write_text("".join(lines))
     return file
