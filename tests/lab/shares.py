@@ -6,6 +6,7 @@ removes them.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.lab.failing import NoLab, until
 
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD_MICROSECONDS = 20_000  # shorter than usual: a host at a quarter stands still less long
+_QUOTA_MICROSECONDS = 1000  # the kernel's least
 _KINDS = ("cpu", "memory")
 
 
@@ -59,8 +61,10 @@ class HostShare:
 
     def limit_processors(self, processors: float | None) -> None:
         """Let the host use so much time of processors, as 0.25 of one; None: all there is."""
-        period = _PERIOD_MICROSECONDS
-        quota = None if processors is None else int(processors * period)
+        period, quota = _PERIOD_MICROSECONDS, None
+        if processors is not None:
+            period = max(period, math.ceil(_QUOTA_MICROSECONDS / processors))
+            quota = max(_QUOTA_MICROSECONDS, int(processors * period))
         if _is_unified():
             self._write("cpu.max", f"{'max' if quota is None else quota} {period}")
         else:
