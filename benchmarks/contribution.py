@@ -17,11 +17,10 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
-from itertools import product
 from math import ceil
 
-from common import Row, command_line, show
-from slow_machine import EPOCH_SECONDS, SPEEDS, epochs
+from common import Row
+from slow_machine import EPOCH_SECONDS, epochs, table
 
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.contribution import contributions
@@ -88,23 +87,5 @@ def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: i
     }
 
 
-def main() -> int:
-    """Compare in every cell, and show a row for each."""
-    parser = command_line(__doc__)
-    parser.add_argument("--fast", nargs="+", type=int, default=[2, 4, 8])
-    parser.add_argument("--shards", nargs="+", choices=SHARDS, default=list(SHARDS))
-    parser.add_argument("--links", nargs="+", type=float, default=[0.01, 0.1])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10)
-    options = parser.parse_args()
-    cells = product(options.shards, options.links, options.fast, SPEEDS)
-    rows = [
-        row(fast, speed, shards, link, options.seeds, options.rounds)
-        for shards, link, fast, speed in cells
-    ]
-    show(rows, as_json=options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table(__doc__, SHARDS, row))

@@ -107,7 +107,7 @@ def _parser(profiles: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--patience-seconds", type=float, default=600.0)
     parser.add_argument("--keep", type=Path, help="append each run to this file, as JSON lines")
     parser.add_argument(
-        "--figure", type=Path, help="only draw the kept runs with so many HOSTS into this SVG"
+        "--figure", type=Path, help="draw the kept runs of these --hosts as an SVG, and run nothing"
     )
     parser.add_argument("--table", action="store_true", help="only show the kept runs, as Markdown")
     return parser

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import product
 from math import ceil
 
@@ -76,11 +76,11 @@ def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: i
     }
 
 
-def main() -> int:
-    """Measure every cell, and show a row for each."""
-    parser = command_line(__doc__)
+def table(description: str | None, kinds: Collection[str], row: Callable[..., Row]) -> int:
+    """Show a row for each cell that the command line asks for: kinds of shards, links, machines."""
+    parser = command_line(description)
     parser.add_argument("--fast", nargs="+", type=int, default=[2, 4, 8])
-    parser.add_argument("--shards", nargs="+", choices=SHARDS, default=list(SHARDS))
+    parser.add_argument("--shards", nargs="+", choices=kinds, default=list(kinds))
     parser.add_argument("--links", nargs="+", type=float, default=[0.01, 0.1])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
@@ -95,4 +95,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(table(__doc__, SHARDS, row))

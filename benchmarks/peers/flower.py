@@ -4,15 +4,14 @@ import statistics
 import time
 from itertools import pairwise
 
-import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch.nn.functional import cross_entropy
 
-from peers.job import BATCH, MEETINGS, Job, say
+from peers.flower_training import answer
+from peers.job import MEETINGS, Job, say
 
 client, server = ClientApp(), ServerApp()
 
@@ -21,20 +20,8 @@ client, server = ClientApp(), ServerApp()
 def train(message: Message, context: Context) -> Message:
     """Train until the next meeting; nothing is kept until then but the examples."""
     job.rank, job.size = int(context.node_config["partition-id"]), job.workers
-    network = job.network()
-    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = job.optimizer(network)
-    x, y = job.data()
     epoch, meeting = divmod(message.content["config"]["server-round"] - 1, MEETINGS)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
-    for batch in () if job.rounds else order.chunk(MEETINGS)[meeting].split(BATCH):
-        optimizer.zero_grad()
-        cross_entropy(network(x[batch]), y[batch]).backward()
-        optimizer.step()
-        job.first_batch()
-    numbers = {"arrays": ArrayRecord(network.state_dict())}
-    weight = {"metrics": MetricRecord({"num-examples": len(x)})}
-    return Message(content=RecordDict({**numbers, **weight}), reply_to=message)
+    return answer(message, job, epoch, meeting, MEETINGS)
 
 
 def met(done: int, arrays: ArrayRecord) -> None:

@@ -21,9 +21,11 @@ from time import monotonic
 from tests.chaos.cuts import CLIENT, WORKERS, Schedule, Trouble
 from tests.chaos.field import Field
 from tests.chaos.history import done_in_vain, violations
+from tests.lab.failing import NoLab
 from tests.lab.lab import Lab
 
 say = partial(print, flush=True)
+_PATIENCE_SECONDS = 120.0
 
 CUTS: tuple[Callable[[float], Trouble], ...] = (
     lambda s: Trouble(kind="cut", who="worker", seconds=1 + 5 * s),
@@ -62,6 +64,7 @@ class Soak:
         self._began = monotonic()
         self.kills, self.cuts = 0, 0
         self.calm_pace, self.pace = 0.0, 0.0
+        self._reached, self._reached_at = 0, self._began
 
     def play(self) -> None:
         """Submit it, disturb it, and wait for its end."""
@@ -100,6 +103,11 @@ class Soak:
         return rounds / (monotonic() - self._began)
 
     def _has_ended(self) -> bool:
+        """Whether it has; raises NoLab where no round has ended for long, as after a failure."""
+        if (newest := self._newest()) != self._reached:
+            self._reached, self._reached_at = newest, monotonic()
+        if monotonic() - self._reached_at > _PATIENCE_SECONDS:
+            raise NoLab(f"no round has ended for {_PATIENCE_SECONDS:.0f} s, after {newest}")
         return (self._field.folder / "model.safetensors").exists()
 
 

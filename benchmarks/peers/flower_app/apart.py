@@ -5,12 +5,12 @@ every message, and each of them imports torch.
 """
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from peers.job import BATCH, Job
-from torch.nn.functional import cross_entropy
+from peers.flower_training import answer
+from peers.job import Job
 
 client = ClientApp()
 server = ServerApp()
@@ -37,21 +37,7 @@ def job_of(context: Context) -> Job:
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Train an epoch; nothing is kept until the next one."""
-    job = job_of(context)
-    network = job.network()
-    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = job.optimizer(network)
-    x, y = job.data()
-    epoch = int(message.content["config"]["server-round"])
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
-    for batch in order.split(BATCH):
-        optimizer.zero_grad()
-        cross_entropy(network(x[batch]), y[batch]).backward()
-        optimizer.step()
-        job.first_batch()
-    numbers = {"arrays": ArrayRecord(network.state_dict())}
-    weight = {"metrics": MetricRecord({"num-examples": len(x)})}
-    return Message(content=RecordDict({**numbers, **weight}), reply_to=message)
+    return answer(message, job_of(context), int(message.content["config"]["server-round"]))
 
 
 @server.main()

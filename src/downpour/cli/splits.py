@@ -42,7 +42,7 @@ Shards = Annotated[
         "--shards",
         metavar="N",
         parser=whole_number,
-        help="Cut into so many shards.",
+        help="How many shards to cut the data into.",
         show_default="the spec's, or as many as `downpour run` would train here",
     ),
 ]
