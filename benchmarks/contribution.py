@@ -20,7 +20,7 @@ from collections.abc import Callable
 from math import ceil
 
 from common import Row
-from slow_machine import EPOCH_SECONDS, epochs, table
+from slow_machine import Work, epochs, table
 
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.contribution import contributions
@@ -32,13 +32,12 @@ SHARDS: dict[str, Callable[[int], int]] = {
     "half as many again": lambda fast: ceil(1.5 * fast),
     "twice": lambda fast: 2 * fast,
 }
-_STEPS = 100
 _LEARNING = 2
 
 
-def predicted(fast: int, speed: float, shards: int, link: float) -> tuple[float, bool]:
+def predicted(fast: int, speed: float, shards: int, link: float, work: Work) -> tuple[float, bool]:
     """Return the share of the time that one more worker saves, and whether it stands by."""
-    task = EPOCH_SECONDS / shards
+    task = work.seconds / shards
     names = tuple(f"host-{number}" for number in range(fast + 1))
     speeds = (speed, *((1.0,) * fast))
     measured = {
@@ -46,7 +45,7 @@ def predicted(fast: int, speed: float, shards: int, link: float) -> tuple[float,
             samples_per_second=SAMPLES / task * own,
             share=1.0,
             variance=0.0,
-            step_seconds=task / own / _STEPS,
+            step_seconds=task / own / work.steps,
         )
         for name, own in zip(names, speeds, strict=True)
     }
@@ -63,19 +62,19 @@ def predicted(fast: int, speed: float, shards: int, link: float) -> tuple[float,
     return one.share, one.stands_by
 
 
-def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: int) -> Row:
+def row(fast: int, speed: float, shards: str, link: float, work: Work) -> Row:
     """Measure with the worker and without; returns a row of the table."""
     number = SHARDS[shards](fast)
     alone, joined = (1.0,) * fast, (speed, *((1.0,) * fast))
     before, after = (
         statistics.mean(
             seconds
-            for seed in range(seeds)
-            for seconds in epochs(who, number, link, seed, rounds)[_LEARNING:]
+            for seed in range(work.seeds)
+            for seconds in epochs(who, number, link, seed, work)[_LEARNING:]
         )
         for who in (alone, joined)
     )
-    saves, stands_by = predicted(fast, speed, number, link)
+    saves, stands_by = predicted(fast, speed, number, link, work)
     return {
         "shards": shards,
         "link": link,

@@ -2,8 +2,10 @@
 
 The code that ships trains rounds in the simulator, with policy `handoff` and mode `sync`: on `fast`
 equal machines, and on these and one more, which has `speed` of theirs. An epoch is the same work in
-both; on one fast machine it takes forty seconds. All machines vary by five percent from round to
-round. The other one registers first, so that it is given a shard in the first epoch. `shards` are
+both; on one fast machine it takes forty seconds, or `--seconds`. A task has a hundred steps, or
+`--steps`: of few and long ones, a very slow machine has done none when another one relieves it. All
+machines vary by five percent from round to round. The other one registers first, so that it is
+given a shard in the first epoch. `shards` are
 
 - `fixed`: as many as fast machines, with and without the other one,
 - `twice`, `half as many again`: more than machines, with and without it,
@@ -23,6 +25,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import product
 from math import ceil
 
@@ -39,26 +42,41 @@ SHARDS: dict[str, Callable[[int, int], int]] = {
     "machines": lambda _, machines: machines,
 }
 EPOCH_SECONDS = 40.0
+STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the machines train: `rounds` epochs of so many `seconds` on one fast machine."""
+
+    rounds: int
+    seconds: float = EPOCH_SECONDS
+    steps: int = STEPS
+    seeds: int = 1
 
 
 def epochs(
-    speeds: tuple[float, ...], shards: int, link: float, seed: int, rounds: int
+    speeds: tuple[float, ...], shards: int, link: float, seed: int, work: Work
 ) -> list[float]:
     """Train in virtual time; returns the seconds of each epoch."""
-    task = EPOCH_SECONDS / shards
+    task, rounds = work.seconds / shards, work.rounds
     job = Unequal(speeds=speeds, hosts=shards, seed=seed, rounds=rounds, task_seconds=task)
     # The ledger's clock runs from a round's first assignment to its last update.
-    settings = Settings(moving=link, seed=seed, heartbeat_seconds=min(1.0, task / 20))
+    beat = min(1.0, task / 20)
+    settings = Settings(moving=link, seed=seed, heartbeat_seconds=beat, steps=work.steps)
     cost = {"cost": link + 0.002}
     policy = Contender(name="handoff", standbys=0, snapshots=True, options=cost)
     return [one.seconds for one in rounds_on(len(speeds), policy, job, settings)]
 
 
-def row(fast: int, speed: float, shards: str, link: float, seeds: int, rounds: int) -> Row:
+def row(fast: int, speed: float, shards: str, link: float, work: Work) -> Row:
     """Measure with the slow machine and without; returns a row of the table."""
     alone, joined = (1.0,) * fast, (speed, *((1.0,) * fast))
     before, after = (
-        [epochs(who, SHARDS[shards](fast, len(who)), link, seed, rounds) for seed in range(seeds)]
+        [
+            epochs(who, SHARDS[shards](fast, len(who)), link, seed, work)
+            for seed in range(work.seeds)
+        ]
         for who in (alone, joined)
     )
     usual = statistics.mean(seconds for run in before for seconds in run[1:])
@@ -84,12 +102,14 @@ def table(description: str | None, kinds: Collection[str], row: Callable[..., Ro
     parser.add_argument("--links", nargs="+", type=float, default=[0.01, 0.1])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=EPOCH_SECONDS)
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
+    work = Work(
+        rounds=options.rounds, seconds=options.seconds, steps=options.steps, seeds=options.seeds
+    )
     cells = product(options.shards, options.links, options.fast, SPEEDS)
-    rows = [
-        row(fast, speed, shards, link, options.seeds, options.rounds)
-        for shards, link, fast, speed in cells
-    ]
+    rows = [row(fast, speed, shards, link, work) for shards, link, fast, speed in cells]
     show(rows, as_json=options.json)
     return 0
 

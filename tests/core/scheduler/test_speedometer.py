@@ -108,3 +108,35 @@ def test_a_speed_says_how_long_a_step_takes(make: Make) -> None:
     speed = measured(make, [0.5, 1.5, 3.5]).speed(3.5, busy=True)
     assert speed is not None
     assert speed.step_seconds == pytest.approx(1.5)
+
+
+def test_who_has_made_no_step_is_no_faster_than_that_shows(make: Make) -> None:
+    """Its attempt was stopped three seconds after it had begun, because a copy was sooner."""
+    speedometer = measured(make, [0.0], heard=[5.0])
+    progress = make.progress(make.attempt("one", 0, 0, 0))
+    still = replace(progress, steps_done=0, steps_total=STEPS, elapsed_seconds=0.0)
+    speedometer.report(still, 8.0)
+    speed = speedometer.speed(9.0, busy=False)
+    assert speed is not None
+    assert speed.at_most
+    assert speed.samples_per_second == pytest.approx(SAMPLES / STEPS / 3.0)
+    assert speed.step_seconds == 3.0
+    assert speed.age_seconds == 1.0
+    speedometer.begin(SAMPLES)
+    assert speedometer.speed(9.0, busy=True) == speed, "it is remembered in the next attempt"
+
+
+@pytest.mark.parametrize(("still_seconds", "at_most"), [(0.5, False), (3.0, True)])
+def test_a_bound_replaces_a_speed_only_below_it(
+    make: Make, still_seconds: float, *, at_most: bool
+) -> None:
+    """A worker that takes a second a step has not become faster because it was stopped sooner."""
+    speedometer = measured(make, [0.0, 1.0, 2.0])
+    speedometer.begin(SAMPLES)
+    progress = make.progress(make.attempt("one", 1, 0, 0))
+    still = replace(progress, steps_done=0, steps_total=STEPS, elapsed_seconds=0.0)
+    for at_seconds in (10.0, 10.0 + still_seconds):
+        speedometer.report(still, at_seconds)
+    speed = speedometer.speed(20.0, busy=False)
+    assert speed is not None
+    assert speed.at_most is at_most

@@ -76,6 +76,21 @@ def test_a_worker_of_unknown_speed_gets_a_shard() -> None:
     assert given_to(replace(view, speeds={})) == {*FAST, "eve"}
 
 
+def test_who_never_came_to_a_step_stands_by_as_well() -> None:
+    """Of eve it is known that she made none of a hundred steps in three seconds."""
+    view = beginning(pending=4, slow_seconds=300.0)
+    bound = replace(view.speeds["eve"], share=0.01, variance=None, at_most=True)
+    assert given_to(replace(view, speeds={**view.speeds, "eve": bound})) == set(FAST)
+
+
+def test_a_weak_bound_makes_nobody_slow_or_fast() -> None:
+    """Eve was stopped a moment after she had begun, which says nothing of her, nor of others."""
+    view = beginning(pending=4, slow_seconds=0.1)
+    bound = replace(view.speeds["eve"], share=0.01, variance=None, at_most=True)
+    assert given_to(replace(view, speeds={**view.speeds, "eve": bound})) == {*FAST, "eve"}
+    assert given_to(replace(view, speeds={"eve": bound})) == {*FAST, "eve"}
+
+
 def test_who_is_alone_trains_however_slow() -> None:
     """What others did before they left says nothing of this round."""
     view = beginning(pending=2, slow_seconds=300.0)

@@ -274,3 +274,15 @@ def test_a_slow_machine_more_costs_nothing_once_it_is_known(shards: int, speed: 
         return sum(one.seconds for one in rounds[1:])
 
     assert later(speed, 1.0, 1.0, 1.0, 1.0) <= 1.05 * later(1.0, 1.0, 1.0, 1.0)
+
+
+def test_who_is_relieved_before_its_first_step_is_remembered() -> None:
+    """At a thirtieth of the speed, a long step is not done by then; the machine is seldom tried."""
+    handoff = Contender(name="handoff", standbys=0, snapshots=True)
+
+    def later(*speeds: float) -> float:
+        job = Unequal(speeds=speeds, hosts=6, rounds=10, task_seconds=1.6)
+        settings = Settings(heartbeat_seconds=0.1, steps=20, moving=0.05)
+        return sum(one.seconds for one in rounds_on(len(speeds), handoff, job, settings)[1:])
+
+    assert later(1 / 30, 1.0, 1.0, 1.0, 1.0) <= 1.05 * later(1.0, 1.0, 1.0, 1.0)

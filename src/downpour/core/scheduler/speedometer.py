@@ -31,12 +31,14 @@ class Speedometer:
         self._samples = 0
         self._steps = 0
         self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
+        self._still_seconds = 0.0
         self._former: tuple[Speed, float] | None = None
 
     def begin(self, samples: int) -> None:
         """Begin to measure anew, on a shard of this many samples."""
         self._former = self._latest()
         self._samples = samples
+        self._still_seconds = 0.0
         self._reports.clear()
 
     def report(self, progress: Progress, at_seconds: float) -> None:
@@ -49,12 +51,15 @@ class Speedometer:
         last = self._reports[-1] if self._reports else None
         if last is None or report.stepped_seconds > last.stepped_seconds:
             self._reports.append(report)
+            last = report
+        self._still_seconds = at_seconds - last.at_seconds
 
     def speed(self, now_seconds: float, *, busy: bool) -> Speed | None:
         """Return the speed over the last few reports; None before two of any attempt.
 
         That of a `busy` worker falls while its next report is overdue. That of an idle one stays,
-        because no step of it is due, and grows old.
+        because no step of it is due, and grows old. Of an attempt that ended before its first step,
+        only how fast the worker is `at_most` is known.
         """
         if busy and len(self._reports) >= _REPORTS_FOR_SPEED:
             return self._measured(self._overdue_seconds(now_seconds))
@@ -66,9 +71,34 @@ class Speedometer:
 
     def _latest(self) -> tuple[Speed, float] | None:
         """Return the last speed that was measured, and when."""
-        if len(self._reports) < _REPORTS_FOR_SPEED:
+        if len(self._reports) >= _REPORTS_FOR_SPEED:
+            return self._measured(0.0), self._reports[-1].at_seconds
+        bound = self._bound()
+        if bound is None or self._is_below(bound):
             return self._former
-        return self._measured(0.0), self._reports[-1].at_seconds
+        return bound, self._reports[-1].at_seconds + self._still_seconds
+
+    def _is_below(self, bound: Speed) -> bool:
+        """Whether a speed was measured that is no faster than a bound: it says more."""
+        if self._former is None or self._former[0].at_most:
+            return False
+        return self._former[0].samples_per_second <= bound.samples_per_second
+
+    def _bound(self) -> Speed | None:
+        """Return the speed of one step in the time without a step; None if there is no such time.
+
+        An attempt is stopped when a copy of it is sooner. Were nothing known of a worker that never
+        came to its first step, it would be given a shard in each round.
+        """
+        if not self._reports or self._still_seconds <= 0:
+            return None
+        share = 1 / self._steps
+        return Speed(
+            samples_per_second=self._samples * share / self._still_seconds,
+            share=share,
+            step_seconds=self._still_seconds,
+            at_most=True,
+        )
 
     def _overdue_seconds(self, now_seconds: float) -> float:
         # By the manager's clock only for what is overdue. Steps are timed by the worker's, because

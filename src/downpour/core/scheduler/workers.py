@@ -125,7 +125,8 @@ class Worker:
         """
         last = self.progress
         steps = round(share * last.steps_total) if last is not None else 0
-        if last is None or steps <= last.steps_done or self.speed(at_seconds) is not None:
+        known = self.speed(at_seconds)
+        if last is None or steps <= last.steps_done or (known is not None and not known.at_most):
             return
         elapsed = last.elapsed_seconds + at_seconds - self.advanced_at_seconds
         end = replace(last, steps_done=steps, elapsed_seconds=elapsed)

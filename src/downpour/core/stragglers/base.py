@@ -102,6 +102,7 @@ class Speed:
     where there was only one such time. So over `share` the relative standard error is
     sqrt(variance / share). `age_seconds` is how long ago it was measured, in an earlier attempt;
     0 where it is that of the running one. `step_seconds` is how long one step takes; 0 if unknown.
+    With `at_most`, the worker made no step in `step_seconds`, so it is no faster than this.
     """
 
     samples_per_second: float
@@ -109,6 +110,7 @@ class Speed:
     variance: float | None = None
     age_seconds: float = 0.0
     step_seconds: float = 0.0
+    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ class Lineup:
         """
         if len(view.workers) < 2 or not sizes or view.barred:
             return None
-        if any(task.worker not in view.speeds for task in view.running):
+        measured = {name for name, speed in view.speeds.items() if not speed.at_most}
+        if any(task.worker not in measured for task in view.running):
             return None
         outlook = Outlook(view)
         members = list(_members(view, outlook))

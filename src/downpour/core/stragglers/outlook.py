@@ -98,7 +98,7 @@ class Outlook:
         equally far apart by chance.
         """
         measured = self._view.speeds.get(worker)
-        if measured is None or measured.share <= 0:
+        if measured is None or measured.share <= 0 or measured.at_most:
             known = worker in self._view.paces or worker in self.speeds
             return 0.0 if known else UNKNOWN_ERROR
         usual = sqrt(self._usual_variance / measured.share)
@@ -130,16 +130,22 @@ class Outlook:
     def _expected(self, worker: str) -> float | None:
         """Return how fast a worker will probably be with its next shard; None if unknown.
 
-        What was measured counts with its share of a shard, what is forecast as in `_measured`; and
-        with time it is forgotten for the slower ones (their lower quartile) of what is known.
+        What was measured counts with its share of a shard, what is forecast as in `_measured`. A
+        worker that made no step is no faster than that shows. With time both are forgotten for the
+        slower ones (their lower quartile) of what is known.
         """
         measured, prior = self._view.speeds.get(worker), self._prior(worker)
         if measured is None or measured.samples_per_second <= 0 or measured.share <= 0:
             return prior
-        seconds, weight = measured.share / measured.samples_per_second, measured.share
-        if prior is not None and prior > 0:
-            seconds, weight = seconds + TRUSTED_SHARE / prior, weight + TRUSTED_SHARE
-        pace, fresh = seconds / weight, self._freshness(measured)
+        if measured.at_most:
+            # A bound says something only of a worker that would be taken to be faster.
+            prior = prior or self._usual_speed
+            if not prior:
+                return None
+            pace = max(1 / measured.samples_per_second, 1 / prior)
+        else:
+            pace = _mixed_pace(measured, prior)
+        fresh = self._freshness(measured)
         usual = quantile(self._fresh_speeds, 0.25)
         return 1 / (fresh * pace + (1 - fresh) / usual) if usual > 0 else 1 / pace
 
@@ -148,8 +154,15 @@ class Outlook:
         return [
             speed.samples_per_second
             for speed in self._view.speeds.values()
-            if speed.samples_per_second > 0 and self._is_fresh(speed)
+            if speed.samples_per_second > 0 and self._is_fresh(speed) and not speed.at_most
         ]
+
+    @cached_property
+    def _usual_speed(self) -> float | None:
+        """The median of the speeds that were measured; None if there are none."""
+        speeds = self._view.speeds.values()
+        known = [one.samples_per_second for one in speeds if not one.at_most]
+        return median(known) if known else None
 
     @cached_property
     def _usual_variance(self) -> float:
@@ -209,7 +222,8 @@ class Outlook:
     def _speed_of(self, task: RunningTask) -> float | None:
         # A speed of 0 does not count, because a large model shows it between two of its steps.
         lately = self._view.speeds.get(task.worker)
-        if lately is not None and lately.samples_per_second > 0 and self._is_fresh(lately):
+        known = lately is not None and lately.samples_per_second > 0 and not lately.at_most
+        if lately is not None and known and self._is_fresh(lately):
             return lately.samples_per_second
         if task.remaining is not None and task.remaining.q50 > 0:
             return (1 - task.done) * task.samples / task.remaining.q50
@@ -239,6 +253,14 @@ class Outlook:
 def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
     """Return an option of the view, or its default; `check_policy` has seen that it is a number."""
     return float(cast("float", view.options.get(name, defaults[name])))
+
+
+def _mixed_pace(measured: Speed, prior: float | None) -> float:
+    """Return the seconds a sample by what was measured, and by what was expected before."""
+    seconds, weight = measured.share / measured.samples_per_second, measured.share
+    if prior is not None and prior > 0:
+        seconds, weight = seconds + TRUSTED_SHARE / prior, weight + TRUSTED_SHARE
+    return seconds / weight
 
 
 def in_words(left_seconds: float) -> str:

@@ -63,13 +63,15 @@ class Settings:
     """The costs of moves, as shares of the median task, and the interval of heartbeats.
 
     `saving` is what a worker loses when it publishes its state, `moving` all that handing over
-    takes. Where there are snapshots, each worker publishes one every `snapshot_every` of a task.
+    takes. Where there are snapshots, each worker publishes one every `snapshot_every` of a task. A
+    task has so many `steps`; a worker hands it over, and reports it, only between two of them.
     """
 
     saving: float = 0.002
     moving: float = 0.01
     snapshot_every: float = 0.25
     heartbeat_seconds: float = 1.0
+    steps: int = 100
     seed: int = 0
 
 
@@ -271,6 +273,7 @@ def _plan(
         saving_seconds=settings.saving * task,
         resuming_seconds=max(0.0, settings.moving - settings.saving) * task,
         shard_samples=conditions.samples,
+        shard_steps=settings.steps,
         disk=_NO_DISK,
     )
     spec = ResolvedSpec.make(

@@ -31,7 +31,7 @@ class Timings:
     event costs the manager, `update_seconds` what each update adds to an aggregation. A worker
     publishes the state of its task every `snapshot_seconds`; 0: never. It does not train for
     `saving_seconds` then, nor for `resuming_seconds` when it goes on from a snapshot.
-    `shard_samples` are examples.
+    A shard has `shard_samples` examples, and a task `shard_steps` steps.
     """
 
     task_seconds: float = 2.0
@@ -51,6 +51,7 @@ class Timings:
     saving_seconds: float = 0.0
     resuming_seconds: float = 0.0
     shard_samples: int = 10
+    shard_steps: int = 100
     patience: float = 0.4
     checkpoint_rounds: int = 50
     disk: DiskTimings = field(default_factory=DiskTimings)

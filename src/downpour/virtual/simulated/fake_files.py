@@ -87,22 +87,22 @@ def paused(
     share: float,
     model: bytes,
     state: bytes,
-    percent: int,
+    steps: int,
 ) -> bytes:
-    """Return a snapshot of a shard's training: what it depends on, and its progress in percent."""
+    """Return a snapshot of a shard's training: what it depends on, and its steps so far."""
     first, last = portion or ("-", "-")
     which = f"{round_number} {shard} {first} {last} {share}"
     known = f"{which} {model.hex()} {state.hex() or '-'}"
-    return f"{known} {percent}".encode()
+    return f"{known} {steps}".encode()
 
 
 def gone_on(snapshot: bytes) -> tuple[bytes, int]:
-    """Return the update that follows from a snapshot, and the snapshot's progress in percent."""
-    number, shard, first, last, share, model, state, percent = snapshot.decode().split()
+    """Return the update that follows from a snapshot, and how many steps are in the snapshot."""
+    number, shard, first, last, share, model, state, steps = snapshot.decode().split()
     portion = (int(first), int(last)) if first != "-" else None
     kept = bytes.fromhex(state) if state != "-" else b""
     made = trained(int(number), int(shard), portion, float(share), bytes.fromhex(model), kept)
-    return made, int(percent)
+    return made, int(steps)
 
 
 def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:

@@ -1,7 +1,7 @@
 """Carries out the attempts of a simulated worker: it reads, lets time pass, saves and publishes.
 
 Its visible actions are those of `cluster/worker/task_runner.py` and `cluster/worker/snapshots.py`.
-A task has a hundred steps; the time of each follows from the course of the machine.
+The time of a task's steps follows from the course of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ PHASES: tuple[Phase, ...] = tuple(each for each in get_args(Phase) if each != "w
 """In which a worker may be due to die."""
 ALIKE = "alike"
 """How a task fails that fails with the same words on every worker."""
-_PERCENT = 100
 # At the time of a step, the share may be a rounding error below it.
 _ROUNDING = 1e-9
 
@@ -66,6 +65,7 @@ class Training:
         self.dies_at: Phase | None = None
         self._last: tuple[PublishedFile, bytes] | None = None
         self._environment = environment
+        self._steps = environment.timings.shard_steps
         self._worker = worker
         self._machine = machine
         self._loop_class = loop_class
@@ -167,8 +167,8 @@ class Training:
         An attempt that does not train at present does so as soon as it goes on.
         """
         if running.phase == "training" and running.course is not None:
-            steps = self.percent(running) + 1
-            share = (steps / _PERCENT - running.share) / (1.0 - running.share)
+            steps = self.steps_done(running) + 1
+            share = (steps / self._steps - running.share) / (1.0 - running.share)
             spent = self._worker.clock.now_seconds - running.set_out_at
             wait = max(0.0, running.course.when(share) - spent)
             self._worker.after(wait, self._step_ended, running, running.course, steps)
@@ -177,7 +177,7 @@ class Training:
         """Note how far the running attempt has come."""
         running = self._worker.node.running
         if running is not None and running.phase == "training" and running.course is not None:
-            done = self.percent(running)
+            done = self.steps_done(running)
             running.stepped(done, self._stepped_at(running, done))
 
     def save_if_due(self) -> None:
@@ -192,18 +192,18 @@ class Training:
 
     # How far it has come
 
-    def _stepped_at(self, running: SimulatedAttempt, percent: int) -> float:
+    def _stepped_at(self, running: SimulatedAttempt, steps: int) -> float:
         """Return when the last step ended, or when the training began if none has."""
         now = self._worker.clock.now_seconds
         if running.course is None or running.share >= 1.0:
             return now
-        own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
+        own = max(0.0, steps / self._steps - running.share) / (1.0 - running.share)
         return min(now, running.set_out_at + running.course.when(own))
 
-    def percent(self, running: SimulatedAttempt) -> int:
-        """Return the progress of an attempt, in percent."""
+    def steps_done(self, running: SimulatedAttempt) -> int:
+        """Return how many steps an attempt has done."""
         # Never all of it: the last step is done when the training ends.
-        return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
+        return min(self._steps - 1, int(self._steps * self._share(running) + _ROUNDING))
 
     def _share(self, running: SimulatedAttempt) -> float:
         if running.course is None:
@@ -223,8 +223,8 @@ class Training:
         now, timings = self._worker.clock.now_seconds, self._environment.timings
         self._enter(running, "training")
         done = fake_files.gone_on(start)[1]
-        running.start, running.share, running.loaded_at_seconds = start, done / _PERCENT, now
-        running.loaded(done, _PERCENT, now)
+        running.start, running.share, running.loaded_at_seconds = start, done / self._steps, now
+        running.loaded(done, self._steps, now)
         running.loop = self._loop_class(running, timings.snapshot_seconds, now)
         if running.share and timings.resuming_seconds:
             self._worker.after(timings.resuming_seconds, self._resumed, running)
@@ -269,7 +269,7 @@ class Training:
         work = (1.0 - running.share) * running.task.samples / timings.shard_samples
         course = self._environment.machines.course(self._machine, running.attempt, now, work)
         running.set_out_at, running.course = now, course
-        self._worker.after(course.seconds, self._step_ended, running, course, _PERCENT)
+        self._worker.after(course.seconds, self._step_ended, running, course, self._steps)
         if timings.snapshot_seconds:
             wait = max(0.0, running.loop.snapshot_due_at_seconds - now)
             self._worker.after(wait, self.save_if_due)
@@ -281,11 +281,11 @@ class Training:
 
     def _save_and_go_on(self, running: SimulatedAttempt) -> None:
         """Publish the state, and train on."""
-        percent = running.steps_done
+        steps = running.steps_done
         self._stand_still(running)
 
         def published(file: PublishedFile) -> None:
-            running.snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            running.snapshot = Snapshot(file=file, steps_done=steps, steps_total=self._steps)
             self._worker.see("saved", running.attempt)
             if self.dies_at == "saving":
                 self._worker.after(0.0, self._worker.crash, "when it has saved")
@@ -295,30 +295,30 @@ class Training:
             running.loop.saved(self._worker.clock.now_seconds)
             self._go_on(running)
 
-        self._save(running, percent, published, go_on)
+        self._save(running, steps, published, go_on)
 
     def _hand_over(self, running: SimulatedAttempt) -> None:
         """Publish the state and end, or go on training if it cannot be published."""
-        percent = running.steps_done
+        steps = running.steps_done
         self._stand_still(running)
 
         def published(file: PublishedFile) -> None:
-            snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            snapshot = Snapshot(file=file, steps_done=steps, steps_total=self._steps)
             self._end_training(running)
             self._worker.ended(running, snapshot)
 
-        self._save(running, percent, published, lambda _: self._go_on(running))
+        self._save(running, steps, published, lambda _: self._go_on(running))
 
     def _save(
         self,
         running: SimulatedAttempt,
-        percent: int,
+        steps: int,
         published: Callable[[PublishedFile], None],
         failed: Callable[[StoreError], None],
     ) -> None:
         self._worker.see("saves", running.attempt)
         # All but the last word say what the training depends on, which a hand-over does not change.
-        content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
+        content = b" ".join([*running.start.split()[:-1], str(steps).encode()])
         name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
 
         def not_saved(error: StoreError) -> None:

@@ -300,7 +300,7 @@ class SimulatedWorker(Trainer):
         """Show an action to the observer, and how far the `held` attempt has come by it."""
         action = WorkerAction(self, what, self.clock.now_seconds, attempts, term)
         if held is not None:
-            steps = max(held.steps_done, self.training.percent(held))
+            steps = max(held.steps_done, self.training.steps_done(held))
             action.own_steps = steps - held.steps_before
             action.steps_left = held.steps_total - steps
         self.environment.observer.working(action)
