@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 
 from downpour.base.errors import DownpourError, SharedDirectoryError, Unreachable
@@ -368,6 +369,19 @@ def test_what_goes_on_is_opened_again_without_its_network(manager: RunningManage
     again = prepare(manager.space, None, command)
     assert first.begun.drawn is not None
     assert (again.begun.model, again.begun.drawn) == (first.begun.model, None)
+
+
+def test_the_classes_of_each_shard_are_counted_unless_they_are_many(
+    manager: RunningManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on record, which has no room for thousands of classes times hundreds of shards."""
+    made = _prepared(manager)
+    labels = made.dataset.labels
+    assert labels is not None
+    expected = [np.bincount(labels[shard], minlength=10).tolist() for shard in made.shards]
+    assert [list(counts) for counts in made.shard_classes] == expected
+    monkeypatch.setattr("downpour.cluster.manager.work.SHARD_CLASSES_MAX", 10)
+    assert _prepared(manager).shard_classes == ()
 
 
 def _prepared(manager: RunningManager) -> PreparedExperiment:

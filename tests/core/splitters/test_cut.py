@@ -31,9 +31,10 @@ def cuts(draw: st.DrawFn) -> tuple[SplitCut, int]:
 def made(*by_class: list[int]) -> SplitCut:
     """Make a cut of so many examples of each class in each shard."""
     counts = np.array(by_class, np.int64)
-    ends = np.cumsum(counts.sum(axis=1))
-    shards = np.split(np.arange(ends[-1]), ends[:-1])
-    return SplitCut(split="made", shards=tuple(shards), by_class=counts, held_out=0)
+    sizes = counts.sum(axis=1)
+    ends = np.cumsum(sizes)
+    shards = tuple(np.split(np.arange(ends[-1]), ends[:-1]))
+    return SplitCut(split="made", shards=shards, sizes=sizes, by_class=counts, held_out=0)
 
 
 @given(case=cuts())

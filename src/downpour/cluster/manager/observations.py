@@ -111,5 +111,6 @@ class Observations:
             step_bytes=made.begun.step.memory_bytes if made.begun.step else None,
             frozen_bytes=made.begun.frozen.size_bytes if made.begun.frozen else 0,
             checksum=made.begun.model.checksum,
+            shard_classes=made.shard_classes,
         )
         yield observed(event.experiment, line)

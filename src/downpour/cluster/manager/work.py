@@ -30,6 +30,7 @@ from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
+from downpour.core.splitters.cut import count_classes
 from downpour.files.aggregators import (
     AGGREGATORS,
     AMOUNTS,
@@ -41,6 +42,7 @@ from downpour.files.aggregators import (
     own_after,
     take_step,
 )
+from downpour.files.records.record_lines import SHARD_CLASSES_MAX
 from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
 from downpour.files.store.folders import send_dataset
 from downpour.learning import tasks
@@ -99,7 +101,16 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         split_seconds=cut - decoded,
         remarks=dataset.remarks + begun.remarks,
         warnings=warnings + begun.warnings,
+        shard_classes=_shard_classes(shards, dataset),
     )
+
+
+def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:
+    """Count each shard's examples of each class; empty where they are too many for a record."""
+    if len(shards) * dataset.facts.classes > SHARD_CLASSES_MAX:
+        return ()
+    counts = count_classes(shards, dataset.labels, dataset.facts.classes)
+    return tuple(map(tuple, counts.tolist())) if counts.size else ()
 
 
 def _begun_before(command: Prepare) -> Beginning | None:

@@ -64,7 +64,10 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedExperiment:
-    """What `prepare` makes; remarks and warnings are those of the data, the shards and `begun`."""
+    """What `prepare` makes; remarks and warnings are those of the data, the shards and `begun`.
+
+    `shard_classes` are as in the record's line (`PreparedLine`).
+    """
 
     dataset_key: str
     dataset: Data
@@ -75,6 +78,7 @@ class PreparedExperiment:
     split_seconds: float
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    shard_classes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)

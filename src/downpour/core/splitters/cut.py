@@ -7,6 +7,7 @@ mixture of classes. 1 is never reached, because a shard is itself a part of all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,18 +21,18 @@ Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SplitCut:
-    """The shards that a split makes, and how many examples of each class they have.
+class ShardCounts:
+    """How many examples each shard has, and how many of each class.
 
     Attributes:
         split: as a spec names it.
-        shards: the indices of each shard's examples, none empty.
+        sizes: shape (shards,), none 0.
         by_class: shape (shards, classes); no classes where examples have none.
         held_out: how many examples are set apart for validation.
     """
 
     split: str
-    shards: tuple[Indices, ...]
+    sizes: Indices
     by_class: Indices
     held_out: int
 
@@ -39,11 +40,6 @@ class SplitCut:
     def classes(self) -> int:
         """How many classes the dataset has; 0 if examples have none."""
         return int(self.by_class.shape[1])
-
-    @property
-    def sizes(self) -> Indices:
-        """How many examples each shard has, shape (shards,)."""
-        return np.array([len(shard) for shard in self.shards], np.int64)
 
     @property
     def unevenness(self) -> float:
@@ -73,6 +69,29 @@ class SplitCut:
         return float(self.distances.mean())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitCut(ShardCounts):
+    """The shards that a split makes: the indices of each one's examples, and their counts."""
+
+    shards: tuple[Indices, ...]
+
+
+def count_classes(shards: Sequence[Indices], labels: Labels | None, classes: int) -> Indices:
+    """Count each shard's examples of each class.
+
+    Args:
+        shards: the indices of each shard's examples.
+        labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
+        classes: how many classes the dataset has.
+
+    Returns:
+        Shape (shards, classes); (shards, 0) without labels.
+    """
+    if labels is None:
+        return np.empty((len(shards), 0), np.int64)
+    return np.array([np.bincount(labels[one], minlength=classes) for one in shards], np.int64)
+
+
 def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> SplitCut:
     """Cut training examples by `divide`, as the manager does when it prepares an experiment.
 
@@ -87,11 +106,10 @@ def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int
         SpecError: see `divide`.
     """
     parts, held_out = divide(spec, labels, count, shards)
-    if labels is None:
-        by_class = np.empty((shards, 0), np.int64)
-    else:
-        rows = [np.bincount(labels[part], minlength=classes) for part in parts]
-        by_class = np.array(rows, np.int64)
     return SplitCut(
-        split=spec.split, shards=tuple(parts), by_class=by_class, held_out=len(held_out)
+        split=spec.split,
+        shards=tuple(parts),
+        sizes=np.array([len(part) for part in parts], np.int64),
+        by_class=count_classes(parts, labels, classes),
+        held_out=len(held_out),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from downpour.core.splitters.cut import SplitCut
+from downpour.core.splitters.cut import ShardCounts
 from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, styled
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _NAMED_MAX = 10
 Counts = npt.NDArray[np.float64]
 
 
-def split_figure(cuts: Sequence[SplitCut]) -> Figure:
+def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
     """Draw the first shards and classes of each cut; all are cuts of the same data."""
     from matplotlib.figure import Figure
 
@@ -59,13 +59,13 @@ def split_figure(cuts: Sequence[SplitCut]) -> Figure:
             _draw_sizes(bars, cut, tallest)
             for axis in dots:
                 _draw_classes(axis, cut, shown, largest)
-        _name_shards(axes[-1], len(cuts[0].shards))
+        _name_shards(axes[-1], len(cuts[0].sizes))
         if lanes:
             _draw_key(figure, largest, _diameter(counts[0].shape))
     return figure
 
 
-def _shown(cut: SplitCut) -> Counts:
+def _shown(cut: ShardCounts) -> Counts:
     """Return the counts to draw, shape (shards, lanes); the last lane is the mean of the others."""
     counts = cut.by_class[:SHARDS_MAX].astype(np.float64)
     if cut.classes <= CLASSES_MAX:
@@ -74,7 +74,7 @@ def _shown(cut: SplitCut) -> Counts:
     return np.hstack([counts[:, :CLASSES_MAX], others])
 
 
-def _draw_sizes(axis: Axes, cut: SplitCut, tallest: int) -> None:
+def _draw_sizes(axis: Axes, cut: ShardCounts, tallest: int) -> None:
     sizes = cut.sizes[:SHARDS_MAX]
     axis.bar(range(len(sizes)), sizes, width=0.7, color=LIGHT["shade"], linewidth=0)
     axis.set_ylim(0, 1.05 * tallest)
@@ -85,12 +85,12 @@ def _draw_sizes(axis: Axes, cut: SplitCut, tallest: int) -> None:
     axis.set_title(_title(cut), fontsize=9)
 
 
-def _title(cut: SplitCut) -> str:
+def _title(cut: ShardCounts) -> str:
     words = f"{cut.split}: sizes max/min {cut.unevenness:,.2f}"
     return f"{words}, mean distance {cut.mean_distance:.2f}" if cut.classes else words
 
 
-def _draw_classes(axis: Axes, cut: SplitCut, counts: Counts, largest: float) -> None:
+def _draw_classes(axis: Axes, cut: ShardCounts, counts: Counts, largest: float) -> None:
     shards, lanes = np.nonzero(counts)
     areas = _diameter(counts.shape) ** 2 * counts[shards, lanes] / largest
     axis.scatter(shards, lanes, s=areas, color=LIGHT["series-1"], linewidth=0)

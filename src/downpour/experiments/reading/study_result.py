@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from downpour.core.splitters.cut import ShardCounts
+from downpour.experiments.reading.recorded_split import split_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.timeline import (
     AttemptSpan,
@@ -26,7 +28,10 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1."""
+    """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
+
+    `split` is there if the record counts the examples of each class in each shard.
+    """
 
     values: tuple[Any, ...] = ()
     repetition: int = 1
@@ -34,6 +39,7 @@ class RunResult:
     result: Result
     attempt_spans: tuple[AttemptSpan, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
+    split: ShardCounts | None = None
 
     @property
     def has_uneven_data(self) -> bool:
@@ -112,6 +118,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         result=Result.from_record(record, folder),
         attempt_spans=attempt_spans(record),
         resources=resources(record),
+        split=split_of(record),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from downpour.core.splitters.cut import SplitCut
+from downpour.core.splitters.cut import ShardCounts
 from downpour.experiments.tables.cells import Column, tenths, text_table
 
 SHARDS_MAX = 40
@@ -20,7 +20,7 @@ _EDGE = 1
 """The character at the left of a table."""
 
 
-def split_table(cut: SplitCut, width: int) -> RenderableType:
+def split_table(cut: ShardCounts, width: int) -> RenderableType:
     """Show a shard a row, under a line that says what was cut and above the summary.
 
     Args:
@@ -28,7 +28,7 @@ def split_table(cut: SplitCut, width: int) -> RenderableType:
         width: how many characters a line may have.
     """
     columns: list[Column] = [
-        ("shard", [str(shard) for shard in range(len(cut.shards))][:SHARDS_MAX]),
+        ("shard", [str(shard) for shard in range(len(cut.sizes))][:SHARDS_MAX]),
         ("examples", _texts(cut.sizes)),
     ]
     if cut.classes:
@@ -39,13 +39,13 @@ def split_table(cut: SplitCut, width: int) -> RenderableType:
         taken = _EDGE + sum(map(_width, columns))
         columns += _class_columns(cut, width - taken)
     parts: list[RenderableType] = [Text(_heading(cut)), text_table(columns, is_tight=True)]
-    left_out = len(cut.shards) - SHARDS_MAX
+    left_out = len(cut.sizes) - SHARDS_MAX
     if left_out > 0:
         parts.append(Text(f"… and {left_out:,} more shards; --json has all of them"))
     return Group(*parts, Text(summary(cut)))
 
 
-def summary(cut: SplitCut) -> str:
+def summary(cut: ShardCounts) -> str:
     """Say in a line how uneven the shards are."""
     sizes = f"sizes max/min {cut.unevenness:,.2f}"
     if not cut.classes:
@@ -53,7 +53,7 @@ def summary(cut: SplitCut) -> str:
     return f"{sizes}; mean distance from the class shares of all data {cut.mean_distance:.3f}"
 
 
-def split_values(cut: SplitCut) -> dict[str, Any]:
+def split_values(cut: ShardCounts) -> dict[str, Any]:
     """Return everything that is known of a cut, as JSON holds it."""
     has_classes = bool(cut.classes)
     shards = [
@@ -81,15 +81,15 @@ def split_values(cut: SplitCut) -> dict[str, Any]:
     }
 
 
-def _heading(cut: SplitCut) -> str:
-    shards = "1 shard" if len(cut.shards) == 1 else f"{len(cut.shards):,} shards"
+def _heading(cut: ShardCounts) -> str:
+    shards = "1 shard" if len(cut.sizes) == 1 else f"{len(cut.sizes):,} shards"
     words = f"split {cut.split}: {cut.sizes.sum():,} examples in {shards}"
     if cut.held_out:
         words += f", {cut.held_out:,} more set apart for validation"
     return f"{words}; examples of each class:" if cut.classes else words
 
 
-def _class_columns(cut: SplitCut, room: int) -> list[Column]:
+def _class_columns(cut: ShardCounts, room: int) -> list[Column]:
     """Return a column for each class that fits, and one for the sum of the others."""
     every = [(str(number), _texts(cut.by_class[:, number])) for number in range(cut.classes)]
     if len(every) <= CLASSES_MAX and sum(map(_width, every)) <= room:

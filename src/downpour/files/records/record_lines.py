@@ -30,6 +30,9 @@ from downpour.files.records.attempt_lines import (
     UpdatedLine,
 )
 
+SHARD_CLASSES_MAX = 5_000
+"""Counts in a line, a few bytes each: a record has one such line, and people read it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedLine:
@@ -77,7 +80,8 @@ class PreparedLine:
     `remarks` are its oddities, and `warnings` name fields of the spec without an effect. A training
     step took `step_seconds` and `step_bytes` of memory when it was tried; `frozen_bytes` is the
     size of the file with what is never trained. `checksum` is the initial model's; empty in old
-    records.
+    records. `shard_classes` counts each shard's examples of each class; it is empty in old records,
+    for examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
     """
 
     train_samples: int
@@ -97,6 +101,7 @@ class PreparedLine:
     frozen_bytes: int = 0
     checksum: str = ""
     warnings: tuple[str, ...] = ()
+    shard_classes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +265,14 @@ KINDS: dict[str, type[RecordLine]] = {
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 
-_UNSAID = {"summed": "", "whole": True, "processes": 1, "shortages": 0, "processor_class": ""}
+_UNSAID = {
+    "summed": "",
+    "whole": True,
+    "processes": 1,
+    "shortages": 0,
+    "processor_class": "",
+    "shard_classes": (),
+}
 """Values of later fields that lines leave out: they mean what was done before."""
 
 
