@@ -24,8 +24,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from downpour.base.errors import DownpourError
+from downpour.experiments.figures.class_figures import classes_figure
+from downpour.experiments.figures.curves import learning_figure
 from downpour.experiments.figures.export import to_png, to_svg
-from downpour.experiments.figures.figures import classes_figure, learning_figure, outcome_figure
+from downpour.experiments.figures.outcome_figure import outcome_figure
 from downpour.experiments.figures.style import LIGHT, series, styled
 from downpour.experiments.reading.measures import Measure
 from downpour.experiments.reading.statistics import Estimate

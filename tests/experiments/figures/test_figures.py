@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
+from downpour.experiments.figures.class_figures import classes_figure
+from downpour.experiments.figures.curves import learning_figure
 from downpour.experiments.figures.export import for_page, to_png, to_svg
-from downpour.experiments.figures.figures import (
-    classes_figure,
-    learning_figure,
-    outcome_figure,
-    plots_of,
-)
+from downpour.experiments.figures.figures import plots_of
+from downpour.experiments.figures.outcome_figure import outcome_figure
+from downpour.experiments.figures.resource_figure import resource_figure
 from downpour.experiments.figures.style import LIGHT
 from downpour.experiments.figures.timeline_figure import (
     SPANS_MAX,
     first_rounds,
-    resource_figure,
     timeline_figure,
     timelines_figure,
 )
@@ -31,7 +29,10 @@ ACCURACY = Measure("accuracy")
 
 
 def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
-    """Accuracy, time, classes where shards differ in them; a timeline a setting."""
+    """Accuracy, losses, time, classes where shards differ in them; a timeline a setting.
+
+    Where there was one epoch, there is no course of the losses, or along seconds.
+    """
     plots = plots_of(make.study(make.workers(), make.splits()))
     shown = [plot.name for plot in plots if plot.part == "outcome"]
     assert shown == [
@@ -39,6 +40,8 @@ def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
         "workers-final",
         "workers-time",
         "splits-accuracy",
+        "splits-loss",
+        "splits-pace",
         "splits-final",
         "splits-time",
         "splits-classes",

@@ -52,7 +52,7 @@ def test_a_page_is_light_or_dark_as_its_reader_is(page: str) -> None:
     """Both sets of colours are there, and figures use them; phones are told the width."""
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
-    assert page.count("<svg") == 10
+    assert page.count("<svg") == 12
     assert "var(--series-2)" in page
 
 

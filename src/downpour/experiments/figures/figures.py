@@ -1,48 +1,35 @@
-"""Figures of a study: its first metric against epoch, the outcome of each setting, and each class.
+"""Which figures a study has, each with a sentence that says what is drawn.
 
-Every figure comes with a sentence that says what is drawn. Bands and whiskers are 95 % intervals
-over the repetitions. Nothing here writes a file.
+Bands and whiskers are 95 % intervals over the repetitions. Nothing here writes a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from downpour.experiments.figures.drawing import (
-    REPETITIONS_MIN,
-    Dot,
-    draw_bars,
-    draw_line,
-    draw_whiskers,
-    is_numeric,
-    legend,
-    looks_of,
-    mark_lost,
-    name_clusters,
-    name_numbers,
-    name_of,
-    panels_of,
-    place_of,
-    spoken,
-    tell_heights,
+from downpour.base.evaluations import LOSS
+from downpour.core.splitters.cut import ShardCounts
+from downpour.experiments.figures.class_figures import (
+    class_course_figure,
+    classes_figure,
+    has_class_course,
 )
-from downpour.experiments.figures.style import (
-    count_from_one,
-    keep_per_cent,
-    styled,
+from downpour.experiments.figures.curves import (
+    has_course,
+    has_loss_course,
+    learning_figure,
+    loss_figure,
+    pace_figure,
 )
-from downpour.experiments.figures.timeline_figure import (
-    MEASURES,
-    measures_of,
-    resource_figure,
-    timeline_figure,
-)
-from downpour.experiments.reading.measures import Measure
-from downpour.experiments.reading.statistics import Estimate
-from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult, label
+from downpour.experiments.figures.drawing import REPETITIONS_MIN
+from downpour.experiments.figures.outcome_figure import numeric_axis, outcome_figure
+from downpour.experiments.figures.resource_figure import MEASURES, measures_of, resource_figure
+from downpour.experiments.figures.split_figure import split_figure
+from downpour.experiments.figures.timeline_figure import is_enlarged, timeline_figure
+from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
 from downpour.experiments.tables.report_tables import (
     final_classes,
     measured_by,
@@ -54,14 +41,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TIMELINES_MAX = 24
+_SPLITS_MAX = 6
+"""Panels of a figure, and rows of panels that a screen shows at once."""
 _INTERVALS = "are 95\u00a0% intervals over the repetitions"
-_SQUARES_MAX = 12
-"""In a row: where there are more, none has room for its number."""
+_ENLARGED = (
+    "; enlarged are rounds from that with the most moves and failures on, or from the longest"
+)
 
-Shown = Measure | Literal["time"]
 Part = Literal["outcome", "timeline", "resources"]
 """Of a page: what a subgrid came to, which worker trained what, and what its processes used."""
-Line = tuple[str, list[Dot]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ def plots_of(study: StudyResult) -> list[Plot]:
     plots: list[Plot] = []
     asides: dict[str, list[Plot]] = {}
     for subgrid in (subgrid for subgrid in study.subgrids if subgrid.runs):
-        plots += _plots_of_subgrid(subgrid)
+        plots += [*_curves(subgrid), *_outcomes(subgrid), *_classes(subgrid), *_splits(subgrid)]
         for _, runs in subgrid.measured:
             first = runs[0].result.experiment
             if first not in asides and len(asides) < TIMELINES_MAX:
@@ -88,33 +76,70 @@ def plots_of(study: StudyResult) -> list[Plot]:
     return [*plots, *chain.from_iterable(asides.values())]
 
 
-def _plots_of_subgrid(subgrid: SubgridResult) -> list[Plot]:
-    plots = []
-    bands, whiskers = "", ""
-    if any(len(runs) >= REPETITIONS_MIN for _, runs in subgrid.measured):
-        bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
-    if subgrid.lost and _numeric_axis(subgrid) < 0:
-        whiskers += "; × stands for what failed"
-    first = measured_by(subgrid)[0]
-    is_measured = any(run.result.measured(first.name) is not None for run in subgrid.runs)
-    if is_measured:
-        caption = f"{part_of(subgrid).capitalize()} {first.words} after each epoch{bands}"
+def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
+    """Draw the course of the first metric and of the losses."""
+    bands = f"; bands {_INTERVALS}" if _has_intervals(subgrid) else ""
+    first, part = measured_by(subgrid)[0], part_of(subgrid)
+    words = f"{part.capitalize()} {first.words}"
+    if _is_measured(subgrid) and first.name != LOSS:
         name = f"{subgrid.name}-{first.file_stem}"
-        plots.append(Plot(subgrid.name, name, caption, learning_figure(subgrid)))
-    if len(subgrid.settings) > 1 and is_measured:
+        caption = f"{words} after each epoch{bands}"
+        yield Plot(subgrid.name, name, caption, learning_figure(subgrid))
+    if has_loss_course(subgrid):
+        caption = f"Training and {part} loss by epoch{bands}"
+        yield Plot(subgrid.name, f"{subgrid.name}-{LOSS}", caption, loss_figure(subgrid))
+    if len(subgrid.settings) > 1 and has_course(subgrid):
+        caption = f"{words} along the seconds of training and aggregation, without evaluation"
+        yield Plot(subgrid.name, f"{subgrid.name}-pace", caption + bands, pace_figure(subgrid))
+
+
+def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
+    """Draw what each setting came to, where there are several."""
+    if len(subgrid.settings) < 2:
+        return
+    whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""
+    if subgrid.lost and numeric_axis(subgrid) < 0:
+        whiskers += "; × stands for what failed"
+    if _is_measured(subgrid):
+        first = measured_by(subgrid)[0]
         caption = f"{first.words.capitalize()} of the final model{whiskers}"
         figure = outcome_figure(subgrid, first)
-        plots.append(Plot(subgrid.name, f"{subgrid.name}-final", caption, figure))
-    if len(subgrid.settings) > 1:
-        caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
-        figure = outcome_figure(subgrid, "time")
-        plots.append(Plot(subgrid.name, f"{subgrid.name}-time", caption, figure))
-    if any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
+        yield Plot(subgrid.name, f"{subgrid.name}-final", caption, figure)
+    caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
+    figure = outcome_figure(subgrid, "time")
+    yield Plot(subgrid.name, f"{subgrid.name}-time", caption, figure)
+
+
+def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
+    """Draw how well each class is known: by epoch where there is one setting, else by setting."""
+    name = f"{subgrid.name}-classes"
+    if len(subgrid.settings) == 1 and has_class_course(subgrid.runs):
+        caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in per cent"
+        yield Plot(subgrid.name, name, caption, class_course_figure(subgrid.runs))
+    elif any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
         caption = "How well the final models know each class, in per cent"
-        plots.append(
-            Plot(subgrid.name, f"{subgrid.name}-classes", caption, classes_figure(subgrid))
-        )
-    return plots
+        yield Plot(subgrid.name, name, caption, classes_figure(subgrid))
+
+
+def _splits(subgrid: SubgridResult) -> Iterator[Plot]:
+    """Draw which shard has which classes: a figure for each number of shards."""
+    by_shards: dict[int, list[ShardCounts]] = {}
+    for split in subgrid.splits:
+        by_shards.setdefault(len(split.sizes), []).append(split)
+    for shards, splits in by_shards.items():
+        name = f"{subgrid.name}-split" + (f"-{shards}" if len(by_shards) > 1 else "")
+        rest = "" if len(splits) <= _SPLITS_MAX else f"; the first {_SPLITS_MAX} of {len(splits)}"
+        caption = f"Training examples of each shard, and of each class in each shard{rest}"
+        yield Plot(subgrid.name, name, caption, split_figure(splits[:_SPLITS_MAX]))
+
+
+def _has_intervals(subgrid: SubgridResult) -> bool:
+    return any(len(runs) >= REPETITIONS_MIN for _, runs in subgrid.measured)
+
+
+def _is_measured(subgrid: SubgridResult) -> bool:
+    first = measured_by(subgrid)[0]
+    return any(run.result.measured(first.name) is not None for run in subgrid.runs)
 
 
 def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
@@ -123,7 +148,8 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name = run.result.experiment
     if run.attempt_spans:
-        caption = f"{setting}: who trained which shard when{which}"
+        twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
+        caption = f"{setting}: who trained which shard when{which}{twice}"
         figure = timeline_figure(run.attempt_spans)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, part="timeline")
     if measures := measures_of(run.resources):
@@ -131,132 +157,3 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
         caption = f"{setting}: what the workers' processes used over time{which}{rest}"
         figure = resource_figure(run.resources)
         yield Plot(subgrid.name, f"resources-{name}", caption, figure, part="resources")
-
-
-def learning_figure(subgrid: SubgridResult) -> Figure:
-    """Draw the first metric by epoch: a panel for each value of the first axis if there are two."""
-    measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
-    faceted = len(subgrid.axes) > 1
-    panels: dict[str, list[Line]] = {}
-    for values, runs in subgrid.measured:
-        panel = f"{spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
-        line = name_of(values[1:] if faceted else values), _by_epoch(runs, measure)
-        panels.setdefault(panel, []).append(line)
-    looks = looks_of(name_of(v[1:] if faceted else v) for v in subgrid.settings)
-    with styled():
-        figure, axes = panels_of(len(panels))
-        for axis, (title, lines) in zip(axes, panels.items(), strict=True):
-            for name, points in lines:
-                draw_line(axis, points, looks[name])
-            axis.set_title(title)
-            axis.set_ylabel(measure.axis)
-        if measure.is_share:
-            keep_per_cent(axes[0])
-        axes[-1].set_xlabel("epoch")
-        count_from_one(axes[-1])
-        drawn = {name for lines in panels.values() for name, _ in lines}
-        shown = {name: look for name, look in looks.items() if name in drawn}
-        legend(figure, shown, subgrid.axes[1:] if faceted else subgrid.axes)
-    return figure
-
-
-def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
-    """Draw the outcome of each setting: lines along an axis of numbers, else grouped bars."""
-    numeric = _numeric_axis(subgrid)
-    ahead = max(numeric, 0)
-    rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
-    looks = looks_of(name_of(v[:ahead] + v[ahead + 1 :]) for v in subgrid.settings)
-    with styled():
-        figure, (axis,) = panels_of(1)
-        lines = _lines_along(subgrid, ahead, measure)
-        shown = [values for values, _ in subgrid.measured]
-        if numeric < 0:
-            shown = [v for v in subgrid.settings if v in shown or v in subgrid.lost]
-        places = {place_of(subgrid, ahead, v): label(v[ahead]) for v in shown}
-        bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
-        if numeric >= 0:
-            for name, points in lines.items():
-                draw_whiskers(axis, points, looks[name])
-            name_numbers(axis, places)
-        else:
-            draw_bars(axis, bars, len(looks))
-            mark_lost(axis, subgrid, list(looks))
-            name_clusters(axis, places)
-        axis.set_xlabel(spoken(subgrid.axes[ahead]))
-        axis.set_ylabel("training, s" if measure == "time" else f"final {measure.axis}")
-        if measure == "time" or numeric < 0:
-            low, high = axis.get_ylim()
-            axis.set_ylim(min(0, 1.04 * low), 1.04 * high)
-        if measure != "time" and measure.is_share:
-            keep_per_cent(axis)
-        if numeric < 0:
-            tell_heights(axis, bars, len(looks), len(places))
-        legend(figure, looks, rest, are_areas=numeric < 0)
-    return figure
-
-
-def classes_figure(subgrid: SubgridResult) -> Figure:
-    """Draw the accuracy of each class as a map: a row a setting, a column a class."""
-    import numpy as np
-
-    rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
-    count = max(len(final_classes(run)) for _, runs in rows for run in runs)
-    shares = np.full((len(rows), count), np.nan)
-    for row, (_, runs) in enumerate(rows):
-        for column in range(count):
-            known = (dict(enumerate(final_classes(run))).get(column) for run in runs)
-            estimate = Estimate.of(known)
-            shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
-    names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
-    with styled():
-        figure, (axis,) = panels_of(1, inches=0.9 + 0.32 * len(rows))
-        squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
-        if count > _SQUARES_MAX:
-            figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
-        else:
-            for (row, column), share in np.ndenumerate(shares):
-                ink = "#ffffff" if share < 55 else "#000000"
-                text = "" if np.isnan(share) else f"{share:.0f}"
-                axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
-        axis.set_yticks(np.arange(len(rows)) + 0.5, names)
-        axis.set_ylabel(", ".join(map(spoken, subgrid.axes)))
-        step = 1 + count // 20
-        axis.set_xticks(np.arange(0, count, step) + 0.5, [str(c) for c in range(0, count, step)])
-        axis.set_xlabel("class")
-        axis.invert_yaxis()
-        axis.grid(visible=False)
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-    return figure
-
-
-def _by_epoch(runs: Sequence[RunResult], measure: Measure) -> list[Dot]:
-    points = []
-    for epoch in range(max(len(run.result.epochs) for run in runs)):
-        there = [r.result.epochs[epoch] for r in runs if epoch < len(r.result.epochs)]
-        estimate = Estimate.of(measure.shown(r.measured(measure.name)) for r in there)
-        if estimate is not None:
-            points.append((float(epoch + 1), estimate))
-    return points
-
-
-def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str, list[Dot]]:
-    """Sort the settings into lines by their other axes."""
-    lines: dict[str, list[Dot]] = {}
-    for values, runs in subgrid.measured:
-        estimate = _estimate(runs, measure)
-        if estimate is not None:
-            name = name_of(values[:ahead] + values[ahead + 1 :])
-            lines.setdefault(name, []).append((place_of(subgrid, ahead, values), estimate))
-    return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
-
-
-def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
-    if measure == "time":
-        return Estimate.of(run.result.train_seconds for run in runs)
-    return Estimate.of(measure.shown(run.result.measured(measure.name)) for run in runs)
-
-
-def _numeric_axis(subgrid: SubgridResult) -> int:
-    """Return the place of the first axis that has several numbers on it; -1 where none has."""
-    return next((place for place, axis in enumerate(subgrid.axes) if is_numeric(subgrid, axis)), -1)

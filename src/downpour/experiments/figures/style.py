@@ -52,6 +52,8 @@ HATCHES = ("", "", "////", "...", "xxx", "---")
 
 WIDTH_INCHES = 5.0
 """As wide as a phone shows without making the letters small."""
+WIDE_INCHES = 10.5
+"""As wide as a page on a desk, or a sheet of A4 on its side: for figures along time."""
 PNG_DPI = 200
 _LETTERS_PER_INCH = 12
 

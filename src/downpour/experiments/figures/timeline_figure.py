@@ -1,22 +1,26 @@
-"""Figures along time: which worker trained which shard when, and what the workers used."""
+"""Which worker trained which shard when: a lane a worker, a box an attempt.
+
+A box has its shard's number if that fits. Where most do not, the whole run is drawn without
+numbers, and below it some rounds once more, as large as their numbers need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from math import inf, nan
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.experiments.figures.style import LIGHT, WIDE_INCHES, WIDTH_INCHES, styled
 from downpour.experiments.reading.study_result import natural
-from downpour.experiments.reading.timeline import AttemptSpan, ResourceSample
+from downpour.experiments.reading.timeline import AttemptSpan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SPANS_MAX = 500
+"""Boxes with numbers in one panel."""
+LANES_MAX = 40
 _LOOKS = {
     "moved": ("series-1", "////", "went on elsewhere"),
     "stopped": ("muted", "....", "not needed any more"),
@@ -24,125 +28,123 @@ _LOOKS = {
     "open": ("muted", "", "not ended"),
 }
 """Colour, hatch and name of attempts that have another end than an update."""
-_LANES_MAX = 40
-_KEYS_ABREAST = 3
+_STRONGEST = ("failed", "moved", "stopped", "open", "trained")
+"""Of boxes that are drawn as one, the first of these is what the reader must not miss."""
+_LANE_INCHES = 0.24
+_LOW_LANE_INCHES = 0.08
+_WHOLE_INCHES = 2.4
+"""Of all lanes of a whole run together; they are as low as that takes."""
+_NAME_INCHES = 0.15
+_KEYS_ABREAST = 5
 _LETTER_INCHES = 0.075
-_LINES_MAX = 12
-_GAP = 3.0
-"""Times the usual distance of two samples: farther apart, something is missing between them."""
-_POINTS_MAX = 300
-"""Of one line: more are not distinguishable, and make a page large."""
-MEASURES: dict[str, Callable[[ResourceSample], float]] = {
-    "CPU, cores": lambda sample: sample.cpu_share,
-    "memory, MB": lambda sample: sample.memory_bytes / 1e6,
-    "threads": lambda sample: sample.threads,
-    "I/O wait, %": lambda sample: 100 * sample.io_wait,
-}
+_AXIS_SHARE = 0.88
+"""Of a figure's width: the rest are the names of workers."""
+_FITTING_SHARE = 0.8
+"""Of a panel with numbers: so many of its boxes have room for theirs."""
+_ENDS_MAX = 80
+"""More lines than these, of the ends of rounds, would hide the boxes."""
+_SPECK_INCHES = 0.02
+"""Narrower boxes are drawn together with their neighbours."""
+Look = tuple[str, str]
+"""The name of a colour, and a hatch."""
+Box = tuple[float, float, AttemptSpan]
+"""From when until when it reaches, and the attempt whose look it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The seconds that a panel shows, and how many inches of its axis a second takes."""
+
+    begin: float
+    end: float
+    scale: float
+
+    @classmethod
+    def around(cls, spans: Sequence[AttemptSpan], figure_inches: float) -> _Window:
+        """Return what shows all of some attempts in a figure of this width."""
+        begin = min((span.begin_seconds for span in spans), default=0.0)
+        end = max((span.end_seconds for span in spans), default=1.0)
+        end = end if end > begin else begin + 1.0
+        return cls(begin, end, figure_inches * _AXIS_SHARE / (end - begin))
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.begin
+
+    def fits(self, span: AttemptSpan) -> bool:
+        """Whether an attempt's box has room for the shard's number."""
+        inches = (span.end_seconds - span.begin_seconds) * self.scale
+        return inches > _LETTER_INCHES * (len(str(span.shard)) + 0.6)
+
+    def fit(self, spans: Sequence[AttemptSpan]) -> bool:
+        """Whether most boxes have room for their numbers."""
+        return sum(map(self.fits, spans)) >= _FITTING_SHARE * len(spans)
+
+    def seen(self, spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
+        """Return the attempts of which it shows a part."""
+        return [s for s in spans if s.begin_seconds < self.end and s.end_seconds > self.begin]
 
 
 def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
-    """Draw a lane for each worker, and in it each attempt with the shard's number.
+    """Draw a lane for each of the first workers, and in it each attempt.
 
-    Only the first rounds are drawn, as many as are distinguishable.
+    Rounds that are enlarged begin with the one of which most went on elsewhere or failed, or else
+    with the longest.
     """
-    return timelines_figure({"": spans})
+    if not is_enlarged(spans):
+        return timelines_figure({"": spans}, WIDE_INCHES)
+    from matplotlib.figure import Figure
+
+    workers, whole = _workers(spans), _Window.around(spans, WIDE_INCHES)
+    low = min(_LANE_INCHES, max(_LOW_LANE_INCHES, _WHOLE_INCHES / len(workers)))
+    heights = [low * len(workers), _LANE_INCHES * len(workers)]
+    closer = _enlarged(spans)
+    with styled():
+        size = WIDE_INCHES, 2.0 + sum(heights)
+        figure = Figure(figsize=size, layout="constrained")
+        above, below = figure.subplots(2, height_ratios=heights)
+        _draw_whole(above, workers, spans, whole)
+        _frame(above, workers, spans, whole, every=max(1, round(_NAME_INCHES / low)))
+        above.axvspan(closer.begin, closer.end, fill=False, edgecolor=LIGHT["ink"], linewidth=1.2)
+        _draw_lanes(below, workers, closer.seen(spans), closer)
+        _frame(below, workers, closer.seen(spans), closer)
+        _entitle(above, below, spans, closer)
+        _draw_key(figure, spans)
+    return figure
 
 
-def timelines_figure(runs: Mapping[str, Sequence[AttemptSpan]]) -> Figure:
+def is_enlarged(spans: Sequence[AttemptSpan]) -> bool:
+    """Whether some rounds are drawn twice, because most boxes have no room for numbers."""
+    return len(spans) > SPANS_MAX or not _Window.around(spans, WIDE_INCHES).fit(spans)
+
+
+def timelines_figure(
+    runs: Mapping[str, Sequence[AttemptSpan]], inches: float = 1.4 * WIDTH_INCHES
+) -> Figure:
     """Draw the timelines of runs, by their titles, one above the other along the same seconds.
 
-    Every worker has a lane in all of them, also where it trained nothing.
+    Every worker has a lane in all of them, also where it trained nothing. Of long runs the first
+    rounds are drawn, as many as are distinguishable.
     """
     from matplotlib.figure import Figure
 
     shown = {title: first_rounds(spans) for title, spans in runs.items()}
     everything = [span for spans in shown.values() for span in spans]
-    workers = sorted({span.worker for span in everything}, key=natural)[:_LANES_MAX]
-    end = max((span.end_seconds for span in everything), default=1.0) or 1.0
+    workers = _workers(everything)
+    window = _Window.around(everything, inches)
     with styled():
-        inches = len(shown) * (0.3 + 0.24 * max(1, len(workers)))
-        figure = Figure(figsize=(WIDTH_INCHES * 1.4, 0.8 + inches), layout="constrained")
+        height = len(shown) * (0.3 + _LANE_INCHES * max(1, len(workers)))
+        figure = Figure(figsize=(inches, 0.8 + height), layout="constrained")
         axes = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
         for axis, (title, spans) in zip(axes, shown.items(), strict=True):
-            _draw_lanes(axis, workers, spans, end)
+            _draw_lanes(axis, workers, spans, window)
+            _frame(axis, workers, spans, window)
             axis.set_title(title)
+        axes[0].set_title(_words(everything), loc="right" if axes[0].get_title("left") else "left")
         axes[-1].set_xlabel("seconds since the first assignment")
-        _draw_key(figure, axes[0], everything)
+        _draw_key(figure, everything)
     return figure
-
-
-def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
-    """Name the measures that have something to draw: those that are not 0 throughout.
-
-    There are none if no process has samples of two moments: a single dot shows no change.
-    """
-    workers = _drawn_workers(samples)
-    drawn = [sample for sample in samples if sample.worker in workers]
-    moments = {(sample.worker, sample.at_seconds) for sample in drawn}
-    if len(moments) == len(workers):
-        return []
-    return [name for name, measure in MEASURES.items() if any(map(measure, drawn))]
-
-
-def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
-    """Draw CPU, memory, threads and I/O wait over time: a panel each, a line a process.
-
-    Only the measures that `measures_of` names have a panel; it must name one at least.
-    I/O wait is the machine's; the others are the process's own. A line is broken where samples are
-    missing, because a process that has nothing to train sends none.
-    """
-    from matplotlib.figure import Figure
-
-    workers, shown = _drawn_workers(samples), measures_of(samples)
-    with styled():
-        size = WIDTH_INCHES * 1.4, 0.8 + 1.35 * len(shown)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for axis, name in zip(axes, shown, strict=True):
-            for place, worker in enumerate(workers):
-                own = _thinned([sample for sample in samples if sample.worker == worker])
-                look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
-                look["clip_on"] = False  # lines along the bottom would lose half of their width
-                times, values, alone = _broken(own, MEASURES[name])
-                axis.plot(times, values, label=worker, markevery=alone, **look)
-            axis.set_ylabel(name)
-            axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
-            axis.set_xlim(left=0)
-        figure.align_ylabels(axes)
-        axes[-1].set_xlabel("seconds since the first assignment")
-        handles, names = axes[0].get_legend_handles_labels()
-        legend = figure.legend(handles, names, loc="outside lower center", ncols=4)
-        for line in legend.get_lines():
-            line.set_marker("")
-    return figure
-
-
-def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
-    return sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
-
-
-def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
-    """Keep every nth sample, where there are more than are distinguishable."""
-    return samples[:: -(-len(samples) // _POINTS_MAX)]
-
-
-def _broken(
-    samples: Sequence[ResourceSample], measure: Callable[[ResourceSample], float]
-) -> tuple[list[float], list[float], list[int]]:
-    """Return the points of a line, with no number in its gaps, and the places of lone points."""
-    times = [sample.at_seconds for sample in samples]
-    apart = [after - before for before, after in pairwise(times)]
-    widest = _GAP * median(apart) if apart else inf
-    points: list[tuple[float, float]] = []
-    alone = []
-    for place, sample in enumerate(samples):
-        begins = place == 0 or apart[place - 1] > widest
-        if begins and place:
-            points.append((times[place], nan))
-        if begins and (place == len(apart) or apart[place] > widest):
-            alone.append(len(points))
-        points.append((times[place], measure(sample)))
-    return [time for time, _ in points], [value for _, value in points], alone
 
 
 def first_rounds(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
@@ -156,54 +158,146 @@ def first_rounds(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
     return shown
 
 
+def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
+    """Return what shows a round worth a look, and the next ones while their numbers fit.
+
+    It is at most half of the run, unless that round alone is more.
+    """
+    rounds: dict[int, list[AttemptSpan]] = {}
+    for span in spans:
+        rounds.setdefault(span.round, []).append(span)
+
+    def weight(number: int) -> tuple[int, float]:
+        window = _Window.around(rounds[number], WIDE_INCHES)
+        other = sum(span.outcome in ("moved", "failed") for span in rounds[number])
+        return other, window.seconds
+
+    numbers = sorted(rounds)
+    first = max(numbers, key=weight)
+    shown, window = rounds[first], _Window.around(rounds[first], WIDE_INCHES)
+    longest_seconds = _Window.around(spans, WIDE_INCHES).seconds / 2
+    for number in numbers[numbers.index(first) + 1 :]:
+        shown = shown + rounds[number]
+        wider = _Window.around(shown, WIDE_INCHES)
+        if len(shown) > SPANS_MAX or wider.seconds > longest_seconds or not wider.fit(shown):
+            break
+        window = wider
+    return window
+
+
+def _workers(spans: Sequence[AttemptSpan]) -> list[str]:
+    return sorted({span.worker for span in spans}, key=natural)[:LANES_MAX]
+
+
 def _draw_lanes(
-    axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], end: float
+    axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], window: _Window
 ) -> None:
-    for span in (span for span in spans if span.worker in workers):
-        _draw_span(axis, workers.index(span.worker), span, end)
-    _draw_ends(axis, spans)
-    axis.set_yticks(range(len(workers)), workers)
+    """Draw every attempt, with its shard's number where that fits."""
+    lanes = {worker: lane for lane, worker in enumerate(workers)}
+    for span in (span for span in spans if span.worker in lanes):
+        _draw_span(axis, lanes[span.worker], span, window)
+
+
+def _draw_span(axis: Axes, lane: int, span: AttemptSpan, window: _Window) -> None:
+    colour, hatch = _look_of(span)
+    width = span.end_seconds - span.begin_seconds
+    look: dict[str, Any] = {"color": LIGHT[colour], "hatch": hatch, "edgecolor": LIGHT["paper"]}
+    axis.barh(lane, width, 0.74, left=span.begin_seconds, linewidth=0.5, **look)
+    if window.fits(span):
+        middle = span.begin_seconds + width / 2
+        letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
+        behind = {"facecolor": LIGHT[colour], "edgecolor": "none", "pad": 1.0} if hatch else None
+        letters |= {"color": LIGHT["paper"], "bbox": behind, "clip_on": True}
+        axis.text(middle, lane, str(span.shard), **letters)
+
+
+def _draw_whole(
+    axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], window: _Window
+) -> None:
+    """Draw the boxes of one look as one shape: a page with thousands of shapes is slow."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    lanes: dict[str, list[AttemptSpan]] = {worker: [] for worker in workers}
+    for span in spans:
+        lanes.get(span.worker, []).append(span)
+    corners: dict[Look, list[tuple[float, float]]] = {}
+    for lane, own in enumerate(lanes.values()):
+        for begin, end, span in _merged(own, _SPECK_INCHES / window.scale):
+            top, bottom = lane - 0.37, lane + 0.37
+            box = [(begin, top), (end, top), (end, bottom), (begin, bottom), (begin, top)]
+            corners.setdefault(_look_of(span), []).extend(box)
+    box_codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    for (colour, hatch), points in corners.items():
+        path = Path(points, box_codes * (len(points) // len(box_codes)))
+        look: dict[str, Any] = {"facecolor": LIGHT[colour], "edgecolor": LIGHT["paper"]}
+        axis.add_patch(PathPatch(path, hatch=hatch, linewidth=0.3, **look))
+
+
+def _merged(spans: Sequence[AttemptSpan], speck: float) -> Iterator[Box]:
+    """Yield the boxes of a lane; those that are narrower than `speck` with those beside them."""
+    box: Box | None = None
+    for span in spans:
+        begin, end = span.begin_seconds, span.end_seconds
+        if box is not None and max(box[1], end) - box[0] < speck:
+            box = box[0], max(box[1], end), min(box[2], span, key=_strength)
+            continue
+        if box is not None:
+            yield box
+        box = begin, end, span
+    if box is not None:
+        yield box
+
+
+def _strength(span: AttemptSpan) -> tuple[int, bool]:
+    return _STRONGEST.index(span.outcome), not span.last
+
+
+def _look_of(span: AttemptSpan) -> Look:
+    of_round = "series-1" if span.round % 2 else "series-6"
+    if span.outcome == "moved":
+        return of_round, _LOOKS["moved"][1]
+    if look := _LOOKS.get(span.outcome):
+        return look[0], look[1]
+    return "series-2" if span.last else of_round, ""
+
+
+def _frame(
+    axis: Axes,
+    workers: Sequence[str],
+    spans: Sequence[AttemptSpan],
+    window: _Window,
+    every: int = 1,
+) -> None:
+    """Name the lanes, or every nth of them, and mark where rounds' last updates arrived."""
+    ends = [span.end_seconds for span in spans if span.last]
+    for at in ends if len(ends) <= _ENDS_MAX else ():
+        axis.axvline(at, color=LIGHT["muted"], linewidth=0.6, zorder=0)
+    axis.set_yticks(range(0, len(workers), every), workers[::every])
     axis.set_ylim(len(workers) - 0.5, -0.5)
-    axis.set_xlim(0, end * 1.01)
+    axis.set_xlim(window.begin, window.end + 0.01 * window.seconds)
     axis.grid(visible=False, axis="y")
     axis.tick_params(axis="y", length=0)
 
 
-def _draw_span(axis: Axes, lane: int, span: AttemptSpan, end: float) -> None:
-    width = span.end_seconds - span.begin_seconds
-    colour, hatch = LIGHT["series-1" if span.round % 2 else "series-6"], ""
-    if span.outcome == "moved":
-        hatch = _LOOKS["moved"][1]
-    elif look := _LOOKS.get(span.outcome):
-        colour, hatch = LIGHT[look[0]], look[1]
-    elif span.last:
-        colour = LIGHT["series-2"]
-    axis.barh(
-        lane,
-        width,
-        0.74,
-        left=span.begin_seconds,
-        color=colour,
-        hatch=hatch,
-        edgecolor=LIGHT["paper"],
-        linewidth=0.5,
-    )
-    text = str(span.shard)
-    if width / end * WIDTH_INCHES > _LETTER_INCHES * (len(text) + 0.6):
-        middle = span.begin_seconds + width / 2
-        letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
-        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
-        axis.text(middle, lane, text, color=LIGHT["paper"], bbox=behind, **letters)
+def _entitle(above: Axes, below: Axes, spans: Sequence[AttemptSpan], closer: _Window) -> None:
+    """Say what the whole run and the rounds below it are."""
+    rounds, workers = ({span.round for span in spans}, {span.worker for span in spans})
+    drawn = "" if len(workers) <= LANES_MAX else f"; {LANES_MAX} of {len(workers):,} workers"
+    above.set_title(f"the whole run: {len(rounds):,} rounds, {len(spans):,} attempts{drawn}")
+    seen = closer.seen(spans)
+    first, last = min(span.round for span in seen), max(span.round for span in seen)
+    which = f"round {first}" if first == last else f"rounds {first} to {last}"
+    below.set_title(f"{which}, enlarged: {_words(seen)}")
+    below.set_xlabel("seconds since the first assignment")
 
 
-def _draw_ends(axis: Axes, spans: Sequence[AttemptSpan]) -> None:
-    """Mark where each round's last update arrived."""
-    for span in spans:
-        if span.last:
-            axis.axvline(span.end_seconds, color=LIGHT["muted"], linewidth=0.6, zorder=0)
+def _words(spans: Sequence[AttemptSpan]) -> str:
+    ends = ", lines the ends of rounds" if any(span.last for span in spans) else ""
+    return f"numbers are shards{ends}"
 
 
-def _draw_key(figure: Figure, axis: Axes, spans: Sequence[AttemptSpan]) -> None:
+def _draw_key(figure: Figure, spans: Sequence[AttemptSpan]) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
@@ -219,12 +313,10 @@ def _draw_key(figure: Figure, axis: Axes, spans: Sequence[AttemptSpan]) -> None:
     keys |= {
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
-    ends = ", lines the ends of rounds" if any(span.last for span in spans) else ""
-    axis.set_title(f"numbers are shards{ends}", loc="right" if axis.get_title("left") else "left")
     figure.legend(
         keys.values(),
         keys.keys(),
         loc="outside lower center",
-        ncols=min(len(keys), _KEYS_ABREAST),
+        ncols=min(len(keys), _KEYS_ABREAST if figure.get_figwidth() > WIDE_INCHES - 1 else 3),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
     )

@@ -13,10 +13,14 @@ from typing import Any
 
 from downpour.experiments.figures.figures import Part
 from downpour.experiments.figures.style import DARK, LIGHT, variables
+from downpour.experiments.pages.summary import facts_of
 from downpour.experiments.reading.study_result import StudyResult, label
 from downpour.experiments.tables.report_tables import setting_of
+from downpour.experiments.tables.run_tables import WORKERS_NAME
 from downpour.experiments.tables.table import Column, Table
 
+_BESIDE = ("-epochs", "-shards")
+"""The tables of a single experiment that stand beside its figures, by the ends of their names."""
 _TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -51,6 +55,8 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
         sections=_sections(study, tables, shown),
         timelines=[figure for figure in shown if figure["part"] == "timeline"],
         resources=[figure for figure in shown if figure["part"] == "resources"],
+        facts=facts_of(study.subgrids[0].runs[0]) if _is_one_run(study) else [],
+        workers=next((table for table in tables if table.name == WORKERS_NAME), None),
         runs=tables[-1],
         fields=_fields(study),
     )
@@ -59,21 +65,34 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
 def _sections(
     study: StudyResult, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
+    is_one_run = _is_one_run(study)
     is_titled_already = [subgrid.name for subgrid in study.subgrids] == [study.name]
-    return [
-        {
-            "title": "" if is_titled_already else subgrid.name,
-            "tables": [table for table in tables if table.subgrid == subgrid.name and table.rows],
-            "figures": [
-                f for f in figures if f["subgrid"] == subgrid.name and f["part"] == "outcome"
-            ],
-        }
-        for subgrid in study.subgrids
-    ]
+    sections = []
+    for subgrid in study.subgrids:
+        own = [table for table in tables if table.subgrid == subgrid.name and table.rows]
+        # A single experiment's page begins with what its first table says.
+        first, *more = own
+        beside = [one for one in more if one.name.endswith(_BESIDE)] if is_one_run else []
+        sections.append(
+            {
+                "title": "" if is_titled_already else subgrid.name,
+                "first": None if is_one_run else first,
+                "beside": beside,
+                "more": [one for one in (own if is_one_run else more) if one not in beside],
+                "figures": [
+                    f for f in figures if f["subgrid"] == subgrid.name and f["part"] == "outcome"
+                ],
+            }
+        )
+    return sections
+
+
+def _is_one_run(study: StudyResult) -> bool:
+    return study.is_single and bool(study.subgrids[0].runs)
 
 
 def _headline(study: StudyResult) -> str:
-    if study.asked == 1:
+    if study.is_single:
         run = study.subgrids[0].runs[0] if study.subgrids[0].runs else None
         state = run.result.state if run else "not run yet"
         reason = f": {run.result.reason}" if run and run.result.reason else "."

@@ -81,6 +81,15 @@ class SubgridResult:
             if not self.at(values) and any(run.values == values for run in self.failed)
         ]
 
+    @property
+    def splits(self) -> list[ShardCounts]:
+        """How each split of these runs cut the data: the first one for its name and its shards."""
+        splits: dict[tuple[str, int], ShardCounts] = {}
+        for _, runs in self.measured:
+            if (split := runs[0].split) is not None:
+                splits.setdefault((split.split, len(split.sizes)), split)
+        return list(splits.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
@@ -93,6 +102,11 @@ class StudyResult:
     def asked(self) -> int:
         """How many runs were asked for, those counted twice that two subgrids share."""
         return sum(subgrid.repetitions * len(subgrid.settings) for subgrid in self.subgrids)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one experiment alone."""
+        return self.asked == 1
 
     @property
     def failed(self) -> list[RunResult]:

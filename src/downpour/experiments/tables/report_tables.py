@@ -18,6 +18,7 @@ from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
 from downpour.experiments.reading.statistics import Estimate
 from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult, label
+from downpour.experiments.tables.run_tables import shards, workers
 from downpour.experiments.tables.table import Column, Table
 
 
@@ -30,6 +31,10 @@ def tables_of(study: StudyResult) -> list[Table]:
             made.append(classes(subgrid))
         if any(run.resources for run in subgrid.runs):
             made.append(resources(subgrid))
+        if subgrid.splits:
+            made.append(shards(subgrid))
+    if study.is_single and study.subgrids[0].runs:
+        made.append(workers(study.subgrids[0].runs[0]))
     return [*made, runs(study)]
 
 
