@@ -7,8 +7,11 @@ A token is never a command's argument, because every user of a machine can read 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from downpour.base.arguments import checked_calls
 
@@ -21,6 +24,11 @@ FILES = {
     "tls_key": "DOWNPOUR_TLS_KEY",
     "tls_ca": "DOWNPOUR_TLS_CA",
 }
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(ACCESS|API|ACCOUNT|PRIVATE)_KEY")
+_PLACES = ("_FILE", "_PATH", "_DIR", "_URL", "_URI")
+_SECRET_CHARACTERS_MIN = 8
+"""A shorter text, such as `1` or `true`, is hardly one, and hiding it would spoil every line."""
 
 
 @checked_calls
@@ -53,6 +61,22 @@ class Credentials:
     def with_files(self, files: Mapping[str, str]) -> Credentials:
         """Return these credentials with other files."""
         return replace(self, **files)
+
+
+def known_secrets(
+    credentials: Credentials, environment: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Return texts that no log may hold: the token, and variables that sound like a secret."""
+    token = credentials.token
+    if credentials.token_file:
+        with suppress(OSError, UnicodeDecodeError):
+            token = Path(credentials.token_file).read_text("utf-8").strip()
+    named = (
+        value
+        for name, value in environment.items()
+        if _SECRET.search(name) and not name.endswith(_PLACES)
+    )
+    return tuple({text for text in (token, *named) if len(text) >= _SECRET_CHARACTERS_MIN})
 
 
 def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:

@@ -55,10 +55,14 @@ class InlineCluster:
         """Start the manager, and then all workers."""
         # Here, because it imports torch, which the launcher of processes does without.
         from downpour.cluster.manager.process import start_manager
+        from downpour.files.logs.process_log import kept_log
+        from downpour.files.store import SharedDirectory
 
-        self.log = new_log(Path(self._plan.manager.shared))
+        shared = Path(self._plan.manager.shared)
+        self.log = new_log(shared)
         with ExitStack() as starting:
             starting.callback(_log_to(self.log))
+            starting.enter_context(kept_log(SharedDirectory(shared), "inline", owns_process=False))
             try:
                 manager = start_manager(self._plan.manager, self._reasons.append)
             except DownpourError as error:

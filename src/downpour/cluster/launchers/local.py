@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -51,6 +52,7 @@ class LocalCluster:
         self._places: dict[str, _Place] = {}
         self._manager = plan.manager
         self._manager_restarts = Restarts(now)
+        self._kept_log = ExitStack()
         self.address = ""
         self.log = Path()
 
@@ -66,9 +68,17 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
-        self.log = new_log(Path(self._plan.manager.shared))
+        # Here, because help texts import this module, and these import numpy.
+        from downpour.files.logs.process_log import kept_log
+        from downpour.files.store import SharedDirectory
+
+        shared = Path(self._plan.manager.shared)
+        self.log = new_log(shared)
         self._server = self._new_server()
         try:
+            # Of this process, too: it alone can tell which of the others have died.
+            kept = kept_log(SharedDirectory(shared), "launcher", owns_process=False)
+            self._kept_log.enter_context(kept)
             self._start_manager()
             for _ in range(self._plan.workers):
                 self._add()
@@ -83,7 +93,10 @@ class LocalCluster:
 
     def close(self) -> None:
         """Stop workers and manager; returns when all have ended or were killed."""
-        self._server.close()
+        try:
+            self._server.close()
+        finally:
+            self._kept_log.close()
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, and no more than there were at first."""

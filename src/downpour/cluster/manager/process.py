@@ -22,10 +22,13 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.takeover import RecoveredState, recover, recover_run
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.files.logs.old_logs import old_logs_removed
+from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.leaders import Leader
 from downpour.files.store.lease import Lease
-from downpour.files.store.location import open_location
+from downpour.files.store.location import open_location, seen_location
+from downpour.host.credentials import known_secrets
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.rpc import Address, Trust
 from downpour.network.rpc.server import listen
@@ -143,17 +146,19 @@ def run_manager(
     stop = SimpleQueue[DownpourError | None]()
 
     _allow_many_files()
-    manager = start_manager(options, stop.put)
-    try:
-        on_leaving(lambda _: stop.put(None))
-        on_interrupt(lambda: stop.put(None))
-        log.info("manager serves at %s", manager.address)
-        ready(manager.address)
-        if manager.metrics_url:
-            measured(manager.metrics_url)
-        _wait(stop, manager)
-    finally:
-        manager.close()
+    shared, secrets = seen_location(options.shared), known_secrets(options.credentials)
+    with kept_log(shared, "manager", secrets), old_logs_removed(shared):
+        manager = start_manager(options, stop.put)
+        try:
+            on_leaving(lambda _: stop.put(None))
+            on_interrupt(lambda: stop.put(None))
+            log.info("manager serves at %s", manager.address)
+            ready(manager.address)
+            if manager.metrics_url:
+                measured(manager.metrics_url)
+            _wait(stop, manager)
+        finally:
+            manager.close()
 
 
 def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:

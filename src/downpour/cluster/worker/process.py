@@ -19,8 +19,10 @@ from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.environment import keep_memory, wait_passively
 from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.options import WorkerOptions
+from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.location import open_location
+from downpour.host.credentials import known_secrets
 from downpour.host.memory import fail_instead_of_dying
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.discovery.managers import Managers
@@ -70,11 +72,15 @@ def run_worker(
     if given is None:
         _try_ports(options, trust)
     shared = wait(lambda: open_location(options.shared, create=False))
-    managers = Managers(shared, given, trust)
-    manager = awaiting(options.connect_seconds)(managers.first)
-    host = options.host or listening_host(manager.address)
+    options = replace(options, name=options.name or default_name(os.environ))
     with ExitStack() as ending:
+        if obey is None:  # else it is a thread of a user's process
+            secrets = known_secrets(options.credentials)
+            ending.enter_context(kept_log(shared, options.name, secrets))
+        managers = Managers(shared, given, trust)
         ending.callback(managers.close)
+        manager = awaiting(options.connect_seconds)(managers.first)
+        host = options.host or listening_host(manager.address)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
         _limit_memory(options, in_own_process=obey is None)
         # Before it registers, because the manager first calls back at its address.
@@ -158,7 +164,6 @@ def _make_agent(
     from downpour.learning.training.numeric_class import numeric_class
 
     device = options.device
-    name = options.name or default_name(os.environ)
     numerics = numeric_class(device)
     runner = TaskRunner(
         shared, device, processes=options.processes, accepts_code=options.accepts_code
@@ -168,7 +173,7 @@ def _make_agent(
     agent = WorkerAgent(
         manager,
         shared,
-        name,
+        options.name,
         numerics,
         metrics.run,
         managers.another,

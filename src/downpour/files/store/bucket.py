@@ -53,11 +53,12 @@ class KeyTakenError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object that was listed: its key, what changes with its content, and when it changed."""
+    """An object that was listed: its key, what changes with its content, when it did, its size."""
 
     key: str
     tag: str
     changed_seconds: float
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,12 @@ class Bucket:
                 listed.append(obstore.head(self.objects, place))
         found = {meta["path"]: meta for meta in listed}
         return [
-            Found(key, f"{meta['e_tag']} {meta['size']}", meta["last_modified"].timestamp())
+            Found(
+                key,
+                f"{meta['e_tag']} {meta['size']}",
+                meta["last_modified"].timestamp(),
+                meta["size"],
+            )
             for key, meta in sorted(found.items())
         ]
 

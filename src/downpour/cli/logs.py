@@ -1,0 +1,193 @@
+"""`downpour logs`: what every process of a cluster logged and printed, in one place."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.cli.asking import find
+from downpour.cli.options import SHARED, Manager, SharedIfSeen, whole_number
+from downpour.cli.printing import note, out
+from downpour.cli.trust_options import with_credentials
+from downpour.host.credentials import Credentials
+from downpour.host.text import one_line
+
+if TYPE_CHECKING:
+    from downpour.experiments.reading.logs import LogCursor, LogFilter, LogPage
+    from downpour.files.logs.log_line import Level, LogLine
+    from downpour.files.logs.log_places import LogPlace
+
+_LAST = 200
+_NAMES_SHOWN = 20
+_STREAMS = {"stdout", "stderr"}
+_STYLES = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
+_AGE = re.compile(r"(\d{1,6})([smhd])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="An experiment: from its submission to its end. All times if absent."
+    ),
+]
+Worker = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Only what this worker says; `manager` and `launcher` are names, too, and so is a "
+        "host's.",
+        show_default="all processes",
+    ),
+]
+LevelOption = Annotated[
+    str,
+    typer.Option(
+        metavar="LEVEL", help="Only lines of this level or above: debug, info, warning or error."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(
+        metavar="AGE", help="Only lines no older than this: 30s, 10m, 2h or 3d.", show_default=False
+    ),
+]
+Last = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=whole_number,
+        help="Only the last N lines; 0: all.",
+        show_default=f"all with an ID or --since, else {_LAST}",
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on printing what is added, until Ctrl-C.")
+]
+
+
+@with_credentials
+def logs(
+    experiment: Experiment = "",
+    worker: Worker = "",
+    level: LevelOption = "debug",
+    since: Since = "",
+    last: Last = None,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
+    *,
+    follow: Follow = False,
+    credentials: Credentials,
+) -> None:
+    """Print what the processes of a cluster logged and printed, on whichever machine.
+
+    Manager, workers and launcher keep their logs in the shared directory, with what a task's code
+    prints and with whole tracebacks. They are merged by time; each line names its host and process.
+    No manager needs to run.
+    """
+    from downpour.experiments.reading.logs import LogFilter, span_of
+    from downpour.files.logs.log_places import logs_of
+    from downpour.files.store.location import seen_location
+
+    wanted = LogFilter(begin=_begin(since), level=_checked(level), of=worker)
+    if last is not None and last < 0:
+        raise SpecError("last", last, "must be a number from 0 on; 0 prints all")
+    if experiment:
+        begin, end = span_of(find(experiment, shared, manager, credentials).record)
+        wanted = replace(wanted, begin=max(begin, wanted.begin), end=end)
+    most = last if last is not None else 0 if experiment or since else _LAST
+    where = shared or SHARED
+    printer = _Printer(logs_of(seen_location(where)), wanted, str(where))
+    printer.run(most, follow=follow)
+
+
+class _Printer:
+    """Prints lines of the log, and knows how far it has read."""
+
+    def __init__(self, place: LogPlace, wanted: LogFilter, where: str) -> None:
+        self._place = place
+        self._wanted = wanted
+        self._where = where
+        self._cursor: LogCursor | None = None
+        self._width = 0
+
+    def run(self, most: int, *, follow: bool) -> None:
+        """Print what is there, the last `most` lines of it or all, and then what is added."""
+        lines = self._read()
+        for line in lines[-most:] if most else lines:
+            self._print(line)
+        while follow:
+            sys.stdout.flush()
+            time.sleep(self._place.interval_seconds)
+            for line in self._read():
+                self._print(line)
+
+    def _read(self) -> list[LogLine]:
+        """Return the lines that are wanted, of those that were added."""
+        from downpour.experiments.reading.logs import read_logs
+
+        begin = self._wanted.begin if self._cursor is None else 0.0
+        page = read_logs(self._place, self._cursor, changed_after=begin)
+        if self._cursor is None:
+            self._check(page)
+        self._cursor = page.cursor
+        wanted = [line for line in page.lines if self._wanted.takes(line)]
+        self._width = max([self._width, *(len(_who(line)) for line in wanted)])
+        return wanted
+
+    def _check(self, page: LogPage) -> None:
+        """Say why there may be less than the user expects."""
+        if not page.cursor.read_bytes:
+            note(f"no process has kept a log in {self._where} since then")
+        if page.skipped_bytes:
+            note(f"{page.skipped_bytes // 2**20} MiB of older lines are left out; see --since")
+        names = {line.name for line in page.lines} | {line.host for line in page.lines}
+        if names and self._wanted.of not in {"", *names}:
+            accepted = f"must be one of {', '.join(sorted(names)[:_NAMES_SHOWN])}"
+            raise SpecError(
+                "worker", self._wanted.of, accepted + did_you_mean(self._wanted.of, names)
+            )
+
+    def _print(self, line: LogLine) -> None:
+        label = line.source if line.source in _STREAMS else line.level
+        stamp = datetime.fromtimestamp(line.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        head = f"{stamp} {_who(line):{self._width}} {label:7} "
+        text = "\n    ".join(map(one_line, [line.text, *line.trace.splitlines()]))
+        if out().is_terminal:
+            from rich.text import Text
+
+            shown = Text.assemble((head, "cyan"), (text, _STYLES[line.level]))
+            out().print(shown, soft_wrap=True)
+        else:
+            print(f"{head}{text}")  # noqa: T201 - rich would take a millisecond a line
+
+
+def _who(line: LogLine) -> str:
+    return one_line(f"{line.host} {line.name}")
+
+
+def _checked(level: str) -> Level:
+    from downpour.files.logs.log_line import LEVELS
+
+    for known in LEVELS:
+        if known == level:
+            return known
+    raise SpecError(
+        "level", level, f"must be one of {', '.join(LEVELS)}{did_you_mean(level, LEVELS)}"
+    )
+
+
+def _begin(since: str) -> float:
+    """Return when an age began, in seconds since 1970; an empty one began before all lines."""
+    if not since:
+        return 0.0
+    match = _AGE.fullmatch(since)
+    if match is None:
+        raise SpecError("since", since, "must be a number and s, m, h or d, as 30s, 10m, 2h or 3d")
+    return time.time() - int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -1,0 +1,119 @@
+"""The logs of a cluster's processes, merged by time; read from the folder, without any process.
+
+Each process keeps its own log in pieces (`files/logs/`). A reader that comes again brings the
+cursor of its last read, and gets what was added since. A line has its host's time, so lines of
+hosts whose clocks differ are out of order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from downpour.files.logs.log_line import LEVELS, Level, LogLine
+from downpour.files.logs.log_places import LogPlace, Piece
+from downpour.files.records.record_lines import CancelledLine, FailedLine, FinishedLine
+
+if TYPE_CHECKING:
+    from downpour.files.records.record_lines import RecordLine
+
+READ_BYTES_MAX = 64 * 1024**2
+"""Of one read; where there is more, the pieces that changed last are read."""
+_AROUND_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogCursor:
+    """How far each piece has been read, in bytes, by its name."""
+
+    read_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Lines in the order of their times, and the cursor that the next read takes.
+
+    `skipped_bytes` is the size of older pieces that were left out.
+    """
+
+    lines: tuple[LogLine, ...]
+    cursor: LogCursor
+    skipped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    """Which lines are wanted: of a time, in seconds since 1970, of a level or above, of a process.
+
+    `of` is the name of a process, as `worker-1` or `manager`, or that of a host; empty: all.
+    """
+
+    begin: float = 0.0
+    end: float = math.inf
+    level: Level = "debug"
+    of: str = ""
+
+    def takes(self, line: LogLine) -> bool:
+        """Return whether a line is wanted."""
+        return (
+            self.begin <= line.at <= self.end
+            and LEVELS.index(line.level) >= LEVELS.index(self.level)
+            and self.of in {"", line.name, line.host}
+        )
+
+
+def read_logs(
+    place: LogPlace, since: LogCursor | None = None, *, changed_after: float = 0.0
+) -> LogPage:
+    """Return the lines that were added since a cursor; without one, those that are there.
+
+    Args:
+        place: where the logs are; see `files.logs.log_places.logs_of`.
+        since: the cursor of the read before.
+        changed_after: leave out pieces that have not changed since then, in seconds since 1970.
+
+    Raises:
+        SharedDirectoryError: the place cannot be read.
+    """
+    before = since.read_bytes if since else {}
+    pieces = place.pieces()
+    # Without pieces that are gone, so that a cursor stays as small as the folder.
+    reached = {one.name: before[one.name] for one in pieces if one.name in before}
+    lines: list[LogLine] = []
+    left_bytes, skipped_bytes = READ_BYTES_MAX, 0
+    for piece in sorted(pieces, key=lambda one: one.changed_seconds, reverse=True):
+        begin = reached.get(piece.name, 0)
+        if piece.size_bytes <= begin or piece.changed_seconds < changed_after:
+            continue
+        left_bytes -= piece.size_bytes - begin
+        if left_bytes < 0:
+            skipped_bytes += piece.size_bytes - begin
+            reached[piece.name] = piece.size_bytes
+            continue
+        reached[piece.name] = begin + _read(place, piece, begin, lines)
+    lines.sort(key=lambda line: line.at)  # stable: of one moment, a process's own order stays
+    return LogPage(tuple(lines), LogCursor(reached), skipped_bytes)
+
+
+def _read(place: LogPlace, piece: Piece, begin: int, into: list[LogLine]) -> int:
+    """Add the whole lines of a piece from a byte on; returns how many bytes they have."""
+    content = place.read(piece.name, begin)
+    whole = content[: content.rfind(b"\n") + 1]
+    into += filter(None, map(LogLine.of, whole.splitlines()))
+    return len(whole)
+
+
+def span_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[float, float]:
+    """Return from when to when an experiment's processes had to do with it, by its record.
+
+    A queued experiment's span includes the end of the one before it. An experiment that runs has
+    no end yet.
+    """
+    times = [
+        (at, isinstance(line, FinishedLine | FailedLine | CancelledLine)) for at, line in record
+    ]
+    begin = times[0][0] if times else 0.0
+    ended = [at for at, is_end in times if is_end]
+    return begin - _AROUND_SECONDS, ended[-1] + _AROUND_SECONDS if ended else math.inf

@@ -1,0 +1,161 @@
+"""Where processes keep their logs: `logs/processes` of a folder, or of an object store.
+
+A process writes *pieces*, files that grow to a bounded size. Only that process writes them, and
+their names are never used again, so a reader that knows how far it has read a piece goes on there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from downpour.base.errors import FileMissing, SharedDirectoryError
+from downpour.files.store import SharedDirectory
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.os_errors import explain
+
+FOLDER = "logs/processes"
+ENDING = ".jsonl"
+PIECE_BYTES_MAX = 256 * 1024
+_READ_BYTES_MAX = 4 * PIECE_BYTES_MAX
+"""More than any piece has, so that a reader's memory is bounded for whatever lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece that is there; the time of its last change is in seconds since 1970."""
+
+    name: str
+    size_bytes: int
+    changed_seconds: float
+
+
+class LogPlace(Protocol):
+    """Keeps pieces of logs; any call may raise SharedDirectoryError, and may take long."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """How often a process writes what it has gained, and a reader looks for it."""
+
+    def append(self, name: str, gained: bytes) -> int:
+        """Add bytes to a piece, which may be new; returns how many were written."""
+
+    def pieces(self) -> list[Piece]:
+        """Return the pieces that are there, by name; none if there is no such folder."""
+
+    def read(self, name: str, begin: int) -> bytes:
+        """Return a piece from a byte on; empty if it is gone."""
+
+    def remove(self, name: str) -> None:
+        """Remove a piece, if it is there."""
+
+
+class FolderLogs:
+    """Keeps pieces in a folder; a piece is open only while it gains something.
+
+    An NFS client shows others what a process has written once the file is closed.
+    """
+
+    interval_seconds = 1.0
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def append(self, name: str, gained: bytes) -> int:
+        """Add bytes to a file; a full disk may take some of them only."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(self._folder / name, flags, 0o666)
+            try:
+                return os.write(descriptor, gained)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def pieces(self) -> list[Piece]:
+        """Return the regular files with the ending of a piece."""
+        found = []
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    # One that is removed meanwhile is none.
+                    with suppress(FileNotFoundError):
+                        if entry.name.endswith(ENDING) and entry.is_file(follow_symlinks=False):
+                            about = entry.stat(follow_symlinks=False)
+                            found.append(Piece(entry.name, about.st_size, about.st_mtime))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed(error) from error
+        return sorted(found, key=lambda piece: piece.name)
+
+    def read(self, name: str, begin: int) -> bytes:
+        """Read a regular file; a link or a FIFO that took its place counts as gone."""
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(self._folder / name, flags)
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return b""
+                file.seek(begin)
+                return file.read(_READ_BYTES_MAX)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ESTALE, errno.ELOOP, errno.ENXIO}:
+                return b""
+            raise self._failed(error) from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one of another user stays."""
+        with suppress(OSError):
+            (self._folder / name).unlink()
+
+    def _failed(self, error: OSError) -> SharedDirectoryError:
+        return SharedDirectoryError(self._folder, explain(error))
+
+
+class BucketLogs:
+    """Keeps pieces as objects; the one that grows is put there as a whole each time."""
+
+    interval_seconds = 5.0
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._growing = ("", b"")
+
+    def append(self, name: str, gained: bytes) -> int:
+        """Replace the object by one with more bytes; all of them are taken, or none."""
+        before = self._growing[1] if self._growing[0] == name else b""
+        self._bucket.put(f"{FOLDER}/{name}", before + gained)
+        self._growing = name, before + gained
+        return len(gained)
+
+    def pieces(self) -> list[Piece]:
+        """Return the objects."""
+        return [
+            Piece(found.key.rpartition("/")[2], found.size_bytes, found.changed_seconds)
+            for found in self._bucket.found(FOLDER)
+            if found.key.endswith(ENDING)
+        ]
+
+    def read(self, name: str, begin: int) -> bytes:
+        """Fetch an object."""
+        try:
+            return self._bucket.get(f"{FOLDER}/{name}")[begin:]
+        except FileMissing:
+            return b""
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        self._bucket.remove(f"{FOLDER}/{name}")
+
+
+def logs_of(shared: SharedDirectory) -> LogPlace:
+    """Return where the processes of a shared directory keep their logs."""
+    return BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.root / FOLDER)
