@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -99,7 +101,9 @@ def logs(
     if last is not None and last < 0:
         raise SpecError("last", last, "must be a number from 0 on; 0 prints all")
     if experiment:
-        begin, end = span_of(find(experiment, shared, manager, credentials).record)
+        found = find(experiment, shared, manager, credentials)
+        begin, end = span_of(found.experiment, found.record)
+        end = max(end, _exported(found.folder))
         wanted = replace(wanted, begin=max(begin, wanted.begin), end=end)
     most = last if last is not None else 0 if experiment or since else _LAST
     where = shared or SHARED
@@ -144,7 +148,7 @@ class _Printer:
     def _check(self, page: LogPage) -> None:
         """Say why there may be less than the user expects."""
         if not page.cursor.read_bytes:
-            note(f"no process has kept a log in {self._where} since then")
+            note(f"no process has kept a log in {self._where}")
         if page.skipped_bytes:
             note(f"{page.skipped_bytes // 2**20} MiB of older lines are left out; see --since")
         names = {line.name for line in page.lines} | {line.host for line in page.lines}
@@ -166,6 +170,15 @@ class _Printer:
             out().print(shown, soft_wrap=True)
         else:
             print(f"{head}{text}")  # noqa: T201 - rich would take a millisecond a line
+
+
+def _exported(folder: Path | None) -> float:
+    """Return when the record of an experiment that has ended was written, by the folder's clock."""
+    from downpour.files.store.layout import RECORD_NAME
+
+    with suppress(OSError):
+        return (folder / RECORD_NAME).stat().st_mtime if folder else 0.0
+    return 0.0
 
 
 def _who(line: LogLine) -> str:

@@ -19,7 +19,7 @@ from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.logs import new_log
-from downpour.host.credentials import Credentials
+from downpour.host.credentials import Credentials, known_secrets
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.manager import Manager
@@ -62,7 +62,9 @@ class InlineCluster:
         self.log = new_log(shared)
         with ExitStack() as starting:
             starting.callback(_log_to(self.log))
-            starting.enter_context(kept_log(SharedDirectory(shared), "inline", owns_process=False))
+            secrets = known_secrets(self.credentials)
+            kept = kept_log(SharedDirectory(shared), "inline", secrets, owns_process=False)
+            starting.enter_context(kept)
             try:
                 manager = start_manager(self._plan.manager, self._reasons.append)
             except DownpourError as error:

@@ -23,7 +23,7 @@ from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.logs import new_log
 from downpour.cluster.launchers.restarts import Restarts
 from downpour.cluster.worker.environment import thread_environment
-from downpour.host.credentials import Credentials
+from downpour.host.credentials import Credentials, known_secrets
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ class LocalCluster:
         self._server = self._new_server()
         try:
             # Of this process, too: it alone can tell which of the others have died.
-            kept = kept_log(SharedDirectory(shared), "launcher", owns_process=False)
+            secrets = known_secrets(self.credentials)
+            kept = kept_log(SharedDirectory(shared), "launcher", secrets, owns_process=False)
             self._kept_log.enter_context(kept)
             self._start_manager()
             for _ in range(self._plan.workers):

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import IO, Any, Self
@@ -26,6 +24,7 @@ from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.base.values import is_bare_name
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
+from downpour.experiments.reading.submission import submission_seconds
 from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import (
@@ -40,7 +39,6 @@ from downpour.host.extras import require
 
 log = logging.getLogger(__name__)
 
-_STAMP = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]+")
 _OURS = "events.out.tfevents.{}.downpour"
 
 _NO_MORE = "no more event files are written: %s"
@@ -232,7 +230,7 @@ class _EventFile:
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        submitted_at = _time_of_day(submitted.experiment)
+        submitted_at = submission_seconds(submitted.experiment)
         self._zero = submitted_at - at_seconds
         folder.mkdir(parents=True, exist_ok=True)
         for former in folder.glob(_OURS.format("*")):
@@ -335,14 +333,6 @@ def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
             return type(fact), fact.round
         case _:
             return (place,)
-
-
-def _time_of_day(experiment: str) -> float:
-    """Return when an experiment was submitted, in seconds since 1970; 0 where its name is short."""
-    stamp = _STAMP.search(experiment)
-    if stamp is None:
-        return 0.0
-    return datetime.strptime(stamp[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
 
 
 def _plain(value: Any) -> bool | float | str:

@@ -8,10 +8,11 @@ hosts whose clocks differ are out of order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from downpour.experiments.reading.submission import submission_seconds
 from downpour.files.logs.log_line import LEVELS, Level, LogLine
 from downpour.files.logs.log_places import LogPlace, Piece
 from downpour.files.records.record_lines import CancelledLine, FailedLine, FinishedLine
@@ -105,15 +106,19 @@ def _read(place: LogPlace, piece: Piece, begin: int, into: list[LogLine]) -> int
     return len(whole)
 
 
-def span_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[float, float]:
-    """Return from when to when an experiment's processes had to do with it, by its record.
+def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tuple[float, float]:
+    """Return from when to when processes had to do with an experiment, in seconds since 1970.
 
-    A queued experiment's span includes the end of the one before it. An experiment that runs has
-    no end yet.
+    An experiment that runs has no end yet. One whose ID has no time may be of any. A record's own
+    seconds leave out the time without a manager; so a caller may know a later end.
     """
-    times = [
-        (at, isinstance(line, FinishedLine | FailedLine | CancelledLine)) for at, line in record
-    ]
-    begin = times[0][0] if times else 0.0
-    ended = [at for at, is_end in times if is_end]
-    return begin - _AROUND_SECONDS, ended[-1] + _AROUND_SECONDS if ended else math.inf
+    submitted_at = submission_seconds(experiment)
+    if not submitted_at:
+        return 0.0, math.inf
+    ended = (
+        at
+        for at, line in reversed(record)
+        if isinstance(line, FinishedLine | FailedLine | CancelledLine)
+    )
+    end = next(ended, math.inf) - record[0][0] + submitted_at
+    return submitted_at - _AROUND_SECONDS, end + _AROUND_SECONDS
