@@ -42,7 +42,7 @@ from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
-    from downpour.experiments.pages.event_files import Follower
+    from downpour.experiments.following.follower import Follower
     from downpour.experiments.reading import Result
     from downpour.files.records.record_lines import RecordLine
     from downpour.network.rpc.messages import Status
@@ -88,11 +88,12 @@ def submit(
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.core.automatic import explained
-    from downpour.experiments.running.watching import following
+    from downpour.experiments.following.follower import Follower
+    from downpour.experiments.running.watching import event_files
 
     with (
         client_of(manager, credentials, shared, connect_seconds) as client,
-        following(tensorboard) as follower,
+        Follower(event_files(tensorboard)) as follower,
     ):
         experiment = client.submit(spec)
         say(experiment)
@@ -237,7 +238,7 @@ def _stay(
     experiment: str,
     asked: Spec,
     resolved: ResolvedSpec,
-    follower: Follower | None,
+    follower: Follower,
 ) -> Result:
     """Show an experiment until it ends, and write its event files."""
     from downpour.experiments.tables.progress import ProgressDisplay
@@ -248,7 +249,6 @@ def _stay(
 
         def look(status: Status) -> None:
             shown.status(status)
-            if follower is not None:
-                follower.follow(experiment, client.record)
+            follower.follow(experiment, client.record)
 
         return client.wait(experiment, on_status=look)

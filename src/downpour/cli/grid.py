@@ -16,6 +16,7 @@ from downpour.cli.options import (
     DataDir,
     Detach,
     ManagerElsewhere,
+    OnEvent,
     OnlyStatus,
     OutDir,
     Shared,
@@ -26,6 +27,7 @@ from downpour.cli.options import (
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
 from downpour.host.credentials import Credentials
+from downpour.host.event_command import checked_command
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def grid(
     data_dir: DataDir = None,
     manager: ManagerElsewhere = "",
     tensorboard: TensorBoard = None,
+    on_event: OnEvent = "",
     *,
     allow: Allow = None,
     detach: Detach = False,
@@ -85,6 +88,7 @@ def grid(
         tensorboard=tensorboard,
         credentials=credentials,
         launching=launching,
+        on_event=checked_command(on_event) if on_event else "",
     )
     command = StudyCommand("grid", _tables)
     command.run(Grid.from_file(file), options, detach=detach, status=status, as_json=as_json)

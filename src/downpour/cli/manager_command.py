@@ -11,6 +11,7 @@ from downpour.cli.options import (
     SHARED,
     DataDir,
     Location,
+    OnEvent,
     Patience,
 )
 from downpour.cli.printing import note
@@ -27,6 +28,7 @@ from downpour.cli.process_options import (
 from downpour.cli.trust_options import with_credentials
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.credentials import Credentials
+from downpour.host.event_command import checked_command
 from downpour.host.extras import require
 
 
@@ -56,6 +58,7 @@ def manager(
     patience: Patience = 1.0,
     predictor: PredictorFile = "",
     metrics_port: MetricsPort = None,
+    on_event: OnEvent = "",
     log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
@@ -82,6 +85,7 @@ def manager(
         patience=checked_patience(patience),
         predictor=predictor,
         metrics_port=metrics_port,
+        on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
     run_manager(

@@ -180,6 +180,26 @@ TensorBoard = Annotated[
         show_default="not written",
     ),
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="NAME[:TARGET]",
+        help="Also log each epoch: csv:FILE, mlflow, wandb (offline) or trackio. Repeatable.",
+        show_default=False,
+    ),
+]
+OnEvent = Annotated[
+    str,
+    typer.Option(
+        "--on-event",
+        metavar="COMMAND",
+        help="Run a command, without a shell, when an experiment has finished, has failed, was "
+        "cancelled, or waits for a worker. DOWNPOUR_EVENT, _EXPERIMENT, _NAME, _STATE and _REASON "
+        "say what has happened, as JSON on standard input does.",
+        show_default="none",
+    ),
+]
 OutDir = Annotated[
     Path | None,
     typer.Option(

@@ -12,6 +12,8 @@ from downpour.cli.options import (
     AsCsv,
     AsJson,
     DataDir,
+    Log,
+    OnEvent,
     Patience,
     Resume,
     Shared,
@@ -43,6 +45,8 @@ def run(
     data_dir: DataDir = None,
     patience: Patience = 1.0,
     tensorboard: TensorBoard = None,
+    log: Log = None,
+    on_event: OnEvent = "",
     *,
     allow: Allow = None,
     resume: Resume = None,
@@ -71,7 +75,9 @@ def run(
     from downpour.experiments.running.watching import Watching
     from downpour.experiments.running.worker_count import explained
     from downpour.experiments.tables.progress import ProgressDisplay
+    from downpour.host.event_command import command_for
 
+    command = command_for(on_event)
     place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
     remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
     with ProgressDisplay(err()) as display:
@@ -85,6 +91,8 @@ def run(
                 on_status=display.show if as_json or as_csv else shown.status,
                 progress=False,
                 tensorboard=tensorboard,
+                loggers=log or (),
+                on_event=command,
                 note=note,
             ),
         )

@@ -15,6 +15,7 @@ from downpour.cli.launch_options import Launching
 from downpour.cli.options import RESULTS
 from downpour.cli.printing import err, note, out, print_json
 from downpour.host.credentials import FILES, Credentials
+from downpour.host.event_command import command_for
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +33,7 @@ class StudyOptions:
     """The options of `downpour grid` and `downpour tune`.
 
     Without a `manager`, new processes train where `launching` says. Event files are written if
-    `tensorboard` names a folder.
+    `tensorboard` names a folder. `on_event` is a command, as `checked_command` returns it.
     """
 
     out_dir: Path | None
@@ -42,6 +43,7 @@ class StudyOptions:
     tensorboard: Path | None
     credentials: Credentials
     launching: Launching
+    on_event: str = ""
 
     def check(self, study: Study) -> None:
         """Refuse a study of which the workers that are started here could not train every run.
@@ -85,6 +87,7 @@ class StudyOptions:
             "--data-dir": self.data_dir,
             "--manager": self.manager,
             "--tensorboard": self.tensorboard,
+            "--on-event": self.on_event,
             **{f"--{name.replace('_', '-')}": getattr(self.credentials, name) for name in FILES},
         }
         given = {option: str(value) for option, value in options.items() if value}
@@ -154,7 +157,12 @@ class StudyCommand(Generic[StudyT]):
             where = Surroundings.of(
                 options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
             )
-            backend = Embedded(where) if client is None else Remote(client, folder.request)
+            command = command_for(options.on_event)
+            backend = (
+                Embedded(where, command)
+                if client is None
+                else Remote(client, folder.request, command)
+            )
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:
             self.draw(folder)

@@ -16,6 +16,7 @@ from downpour.cli.options import (
     DataDir,
     Detach,
     ManagerElsewhere,
+    OnEvent,
     OnlyStatus,
     OutDir,
     Shared,
@@ -26,6 +27,7 @@ from downpour.cli.options import (
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
 from downpour.host.credentials import Credentials
+from downpour.host.event_command import checked_command
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def tune(
     data_dir: DataDir = None,
     manager: ManagerElsewhere = "",
     tensorboard: TensorBoard = None,
+    on_event: OnEvent = "",
     *,
     allow: Allow = None,
     detach: Detach = False,
@@ -91,6 +94,7 @@ def tune(
         tensorboard=tensorboard,
         credentials=credentials,
         launching=launching,
+        on_event=checked_command(on_event) if on_event else "",
     )
     command = StudyCommand("tune", _tables, draw_search, search_files)
     command.run(Search.from_file(file), options, detach=detach, status=status, as_json=as_json)

@@ -14,6 +14,7 @@ from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
     DataDir,
+    OnEvent,
     Patience,
     Shared,
     number,
@@ -30,6 +31,7 @@ from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.cores import usable_cores
 from downpour.host.credentials import Credentials
+from downpour.host.event_command import checked_command
 from downpour.network.discovery.waiting import checked_seconds
 
 Workers = Annotated[
@@ -83,6 +85,7 @@ def up(
     threads: Threads = 1,
     data_dir: DataDir = None,
     patience: Patience = 1.0,
+    on_event: OnEvent = "",
     *,
     service: Service = False,
     no_manager: NoManager = False,
@@ -111,6 +114,7 @@ def up(
         port=port,
         data_dir=str(data_dir.absolute() if data_dir else ""),
         patience=checked_patience(patience),
+        on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
     wanted = _wanted(launching, workers)

@@ -6,6 +6,7 @@ It imports no torch; the processes that it starts do.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from downpour.base.arguments import checked_call
 from downpour.cluster.launchers import Launcher
@@ -13,6 +14,9 @@ from downpour.cluster.launchers.launch_table import launch_of
 from downpour.cluster.launchers.needs import refuse_unmet
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, OnStatus, spec_of
+from downpour.experiments.following.announcing import OnEvent
+from downpour.experiments.following.epochs import OnRound
+from downpour.experiments.loggers import Logger
 from downpour.experiments.reading import Result
 from downpour.experiments.running.surroundings import Location, Surroundings
 from downpour.experiments.running.training import train
@@ -31,6 +35,9 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     data_dir: Location | None = None,
     patience: float = 1.0,
     on_status: OnStatus | None = None,
+    on_round: OnRound | None = None,
+    on_event: OnEvent | None = None,
+    loggers: Sequence[Logger | str] = (),
     progress: bool | None = None,
     tensorboard: Location | None = None,
     on: Launcher | str | None = None,
@@ -47,6 +54,14 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         data_dir: A folder of datasets in torchvision's layout; by default DOWNPOUR_DATA.
         patience: Multiplies every timeout: of heartbeats, of progress and of missing files.
         on_status: Called with each new status, at most ten times a second.
+        on_round: Called with each epoch that was evaluated, a `RoundResult`: its number, metrics,
+            losses, seconds and bytes. It runs in a thread of its own, so a slow one delays no
+            training. If it raises, the error is logged once, and training goes on.
+        on_event: Called, likewise, with each `ExperimentEvent`: the experiment was submitted, has
+            finished, failed or was cancelled, waits for a worker, or a worker joined, left or was
+            lost.
+        loggers: Where epochs are logged: texts as `--log` takes them, such as `"csv:log.csv"`,
+            `"mlflow"`, `"wandb"` and `"trackio"`, or a `Logger` of `downpour.extending` each.
         progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
@@ -57,7 +72,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
-        MissingPackage: `tensorboard` is given, and TensorBoard is not installed.
+        MissingPackage: the library of `tensorboard` or of a logger is not installed.
         ExperimentFailed: training ended without a model; says why.
         NotBegun: the same, where it was refused before it began, and nothing of it is kept.
         LaunchError: a process could not be started.
@@ -71,5 +86,12 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     elif on is None or isinstance(on, str):
         refuse_unmet(asked, on or "local", {}, ())
     surroundings = Surroundings.of(shared, data_dir, patience, on)
-    watching = Watching(on_status=on_status, progress=progress, tensorboard=tensorboard)
+    watching = Watching(
+        on_status=on_status,
+        on_round=on_round,
+        on_event=on_event,
+        loggers=loggers,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
     return train(asked, workers, surroundings, watching)

@@ -15,13 +15,16 @@ EXTRAS: dict[str, dict[str, str]] = {
     "digits": {"sklearn": "scikit-learn"},
     "frames": {"pandas": "pandas"},
     "metrics": {"prometheus_client": "prometheus-client"},
+    "mlflow": {"mlflow": "mlflow-skinny"},
     "objects": {"obstore": "obstore"},
     "predictor": {"sklearn": "scikit-learn"},
     "ray": {"ray": "ray"},
     "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "scipy": "scipy"},
     "tensorboard": {"tensorboard": "tensorboard"},
+    "trackio": {"trackio": "trackio"},
     "tune": {"optuna": "optuna", "matplotlib": "matplotlib"},
     "vision": {"torchvision": "torchvision", "PIL": "pillow"},
+    "wandb": {"wandb": "wandb"},
 }
 """For each extra, its modules and the packages that hold them; `pyproject.toml` says the same."""
 

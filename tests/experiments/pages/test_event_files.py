@@ -12,7 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from downpour.base.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
-from downpour.experiments.pages.event_files import EndedRuns, EventFiles, Follower, write_events
+from downpour.experiments.following.follower import Follower
+from downpour.experiments.pages.event_files import EndedRuns, EventFiles, write_events
 from downpour.experiments.reading import Result
 from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.files.records.record import parse_lines, read_record
@@ -167,7 +168,7 @@ def test_event_files_grow_with_a_running_experiment(tmp_path: Path) -> None:
         assert experiment == name
         return told[from_line:]
 
-    with Follower(tmp_path / "live") as follower:
+    with Follower([EventFiles(tmp_path / "live")]) as follower:
         follower.follow(name, record)
         told += lines[:first_round]
         follower.follow(name, record)
@@ -187,7 +188,7 @@ def test_event_files_that_cannot_be_written_cost_no_experiment(
     """It is said once, and the run goes on."""
     name = Result.from_record(HANDOFF).experiment
     lines = (RECORDED / "handoff" / RECORD_NAME).read_text().splitlines()
-    with caplog.at_level(logging.WARNING), Follower(tmp_path / "live") as follower:
+    with caplog.at_level(logging.WARNING), Follower([EventFiles(tmp_path / "live")]) as follower:
         (tmp_path / "live" / name).touch()
         for _ in range(2):
             follower.follow(name, lambda _, from_line: lines[from_line:])
@@ -204,7 +205,7 @@ def test_a_manager_that_is_gone_costs_no_more_than_event_files(
     def gone(*_: object) -> list[str]:
         raise Unreachable("127.0.0.1:1", "connection refused")
 
-    with caplog.at_level(logging.WARNING), Follower(tmp_path) as follower:
+    with caplog.at_level(logging.WARNING), Follower([EventFiles(tmp_path)]) as follower:
         follower.follow("any", gone)
     assert "no more event files are written: 127.0.0.1:1 cannot be" in caplog.text
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Timer
 
 from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.cluster.manager.announcing import ManagerAnnouncer
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver
@@ -25,6 +26,7 @@ from downpour.core.node.answers import Answers
 from downpour.files.store import SharedDirectory
 from downpour.files.store.leaders import Leader
 from downpour.files.store.lease import Lease
+from downpour.host.event_command import command_for
 from downpour.network.metrics import MetricsEndpoint
 from downpour.network.rpc import Address, Trust, serve_manager
 from downpour.predictor.forecaster import Forecaster
@@ -84,7 +86,9 @@ class Manager:
         )
         persistence = Persistence(self._spaces, self._roster, archive, begun.recovered.next_order)
 
-        self._sink = ManagerSink(persistence, begun.forecaster, self._runner)
+        command = command_for(options.on_event)
+        self._announcer = ManagerAnnouncer(command) if command is not None else None
+        self._sink = ManagerSink(persistence, begun.forecaster, self._runner, self._announcer)
         self._service = ManagerHandler(
             options,
             begun.trust,
@@ -159,6 +163,8 @@ class Manager:
         self._driver.stop()
         self._runner.close()
         self._roster.close()
+        if self._announcer is not None:
+            self._announcer.close()
         self._service.withdraw()
         if not self._options.embedded:
             self._begun.lease.release()
@@ -173,6 +179,8 @@ class Manager:
         has lost its lock. Experiments whose folder was removed are marked as held up.
         """
         self._spaces.look()
+        if self._announcer is not None:
+            self._announcer.look(lambda: self._service.status("", 0, 0.0))
         if not self._options.embedded and not self._begun.lease.is_leader:
             self._on_death(self._replaced())
 

@@ -22,7 +22,7 @@ class ManagerOptions:
     until the leading manager has ended. An `embedded` manager belongs to one `run`, whose name
     marks its experiments, so that it finds them again after `restarts`. It takes no lock, continues
     no experiment of others, and cancels its own when it closes. Metrics are served at
-    `metrics_port` unless it is None.
+    `metrics_port` unless it is None. `on_event` is the command of `--on-event`.
     """
 
     shared: str
@@ -38,13 +38,19 @@ class ManagerOptions:
     run: str = ""
     restarts: int = 0
     metrics_port: int | None = None
+    on_event: str = ""
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this manager in a process of its own."""
         words = ["manager", "--shared", self.shared, "--host", self.host, "--port", str(self.port)]
         words += ["--patience", str(self.patience)]
-        for flag, value in {"--data-dir": self.data_dir, "--predictor": self.predictor}.items():
+        texts = {
+            "--data-dir": self.data_dir,
+            "--predictor": self.predictor,
+            "--on-event": self.on_event,
+        }
+        for flag, value in texts.items():
             words += [flag, value] if value else []
         words += ["--successor"] if self.successor else []
         if self.metrics_port is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from downpour.cluster.manager.announcing import ManagerAnnouncer
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.persistence import Persistence
 from downpour.core.scheduler import Entry, Output, Scheduler
@@ -19,11 +20,17 @@ class ManagerSink:
         persistence: makes durable what happened.
         forecaster: forecasts how long workers take, and learns from what happens.
         runner: carries commands out.
+        announcer: tells users what has happened, if they asked for it.
     """
 
     def __init__(
-        self, persistence: Persistence, forecaster: Forecaster, runner: CommandRunner
+        self,
+        persistence: Persistence,
+        forecaster: Forecaster,
+        runner: CommandRunner,
+        announcer: ManagerAnnouncer | None = None,
     ) -> None:
+        self._announcer = announcer
         self._persistence = persistence
         self._forecaster = forecaster
         self._runner = runner
@@ -35,11 +42,15 @@ class ManagerSink:
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
         self._forecaster.follow(core, event, output)
+        if self._announcer is not None:
+            self._announcer.note(core, output)
         return self._persistence.keep(core, event, output)
 
     def commit(self) -> None:
         """Make it durable; see `Persistence`."""
         self._persistence.commit()
+        if self._announcer is not None:
+            self._announcer.announce()
 
     def carry_out(self, commands: Sequence[do.Command]) -> None:
         """Start the commands."""

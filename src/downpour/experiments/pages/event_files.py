@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +26,7 @@ from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
 from downpour.experiments.reading.submission import submission_seconds
 from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
-from downpour.files.records.record import parse_lines, read_record
+from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import (
     AggregatedLine,
     EvaluatedLine,
@@ -41,12 +41,7 @@ log = logging.getLogger(__name__)
 
 _OURS = "events.out.tfevents.{}.downpour"
 
-_NO_MORE = "no more event files are written: %s"
-
 Scalars = Mapping[str, float | None]
-
-Lines = Callable[[str, int], list[str]]
-"""Returns the lines of an experiment's record from one on, as `Client.record` does."""
 
 
 class EventFiles:
@@ -62,6 +57,8 @@ class EventFiles:
         SpecError: here and later: the folder cannot be written.
         FileCorrupt: later: the record's experiment has a name that would lead out of the folder.
     """
+
+    does = "event files are written"
 
     def __init__(self, folder: Path, name: str = "") -> None:
         require("writing event files", "tensorboard")
@@ -144,50 +141,6 @@ def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name:
         files.take(record[place] for place in sorted(latest.values()))
 
 
-class Follower:
-    """Writes event files while an experiment runs; a context manager.
-
-    If they can no longer be written, one warning is logged and the experiment goes on. They can be
-    written again later.
-
-    Args:
-        folder: TensorBoard's folder of runs.
-
-    Raises:
-        MissingPackage: TensorBoard is not installed.
-        SpecError: the folder cannot be written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._files: EventFiles | None = EventFiles(folder)
-        self._taken = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._try(EventFiles.close)
-
-    def follow(self, experiment: str, record: Lines) -> None:
-        """Write what has come to an experiment's record; always of the same one."""
-
-        def take(files: EventFiles) -> None:
-            lines = record(experiment, self._taken)
-            files.take(parse_lines(lines))
-            self._taken += len(lines)
-
-        self._try(take)
-
-    def _try(self, work: Callable[[EventFiles], None]) -> None:
-        if self._files is None:
-            return
-        try:
-            work(self._files)
-        except DownpourError as error:
-            log.warning(_NO_MORE, error)
-            self._files = None
-
-
 class EndedRuns:
     """Writes event files of runs that have ended, each under the name of its record's folder.
 
@@ -212,7 +165,7 @@ class EndedRuns:
         try:
             write_events(read_record(record), self._folder, record.parent.name)
         except DownpourError as error:
-            log.warning(_NO_MORE, error)
+            log.warning("no more %s: %s", EventFiles.does, error)
             self._folder = None
 
 

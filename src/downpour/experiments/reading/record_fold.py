@@ -184,6 +184,12 @@ class RecordFold:
         by_epoch = groupby(sorted(self.aggregated), key=self.meetings.epoch_of)
         return tuple(self._merged([*numbers], costs) for _, numbers in by_epoch)
 
+    def epoch_until(self, number: int) -> RoundResult:
+        """Return the epoch of a round, as far as this round; without what stragglers cost."""
+        epoch = self.meetings.epoch_of(number)
+        own = (n for n in sorted(self.aggregated) if self.meetings.epoch_of(n) == epoch)
+        return self._merged([n for n in own if n <= number], {})
+
     def _merged(self, numbers: Sequence[int], costs: Mapping[int, Cost]) -> RoundResult:
         """Return rounds of one epoch as one."""
         evaluated = self.evaluated.get(numbers[-1])

@@ -13,8 +13,9 @@ from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.reading import Result
 from downpour.experiments.running.embedding import embed
+from downpour.experiments.running.lineage import resumed_by
 from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.watching import Watching, following
+from downpour.experiments.running.watching import Watching
 from downpour.experiments.running.worker_count import workers_for
 from downpour.files.store import SharedDirectory
 from downpour.files.store.named_model import experiments_at
@@ -30,7 +31,7 @@ def train(
 
     Raises:
         SpecError: a field is invalid; names it and what is accepted.
-        MissingPackage: event files are wanted, and TensorBoard is not installed.
+        MissingPackage: the library of event files, or of a logger, is not installed.
         ExperimentFailed: training ended without a model; says why.
         NotBegun: the same, where it was refused before it began, and nothing of it is kept.
         LaunchError: a process could not be started.
@@ -49,8 +50,9 @@ def train(
 def _trained(
     resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
 ) -> Result:
+    resumed = resumed_by(resolved, surroundings.shared)
     with (
-        following(watching.tensorboard) as follower,
+        watching.follower(resumed) as follower,
         watching.bars() as draw,
         embed(resolved, workers, surroundings) as (cluster, client),
     ):
@@ -58,8 +60,8 @@ def _trained(
 
         def look(status: Status) -> None:
             cluster.provide(status.wanted_workers, status.idle_workers)
-            if follower is not None:
-                follower.follow(experiment, client.record)
+            follower.follow(experiment, client.record)
+            follower.see(status)
             for show in (draw, watching.on_status):
                 if show is not None:
                     show(status)

@@ -1,16 +1,20 @@
-"""What is shown of a run while it trains: bars, event files, and what a caller asks for."""
+"""What users see of a run while it trains: bars, event files, loggers and callbacks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus
-from downpour.experiments.pages.event_files import Follower
+from downpour.experiments.following.announcing import Announcer, OnEvent
+from downpour.experiments.following.epochs import LoggerTaker, OnRound, RoundCallback
+from downpour.experiments.following.follower import Follower
+from downpour.experiments.loggers import Logger, logger_of
+from downpour.experiments.pages.event_files import EventFiles
 from downpour.experiments.running.surroundings import Location
 from downpour.host.paths import path_of
 
@@ -26,14 +30,20 @@ class Watching:
     """Who is told what of a run.
 
     `on_resolved` gets the resolved spec before anything starts, `on_status` each new status, and
-    `note` a line on what was measured. `progress` says whether to draw bars; None draws them unless
+    `note` a line on what was measured. `on_round` gets each epoch that was evaluated, `on_event`
+    what happens to the experiment; both are called in threads of their own, as `loggers` are: each
+    is one, or the text of a `--log`. `progress` says whether to draw bars; None draws them unless
     `on_status` is given. `tensorboard` is a folder for event files.
 
     Raises:
-        SpecError: `on_status` is no function.
+        SpecError: a callback is no function, or a logger is none.
+        MissingPackage: the library of a logger is not installed.
     """
 
     on_status: OnStatus | None = None
+    on_round: OnRound | None = None
+    on_event: OnEvent | None = None
+    loggers: Sequence[Logger | str] = ()
     progress: bool | None = None
     tensorboard: Location | None = None
     on_resolved: Callable[[ResolvedSpec], None] = _ignore
@@ -41,12 +51,16 @@ class Watching:
 
     def __post_init__(self) -> None:
         """Check it."""
-        if self.on_status is not None and not callable(self.on_status):
-            raise SpecError("on_status", self.on_status, "must be a function that takes a status")
+        takes = {"on_status": "a status", "on_round": "an epoch", "on_event": "an event"}
+        for name, what in takes.items():
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise SpecError(name, value, f"must be a function that takes {what}")
+        check_loggers(self.loggers)
 
     @contextmanager
     def bars(self) -> Iterator[OnStatus | None]:
-        """Draw bars on standard error, if they are wanted."""
+        """Draw bars on standard error or in a notebook, if they are wanted."""
         if not (self.on_status is None if self.progress is None else self.progress):
             yield None
             return
@@ -56,14 +70,56 @@ class Watching:
         with ProgressDisplay(SafeConsole(stderr=True)) as display:
             yield display.show
 
+    def follower(self, resumes: Sequence[str] = ()) -> Follower:
+        """Return what follows the record of the run, which may resume other experiments.
 
-def following(tensorboard: Location | None) -> AbstractContextManager[Follower | None]:
-    """Return a writer of event files for a running experiment; None without a folder.
+        Raises:
+            MissingPackage: a library is not installed.
+            SpecError: event files or a log cannot be written.
+        """
+        # All that may be refused comes first, because takers start threads.
+        files = event_files(self.tensorboard)
+        loggers = [(_name_of(one), logger_of(one)) for one in self.loggers]
+        if self.on_round is not None:
+            name = f"on_round {_name_of(self.on_round)}"
+            loggers.append((name, RoundCallback(self.on_round)))
+        takers = [LoggerTaker(name, one, resumes) for name, one in loggers]
+        return Follower([*files, *takers], announcers(self.on_event))
+
+
+def check_loggers(loggers: Sequence[Logger | str]) -> None:
+    """Refuse what is no list of loggers.
+
+    Raises:
+        SpecError: it is none; names the first that is wrong.
+    """
+    if isinstance(loggers, str) or not isinstance(loggers, Sequence):
+        raise SpecError("loggers", loggers, "must be a list, such as ['csv:log.csv']")
+    for one in loggers:
+        methods = (getattr(one, name, None) for name in ("begin", "log", "end"))
+        if isinstance(one, type) or not (isinstance(one, str) or all(map(callable, methods))):
+            accepted = "must be a text such as 'csv:log.csv', or have begin, log and end"
+            raise SpecError("loggers", one, accepted)
+
+
+def event_files(tensorboard: Location | None) -> list[EventFiles]:
+    """Return the writer of event files for a running experiment, if a folder is given.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
         SpecError: the folder cannot be written.
     """
-    if tensorboard is None:
-        return nullcontext()
-    return Follower(path_of("tensorboard", tensorboard))
+    return [] if tensorboard is None else [EventFiles(path_of("tensorboard", tensorboard))]
+
+
+def announcers(on_event: OnEvent | None) -> list[Announcer]:
+    """Return what calls a function with events, if there is one."""
+    if on_event is None:
+        return []
+    return [Announcer(f"on_event {_name_of(on_event)}", on_event)]
+
+
+def _name_of(called: object) -> str:
+    if isinstance(called, str):
+        return f"log {called}"
+    return str(getattr(called, "__qualname__", type(called).__qualname__))

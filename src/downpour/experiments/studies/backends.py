@@ -17,8 +17,11 @@ from downpour.base.evaluations import LOSS
 from downpour.cluster.launchers import RunningCluster
 from downpour.core.spec import Spec
 from downpour.experiments.client import Client, OnStatus
+from downpour.experiments.following.announcing import OnEvent
+from downpour.experiments.following.follower import Follower
 from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.watching import announcers
 from downpour.experiments.running.worker_count import workers_for
 from downpour.experiments.studies.plan import OnEpoch
 from downpour.experiments.studies.study import Run, Study
@@ -54,10 +57,12 @@ class Backend(Protocol):
 class Embedded:
     """Trains with a manager and workers that end with the run, or with the study.
 
-    The surroundings say where they run: on this machine, by default.
+    The surroundings say where they run: on this machine, by default. `on_event` gets what happens
+    to each experiment.
     """
 
     surroundings: Surroundings
+    on_event: OnEvent | None = None
 
     def check(self, study: Study) -> None:
         """Refuse datasets that are missing, and fewer workers than a policy needs."""
@@ -94,7 +99,7 @@ class Embedded:
     @contextmanager
     def _cluster(self, spec: Spec, workers: int) -> Iterator[Train]:
         with embed(spec, workers, self.surroundings) as (cluster, client):
-            yield _Session(client, cluster=cluster).train
+            yield _Session(client, cluster=cluster, on_event=self.on_event).train
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,12 @@ class Remote:
     """Submits runs to a manager that has workers of its own.
 
     The request of the run that trains is written to `note`, so that the next process finds the
-    run's experiment again if this one is killed.
+    run's experiment again if this one is killed. `on_event` gets what happens to each experiment.
     """
 
     client: Client
     note: Path | None = None
+    on_event: OnEvent | None = None
 
     def check(self, study: Study) -> None:
         """Refuse several numbers of workers: the manager trains all runs with those it has."""
@@ -120,7 +126,7 @@ class Remote:
     def start(self, study: Study) -> Iterator[Train]:
         """Start nothing: the manager is running already."""
         del study
-        yield _Session(self.client, note=self.note).train
+        yield _Session(self.client, note=self.note, on_event=self.on_event).train
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class _Session:
     client: Client
     note: Path | None = None
     cluster: RunningCluster | None = None
+    on_event: OnEvent | None = None
 
     def train(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
         """Submit a run and wait for its end.
@@ -144,6 +151,8 @@ class _Session:
             if self.cluster is not None:
                 self.cluster.provide(status.wanted_workers, status.idle_workers)
             on_status(status)
+            follower.follow(experiment, self.client.record)
+            follower.see(status)
             if listener is None:
                 return
             new = self.client.record(experiment, len(lines))
@@ -153,7 +162,10 @@ class _Session:
                 self.client.cancel(experiment)
 
         check = None if self.cluster is None else self.cluster.check
-        with submitted(self.client, run, self.note) as experiment:
+        with (
+            Follower((), announcers(self.on_event)) as follower,
+            submitted(self.client, run, self.note) as experiment,
+        ):
             with suppress(ExperimentFailed):  # the record says how the run ended
                 self.client.wait(experiment, on_status=watch, check=check)
             lines += self.client.record(experiment, len(lines))

@@ -5,7 +5,7 @@ Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -92,7 +92,8 @@ class _Cell:
         from IPython.display import display
 
         self._bars = bars
-        self._handle = display(bars, display_id=True)
+        show: Any = display  # IPython has types, but not for this function
+        self._handle = show(bars, display_id=True)
 
     def draw(self) -> None:
         self._handle.update(self._bars)

@@ -1,0 +1,40 @@
+"""What happens to an experiment and its workers, as callbacks and commands of users learn of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from downpour.base.states import ExperimentState
+
+EventKind = Literal[
+    "submitted",
+    "finished",
+    "failed",
+    "cancelled",
+    "waiting",
+    "worker-joined",
+    "worker-left",
+    "worker-lost",
+]
+TOLD: frozenset[EventKind] = frozenset({"finished", "failed", "cancelled", "waiting"})
+"""The kinds for which a command is run: those that a person may want to act on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentEvent:
+    """Something that happened to an experiment.
+
+    `kind` is one of "submitted", "finished", "failed", "cancelled", "waiting", "worker-joined",
+    "worker-left" and "worker-lost". An experiment is "waiting" if nothing of it has been trained
+    for a while. `experiment` is its identifier, `name` the spec's name, and `state` its state after
+    the event. `reason` says why, where there is a reason. `worker` is the worker that joined, left
+    or was lost. A manager without any experiment left is "waiting", too, and names none.
+    """
+
+    kind: EventKind
+    experiment: str = ""
+    name: str = ""
+    state: ExperimentState | None = None
+    reason: str = ""
+    worker: str = ""

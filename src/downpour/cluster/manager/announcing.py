@@ -1,0 +1,79 @@
+"""Runs the command of `--on-event` for what happens in a manager.
+
+The driver's thread notes what was decided, and hands it on once it is durable. The command runs in
+a thread of its own. A manager that is killed in between runs no command for what it had decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from downpour.base.experiment_event import EventKind, ExperimentEvent
+from downpour.base.states import ExperimentState
+from downpour.cluster.waiting import WaitingWatch
+from downpour.core.scheduler import Output, Scheduler, facts
+from downpour.host.background import Background
+from downpour.network.rpc.messages import Status
+
+LOOK_SECONDS = 5.0
+"""Between two looks at the status, which the driver's thread has to make."""
+
+_KINDS: Final[dict[ExperimentState, EventKind]] = {
+    ExperimentState.FINISHED: "finished",
+    ExperimentState.FAILED: "failed",
+    ExperimentState.CANCELLED: "cancelled",
+}
+
+OnEvent = Callable[[ExperimentEvent], object]
+
+
+class ManagerAnnouncer:
+    """Calls a function with the ends of experiments, and when one waits for too long.
+
+    Args:
+        on_event: What to call, in a thread of its own.
+        clock: Seconds, from any beginning.
+    """
+
+    def __init__(self, on_event: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
+        self._thread = Background[ExperimentEvent]("on_event", on_event)
+        self._clock = clock
+        self._noted: list[ExperimentEvent] = []
+        self._waiting = WaitingWatch()
+        self._looked_at_seconds = clock()
+
+    def note(self, core: Scheduler, output: Output) -> None:
+        """Note which experiments have ended."""
+        for fact in output.facts:
+            if isinstance(fact, facts.Concluded):
+                self._noted.append(
+                    ExperimentEvent(
+                        kind=_KINDS[fact.ending],
+                        experiment=fact.experiment,
+                        name=core.state.experiments[fact.experiment].spec.name,
+                        state=fact.ending,
+                        reason=fact.reason,
+                    )
+                )
+
+    def announce(self) -> None:
+        """Call the function with what was noted, which is durable now."""
+        noted, self._noted = self._noted, []
+        for event in noted:
+            self._thread.take(event)
+
+    def look(self, status: Callable[[], Status]) -> None:
+        """Call the function if an experiment, or the manager, waits; looks now and then."""
+        now = self._clock()
+        if now - self._looked_at_seconds < LOOK_SECONDS:
+            return
+        self._looked_at_seconds = now
+        event = self._waiting.take(status(), now)
+        if event is not None:
+            self._thread.take(event)
+
+    def close(self) -> None:
+        """Wait a moment for calls that are not done."""
+        self._thread.close()

@@ -1,0 +1,64 @@
+"""Whether an experiment waits for something that may never come, told by its status."""
+
+from __future__ import annotations
+
+from downpour.base.experiment_event import ExperimentEvent
+from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.network.rpc.messages import Status
+
+WAITING_SECONDS = 60.0
+"""How long nothing must have happened before anyone is told; restarts take less."""
+
+
+class WaitingWatch:
+    """Tells once of each time that an experiment, or its manager, has waited for too long.
+
+    Args:
+        seconds: How long that is.
+    """
+
+    def __init__(self, seconds: float = WAITING_SECONDS) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+        self._is_told = False
+
+    def take(self, status: Status, now_seconds: float) -> ExperimentEvent | None:
+        """Return an event if this status, at this time, makes it too long."""
+        why = why_waiting(status)
+        if not why:
+            self._since, self._is_told = None, False
+            return None
+        if self._since is None:
+            self._since = now_seconds
+        if self._is_told or now_seconds - self._since < self._seconds:
+            return None
+        self._is_told = True
+        reason, shown = f"{why}, for {now_seconds - self._since:.0f} s", status.experiment
+        if shown is None or shown.state.ended:
+            return ExperimentEvent(kind="waiting", reason=reason)
+        return ExperimentEvent(
+            kind="waiting",
+            experiment=shown.experiment,
+            name=shown.name,
+            state=shown.state,
+            reason=reason,
+        )
+
+
+def why_waiting(status: Status) -> str:
+    """Say what is waited for; empty while something is trained, prepared or evaluated."""
+    shown = status.experiment
+    if shown is None or shown.state.ended:
+        return "nothing to do"
+    waits = any(task.state is TaskState.PENDING for task in status.tasks)
+    trains = any(task.state is TaskState.RUNNING for task in status.tasks)
+    if shown.state is not ExperimentState.RUNNING or not waits or trains:
+        return ""
+    unfit = sum(worker.state is WorkerState.UNFIT for worker in status.workers)
+    if shown.reason:  # its folder is gone
+        return shown.reason
+    if not status.workers:
+        return "no worker is there"
+    if unfit == len(status.workers):
+        return f"no worker can train it ({unfit} are there)"
+    return "no worker has taken a task"

@@ -1,0 +1,110 @@
+"""The lines of a record, and its experiment's status → events for `on_event`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from downpour.base.experiment_event import EventKind, ExperimentEvent
+from downpour.base.states import ExperimentState
+from downpour.cluster.waiting import WaitingWatch
+from downpour.files.records.record_lines import (
+    CancelledLine,
+    FailedLine,
+    FinishedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
+from downpour.files.records.view import Dated
+from downpour.host.background import Background
+from downpour.network.rpc.messages import Status
+
+OnEvent = Callable[[ExperimentEvent], object]
+"""Takes something that has happened."""
+
+
+class Announcer:
+    """Calls a function, in a thread of its own, with what happens to one experiment.
+
+    Args:
+        name: What the log calls the function.
+        on_event: Gets the events.
+        clock: Seconds, from any beginning.
+    """
+
+    def __init__(
+        self, name: str, on_event: OnEvent, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.does = f"calls of {name} are made"
+        self._thread = Background[ExperimentEvent](name, on_event)
+        self._waiting = WaitingWatch()
+        self._clock = clock
+        self._experiment = self._name = ""
+        self._state = ExperimentState.WAITING
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Announce what these lines say."""
+        for _, line in record:
+            for event in self._events(line):
+                self._thread.take(event)
+
+    def see(self, status: Status) -> None:
+        """Announce that the experiment waits, if it has done so for too long."""
+        if status.experiment is None or status.experiment.state.ended:
+            return
+        self._state = status.experiment.state
+        event = self._waiting.take(status, self._clock())
+        if event is not None:
+            self._thread.take(event)
+
+    def give_up(self, error: BaseException) -> None:
+        """Announce that the caller stops waiting, unless the record has told of an end."""
+        if self._state.ended:
+            return
+        if isinstance(error, Exception):
+            event = self._event("failed", ExperimentState.FAILED, str(error))
+        else:
+            event = self._event("cancelled", ExperimentState.CANCELLED, "the run was stopped")
+        self._thread.take(event)
+
+    def close(self) -> None:
+        """Wait a moment for calls that are not done."""
+        self._thread.close()
+
+    def _events(self, line: RecordLine) -> Iterator[ExperimentEvent]:
+        match line:
+            case SubmittedLine():
+                self._experiment, self._name = line.experiment, line.name
+                yield self._event("submitted", ExperimentState.WAITING)
+            case FinishedLine():
+                yield self._event("finished", ExperimentState.FINISHED, line.reason)
+            case FailedLine():
+                yield self._event("failed", ExperimentState.FAILED, line.reason)
+            case CancelledLine():
+                yield self._event("cancelled", ExperimentState.CANCELLED, line.reason)
+            case WorkerJoinedLine():
+                yield self._event("worker-joined", worker=line.worker)
+            case WorkerLeftLine():
+                kind: EventKind = "worker-lost" if line.lost else "worker-left"
+                yield self._event(kind, reason=line.reason, worker=line.worker)
+            case _:
+                pass
+
+    def _event(
+        self,
+        kind: EventKind,
+        state: ExperimentState | None = None,
+        reason: str = "",
+        worker: str = "",
+    ) -> ExperimentEvent:
+        self._state = state or self._state
+        return ExperimentEvent(
+            kind=kind,
+            experiment=self._experiment,
+            name=self._name,
+            state=self._state,
+            reason=reason,
+            worker=worker,
+        )

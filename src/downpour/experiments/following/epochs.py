@@ -1,0 +1,116 @@
+"""The lines of a record → the calls of loggers, and of `on_round`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from downpour.core.spec import Meetings
+from downpour.experiments.loggers.base import LoggedRun, Logger
+from downpour.experiments.reading.record_fold import RecordFold
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+from downpour.files.records.record_lines import AggregatedLine, EvaluatedLine, SubmittedLine
+from downpour.files.records.view import Dated
+from downpour.host.background import Background
+
+OnRound = Callable[[RoundResult], object]
+"""Takes an epoch that was evaluated."""
+
+Call = Callable[[Logger], None]
+
+_CLOSE_SECONDS = 30.0
+"""Loggers upload or sync at their end, which takes longer than a callback should."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCallback:
+    """Calls a user's function with each epoch, as a logger is called."""
+
+    on_round: OnRound
+
+    def begin(self, run: LoggedRun) -> None:
+        """Do nothing."""
+
+    def log(self, epoch: RoundResult) -> None:
+        """Call the function."""
+        self.on_round(epoch)
+
+    def end(self, result: Result) -> None:
+        """Do nothing."""
+
+
+class LoggerTaker:
+    """Calls one logger in a thread of its own, as the record grows.
+
+    Args:
+        name: What the log calls the logger.
+        logger: Gets the experiment, its epochs, and its result.
+        resumes: The experiments that this one resumes, the last one first.
+    """
+
+    def __init__(self, name: str, logger: Logger, resumes: Sequence[str] = ()) -> None:
+        self.does = f"calls of {name} are made"
+        self._resumes = tuple(resumes)
+        self._thread = Background[Call](name, lambda call: call(logger))
+        self._record: list[Dated] = []
+        self._fold = RecordFold()
+        self._told: set[int] = set()
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Call the logger for what these lines say."""
+        for dated in record:
+            has_ended = self._fold.end is not None
+            self._record.append(dated)
+            self._fold.take(dated[1])
+            for call in self._calls(dated, has_ended=has_ended):
+                self._thread.take(call)
+
+    def close(self) -> None:
+        """End the log, also of an experiment that goes on, and wait a moment for calls."""
+        if self._fold.submitted is not None and self._fold.end is None:
+            self._thread.take(_ending(Result.from_record(self._record)))
+        self._thread.close(_CLOSE_SECONDS)
+
+    def _calls(self, dated: Dated, *, has_ended: bool) -> Iterator[Call]:
+        _, line = dated
+        if isinstance(line, SubmittedLine):
+            run = self._run(line)
+            yield lambda logger: logger.begin(run)
+        if isinstance(line, AggregatedLine | EvaluatedLine):
+            yield from map(_logging, self._epochs())
+        if self._fold.end is not None and not has_ended:
+            yield _ending(Result.from_record(self._record))
+
+    def _epochs(self) -> Iterator[RoundResult]:
+        """Yield the evaluated epochs that the logger has not been told of."""
+        # A manager that restarted may tell of an evaluation twice.
+        for number in sorted(self._fold.evaluated.keys() - self._told):
+            if number in self._fold.aggregated:
+                self._told.add(number)
+                yield self._counted_on(self._fold.epoch_until(number))
+
+    def _run(self, line: SubmittedLine) -> LoggedRun:
+        meetings = Meetings.of(line.spec)
+        return LoggedRun(
+            experiment=line.experiment,
+            name=line.name,
+            spec=line.spec,
+            resumes=self._resumes,
+            rounds_before=meetings.before,
+            epochs_before=meetings.before // meetings.each,
+        )
+
+    def _counted_on(self, epoch: RoundResult) -> RoundResult:
+        """Return an epoch with the numbers that it has in the whole training."""
+        before = self._fold.meetings.before
+        epochs = before // self._fold.meetings.each
+        return replace(epoch, round=before + epoch.round, epoch=epochs + epoch.epoch)
+
+
+def _logging(epoch: RoundResult) -> Call:
+    return lambda logger: logger.log(epoch)
+
+
+def _ending(result: Result) -> Call:
+    return lambda logger: logger.end(result)

@@ -1,0 +1,34 @@
+"""Loggers: where users keep the epochs of their experiments, beside our own records."""
+
+from __future__ import annotations
+
+from downpour.base.family import Family, Member
+from downpour.experiments.loggers.base import LoggedRun, Logger, LoggerKind
+
+__all__ = ["LOGGERS", "LoggedRun", "Logger", "LoggerKind", "logger_of"]
+
+LOGGERS = Family(
+    "log",
+    "downpour.loggers",
+    {
+        "csv": Member("downpour.experiments.loggers.csv_file:CsvFile", "csv:FILE"),
+        "mlflow": Member("downpour.experiments.loggers.mlflow_run:MlflowRun"),
+        "wandb": Member("downpour.experiments.loggers.wandb_run:WandbRun", "Weights & Biases"),
+        "trackio": Member("downpour.experiments.loggers.trackio_run:TrackioRun"),
+    },
+)
+"""Where epochs are logged: a `LoggerKind` each."""
+
+
+def logger_of(asked: Logger | str) -> Logger:
+    """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself.
+
+    Raises:
+        SpecError: there is none of that name, or its target cannot be used.
+        MissingPackage: its library is not installed.
+    """
+    if not isinstance(asked, str):
+        return asked
+    name, _, target = asked.partition(":")
+    kind: LoggerKind = LOGGERS[LOGGERS.check(name)]
+    return kind(target)

@@ -1,0 +1,48 @@
+"""Epochs as the metrics of a Trackio run, in Trackio's folder on this machine."""
+
+from __future__ import annotations
+
+from downpour.experiments.loggers.base import LoggedRun, ending_of, scalars_of
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+from downpour.host.extras import require
+
+
+class TrackioRun:
+    """Logs into Trackio's local folder, or wherever Trackio's own settings say.
+
+    The run is named after the first experiment of a training, so a resumed one continues it.
+
+    Args:
+        target: The project; by default the spec's name.
+
+    Raises:
+        MissingPackage: trackio is not installed.
+    """
+
+    def __init__(self, target: str) -> None:
+        require("--log trackio", "trackio")
+        self._project = target
+
+    def begin(self, run: LoggedRun) -> None:
+        """Begin a run, or go on with that of the experiment that is resumed."""
+        import trackio
+
+        self._run = run
+        self._log = trackio.init(
+            project=self._project or run.name,
+            name=run.first,
+            config=dict(run.spec),
+            resume="allow",
+            embed=False,
+        )
+
+    def log(self, epoch: RoundResult) -> None:
+        """Log an epoch at its number."""
+        self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
+
+    def end(self, result: Result) -> None:
+        """Log what is known at the end, and finish the run."""
+        last = self._run.epochs_before + len(result.epochs)
+        self._log.log(ending_of(result), step=last)
+        self._log.finish()

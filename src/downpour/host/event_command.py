@@ -1,0 +1,124 @@
+"""Runs a user's command when something happens to an experiment (`--on-event COMMAND`).
+
+The command is split into words and started without a shell. Names and reasons come from other
+people's specs and machines, so they are only in its environment and on its standard input, where
+no shell reads them as code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from downpour.base.errors import SpecError
+from downpour.base.experiment_event import TOLD, ExperimentEvent
+from downpour.host.text import shortened
+
+log = logging.getLogger(__name__)
+
+LIMIT_SECONDS = 30.0
+"""How long a command may run."""
+_STDERR = 2
+_FIELD = "on_event"
+
+
+def checked_command(text: str) -> str:
+    """Return a command with the absolute path of its program, so that it runs from any folder.
+
+    Raises:
+        SpecError: it is empty, its quotes do not match, or there is no such program here.
+    """
+    try:
+        words = shlex.split(text) if isinstance(text, str) else []
+    except ValueError as error:
+        raise SpecError(_FIELD, text, f"must be a command ({error})") from None
+    if not words or "\0" in text:
+        raise SpecError(_FIELD, text, "must be a command, such as ./notify.sh")
+    program = shutil.which(words[0])
+    if program is None:
+        accepted = f"there is no program {words[0]} here that may be run"
+        raise SpecError(_FIELD, text, accepted)
+    return shlex.join([str(Path(program).absolute()), *words[1:]])
+
+
+class EventCommand:
+    """Runs a command for each event that a person may want to act on.
+
+    Calling it returns when the command has ended. A command that fails, or that runs for longer
+    than its limit and is then killed, is logged. One that still runs when this process ends is
+    killed, too.
+
+    Args:
+        command: As `checked_command` returns it.
+        limit_seconds: How long it may run.
+    """
+
+    def __init__(self, command: str, limit_seconds: float = LIMIT_SECONDS) -> None:
+        self._words = shlex.split(command)
+        self._limit_seconds = limit_seconds
+        self._running: subprocess.Popen[bytes] | None = None
+        atexit.register(self.stop)
+
+    def __call__(self, event: ExperimentEvent) -> None:
+        """Run the command for an event; other kinds than `TOLD` are ignored."""
+        if event.kind not in TOLD:
+            return
+        program = self._words[0]
+        try:
+            # Its output goes to standard error: standard output is for the results of ours.
+            self._running = subprocess.Popen(  # noqa: S603 - the user's own, without a shell
+                self._words,
+                stdin=subprocess.PIPE,
+                stdout=_STDERR,
+                env={**os.environ, **variables(event)},
+                start_new_session=True,  # so that what it starts can be ended with it
+            )
+        except OSError as error:
+            log.warning("on_event: %s cannot be started: %s", program, error.strerror)
+            return
+        try:
+            content = json.dumps(asdict(event)).encode()
+            self._running.communicate(content, timeout=self._limit_seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("on_event: %s runs for over %.0f s", program, self._limit_seconds)
+            self.stop()
+        if status := self._running.returncode:
+            log.warning("on_event: %s ended with status %d", program, status)
+
+    def stop(self) -> None:
+        """End the command, if one runs, and all that it has started."""
+        if self._running is None or self._running.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+
+
+def command_for(text: str) -> EventCommand | None:
+    """Return what runs the command of an option; None without one.
+
+    Raises:
+        SpecError: as `checked_command`.
+    """
+    return EventCommand(checked_command(text)) if text else None
+
+
+def variables(event: ExperimentEvent) -> dict[str, str]:
+    """Return an event as environment variables, each in one line."""
+    fields = {
+        "EVENT": event.kind,
+        "EXPERIMENT": event.experiment,
+        "NAME": event.name,
+        "STATE": event.state or "",
+        "REASON": event.reason,
+    }
+    return {f"DOWNPOUR_{name}": shortened(value) for name, value in fields.items()}
