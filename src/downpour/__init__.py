@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from downpour.core.spec import Inside, Outer, Spec
     from downpour.experiments.api import run
     from downpour.experiments.client import Client
+    from downpour.experiments.notebook import Result
     from downpour.experiments.reproduction.reproducing import replay
-    from downpour.experiments.tables.notebook import Result
     from downpour.experiments.trained_model.loading import load_model
     from downpour.experiments.trained_model.resuming import resumed
     from downpour.host.credentials import Credentials
@@ -49,7 +49,7 @@ _HOMES = {
     "DownpourError": "downpour.base.errors",
     "Inside": "downpour.core.spec",
     "Outer": "downpour.core.spec",
-    "Result": "downpour.experiments.tables.notebook",
+    "Result": "downpour.experiments.notebook",
     "Spec": "downpour.core.spec",
     "Task": "downpour.learning.tasks.task",
     "allow": "downpour.learning.allowlist",

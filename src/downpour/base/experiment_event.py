@@ -38,3 +38,8 @@ class ExperimentEvent:
     state: ExperimentState | None = None
     reason: str = ""
     worker: str = ""
+
+    def __repr__(self) -> str:
+        """Say in one line what happened; a reason is quoted, because it may hold anything."""
+        parts = [self.kind, self.experiment, self.worker, repr(self.reason) if self.reason else ""]
+        return f"<ExperimentEvent {' '.join(filter(None, parts))}>"

@@ -54,14 +54,12 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         data_dir: A folder of datasets in torchvision's layout; by default DOWNPOUR_DATA.
         patience: Multiplies every timeout: of heartbeats, of progress and of missing files.
         on_status: Called with each new status, at most ten times a second.
-        on_round: Called with each epoch that was evaluated, a `RoundResult`: its number, metrics,
-            losses, seconds and bytes. It runs in a thread of its own, so a slow one delays no
-            training. If it raises, the error is logged once, and training goes on.
-        on_event: Called, likewise, with each `ExperimentEvent`: the experiment was submitted, has
-            finished, failed or was cancelled, waits for a worker, or a worker joined, left or was
-            lost.
+        on_round: Called with each epoch that was evaluated, a `RoundResult` with its metrics,
+            losses, seconds and bytes. It runs in a thread of its own and delays no training. The
+            first error that it raises is logged, and training goes on.
+        on_event: Called, likewise, with each `ExperimentEvent`, such as "finished" or "failed".
         loggers: Where epochs are logged: texts as `--log` takes them, such as `"csv:log.csv"`,
-            `"mlflow"`, `"wandb"` and `"trackio"`, or a `Logger` of `downpour.extending` each.
+            or a `Logger` of `downpour.extending` each.
         progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
@@ -78,13 +76,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         LaunchError: a process could not be started.
     """
     asked = spec_of(spec)
-    if on is None and isinstance(spec, str | os.PathLike):
-        table = launch_of(path_of("spec", spec))
-        workers = table.workers if workers is None else workers
-        on = table.launcher()
-        table.check(asked)
-    elif on is None or isinstance(on, str):
-        refuse_unmet(asked, on or "local", {}, ())
+    workers, on = _placed(spec, asked, workers, on)
     surroundings = Surroundings.of(shared, data_dir, patience, on)
     watching = Watching(
         on_status=on_status,
@@ -95,3 +87,21 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         tensorboard=tensorboard,
     )
     return train(asked, workers, surroundings, watching)
+
+
+def _placed(
+    spec: Asked, asked: Spec, workers: int | None, on: Launcher | str | None
+) -> tuple[int | None, Launcher | str | None]:
+    """Return the workers and what starts them; a file may say both where the caller does not.
+
+    Raises:
+        SpecError: they cannot train the spec.
+    """
+    if on is None and isinstance(spec, str | os.PathLike):
+        table = launch_of(path_of("spec", spec))
+        launcher = table.launcher()
+        table.check(asked)
+        return table.workers if workers is None else workers, launcher
+    if on is None or isinstance(on, str):
+        refuse_unmet(asked, on or "local", {}, ())
+    return workers, on

@@ -170,11 +170,11 @@ class Client:
 
     def results(self, experiment: str) -> Result:
         """Return the result of an experiment so far."""
-        from downpour.experiments.tables import notebook
+        from downpour.experiments.notebook import Result as Shown
 
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         seen = folder if folder is not None and folder.is_dir() else None
-        return notebook.Result.from_lines(self.record(experiment), folder=seen)
+        return Shown.from_lines(self.record(experiment), folder=seen)
 
     def record(self, experiment: str, from_line: int = 0) -> list[str]:
         """Return the lines of an experiment's record from one on, as the manager wrote them."""

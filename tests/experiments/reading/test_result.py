@@ -12,7 +12,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
 from downpour.base.states import ExperimentState
-from downpour.experiments.tables.notebook import Result
+from downpour.experiments.notebook import Result
 
 FOLDER = Path(__file__).parents[1] / "recorded" / "gestures"
 LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from downpour.experiments.figures.shown import new_figure
 from downpour.experiments.figures.style import LIGHT, WIDE_INCHES, WIDTH_INCHES, styled
 from downpour.experiments.reading.study_result import natural
 from downpour.experiments.reading.timeline import AttemptSpan
@@ -94,15 +95,12 @@ def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
     """
     if not is_enlarged(spans):
         return timelines_figure({"": spans}, WIDE_INCHES)
-    from matplotlib.figure import Figure
-
     workers, whole = _workers(spans), _Window.around(spans, WIDE_INCHES)
     low = min(_LANE_INCHES, max(_LOW_LANE_INCHES, _WHOLE_INCHES / len(workers)))
     heights = [low * len(workers), _LANE_INCHES * len(workers)]
     closer = _enlarged(spans)
     with styled():
-        size = WIDE_INCHES, 2.0 + sum(heights)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = new_figure(WIDE_INCHES, 2.0 + sum(heights))
         above, below = figure.subplots(2, height_ratios=heights)
         _draw_whole(above, workers, spans, whole)
         _frame(above, workers, spans, whole, every=max(1, round(_NAME_INCHES / low)))
@@ -127,15 +125,13 @@ def timelines_figure(
     Every worker has a lane in all of them, also where it trained nothing. Of long runs the first
     rounds are drawn, as many as are distinguishable.
     """
-    from matplotlib.figure import Figure
-
     shown = {title: first_rounds(spans) for title, spans in runs.items()}
     everything = [span for spans in shown.values() for span in spans]
     workers = _workers(everything)
     window = _Window.around(everything, inches)
     with styled():
         height = len(shown) * (0.3 + _LANE_INCHES * max(1, len(workers)))
-        figure = Figure(figsize=(inches, 0.8 + height), layout="constrained")
+        figure = new_figure(inches, 0.8 + height)
         axes = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
         for axis, (title, spans) in zip(axes, shown.items(), strict=True):
             _draw_lanes(axis, workers, spans, window)

@@ -26,7 +26,7 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import Part
 from downpour.experiments.reading.measures import in_words, names_of
 from downpour.experiments.reading.mitigation import Stragglers, costs_of, stragglers_of
-from downpour.experiments.reading.notebook import html_of
+from downpour.experiments.reading.notebook import html_of, plot_of, timeline_of
 from downpour.experiments.reading.record_fold import (
     RecordFold,
     best_of,
@@ -41,6 +41,7 @@ from downpour.experiments.reading.result_parts import (
     TaskResult,
     TestResult,
 )
+from downpour.experiments.reading.timeline import AttemptSpan, attempt_spans
 from downpour.experiments.reading.worker_changes import worker_changes_of
 from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
@@ -51,6 +52,7 @@ from downpour.host.text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _REASON_SHOWN = 200
 _LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
@@ -71,7 +73,7 @@ class Result:
     them. `numeric_classes` maps each numeric class to the processes that computed in it: the
     workers whose updates counted, and the manager, which drew the initial model, where the workers
     train on the processor as it does. `worker_changes` has a line for each worker that joined late,
-    left or was lost.
+    left or was lost. `spans` are the attempts at shards in time, which `timeline` draws.
     """
 
     experiment: str
@@ -99,6 +101,7 @@ class Result:
     worker_changes: tuple[str, ...] = ()
     best: BestModel | None = None
     tested: TestResult | None = None
+    spans: tuple[AttemptSpan, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -147,6 +150,22 @@ class Result:
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+    def plot(self) -> Figure:
+        """Draw metrics and losses by epoch; a notebook shows the figure.
+
+        Raises:
+            MissingPackage: where Matplotlib is not installed.
+        """
+        return plot_of(self)
+
+    def timeline(self) -> Figure:
+        """Draw which worker trained which shard when; a notebook shows the figure.
+
+        Raises:
+            MissingPackage: where Matplotlib is not installed.
+        """
+        return timeline_of(self)
 
     @property
     def part(self) -> Part:
@@ -206,7 +225,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
-        fields = {**dataclasses.asdict(self), "model_file": file}
+        fields = {**dataclasses.asdict(dataclasses.replace(self, spans=())), "model_file": file}
+        del fields["spans"]
         for rows in ("rounds", "epochs"):
             fields[rows] = [self._with_metrics(row) for row in fields[rows]]
         if self.tested is None:
@@ -333,6 +353,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         best=best_of(fold, folder),
         tested=test_of(fold),
         dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
+        spans=attempt_spans(record),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from downpour.base.evaluations import LOSS
 from downpour.base.states import BLAMELESS
+from downpour.experiments.reading.measures import in_words
 from downpour.experiments.reading.mitigation import Stragglers
 
 
@@ -33,6 +34,12 @@ class RoundResult:
     evaluate_seconds: float
     bytes: int
     stragglers: Stragglers | None = None
+
+    def __repr__(self) -> str:
+        """Say in one line which it is, and how good the model became."""
+        good = in_words(self.metrics, self.test_loss)
+        parts = [f"epoch {self.epoch}, round {self.round}", *([good] if good else [])]
+        return f"<RoundResult {', '.join(parts)}, {self.train_seconds:.1f} s>"
 
     @property
     def accuracy(self) -> float | None:

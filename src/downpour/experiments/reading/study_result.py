@@ -17,7 +17,6 @@ from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.timeline import (
     AttemptSpan,
     ResourceSample,
-    attempt_spans,
     resources,
 )
 from downpour.files.records.record import read_record
@@ -127,10 +126,11 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         FileCorrupt: the record was altered.
     """
     record = read_record(folder / RECORD_NAME)
+    result = Result.from_record(record, folder)
     return RunResult(
         workers=workers,
-        result=Result.from_record(record, folder),
-        attempt_spans=attempt_spans(record),
+        result=result,
+        attempt_spans=result.spans,
         resources=resources(record),
         split=split_of(record),
     )

@@ -63,6 +63,10 @@ class Replay:
         """Whether all that could be compared has the same bytes."""
         return self.difference is None and self.compared > 0
 
+    def __repr__(self) -> str:
+        """Say in one line which it is, and what came of it."""
+        return one_line(f"<Replay {self}>")
+
     def __str__(self) -> str:
         """Say in one line what came of it."""
         if self.difference is not None:

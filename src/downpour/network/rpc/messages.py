@@ -201,6 +201,10 @@ class ExperimentSummary:
     epochs_done: int | None = None
     epochs_total: int | None = None
 
+    def __repr__(self) -> str:
+        """Say in one line which it is, and how far it is."""
+        return f"<ExperimentSummary {self.experiment}: {self.state}, {self.where}>"
+
     @property
     def measured(self) -> Mapping[str, float]:
         """The metrics by name, in the task's order."""
@@ -274,6 +278,10 @@ class WorkerStatus:
     stands_by: bool = False
     differs: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Say in one line which it is, and what it does."""
+        return f"<WorkerStatus {self.worker}: {self.state}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
@@ -295,6 +303,11 @@ class Status:
     numeric_class: NumericClass | None = None
     hostname: str = ""
     pid: int = 0
+
+    def __repr__(self) -> str:
+        """Say in one line how many workers there are, and how far the experiment is."""
+        count = len(self.workers)
+        return f"<Status {count} worker{'s' * (count != 1)}, {self.experiment or 'no experiment'}>"
 
     @property
     def idle_workers(self) -> frozenset[str]:

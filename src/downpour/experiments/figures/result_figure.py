@@ -1,0 +1,60 @@
+"""The figure of one experiment: its metrics, and its losses, after each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from downpour.base.evaluations import LOSS
+from downpour.experiments.figures.shown import new_figure
+from downpour.experiments.figures.style import (
+    WIDTH_INCHES,
+    count_from_one,
+    keep_per_cent,
+    series,
+    styled,
+)
+from downpour.experiments.reading.measures import Measure, names_of
+from downpour.experiments.reading.result import Result
+from downpour.experiments.reading.result_parts import RoundResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PANEL_INCHES = 2.0
+_METRICS_MAX = 3
+"""With the losses, that is as much as a screen shows."""
+Value = Callable[[RoundResult], float | None]
+
+
+def result_figure(result: Result) -> Figure:
+    """Draw the first metrics of a result by epoch, a panel each, and its losses in one below."""
+    metrics = [
+        Measure(name, result.part)
+        for name in names_of(epoch.metrics for epoch in result.epochs)[:_METRICS_MAX]
+    ]
+    with styled():
+        figure = new_figure(WIDTH_INCHES, 0.5 + _PANEL_INCHES * (len(metrics) + 1))
+        axes = figure.subplots(len(metrics) + 1, 1, sharex=True, squeeze=False)[:, 0]
+        for axis, measure in zip(axes, metrics, strict=False):
+            _draw(axis, 0, result.epochs, lambda epoch, m=measure: m.shown(epoch.measured(m.name)))
+            axis.set_ylabel(measure.axis)
+            if measure.is_share:
+                keep_per_cent(axis)
+        _draw(axes[-1], 0, result.epochs, lambda epoch: epoch.test_loss, result.part)
+        _draw(axes[-1], 1, result.epochs, lambda epoch: epoch.train_loss, "training")
+        axes[-1].set_ylabel(LOSS)
+        axes[-1].set_xlabel("epoch")
+        axes[-1].legend()
+        count_from_one(axes[-1])
+    return figure
+
+
+def _draw(
+    axis: Axes, place: int, epochs: Sequence[RoundResult], value: Value, name: str = ""
+) -> None:
+    """Draw a line through what was measured."""
+    points = [(epoch.epoch, measured) for epoch in epochs if (measured := value(epoch)) is not None]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    axis.plot(xs, ys, label=name, clip_on=False, **series(place))

@@ -1,0 +1,40 @@
+"""Lets a notebook show a result as tables and figures; importing this module is enough."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from downpour.experiments.figures.result_figure import result_figure
+from downpour.experiments.figures.timeline_figure import timeline_figure
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.notebook import html_of, plot_of, timeline_of
+from downpour.experiments.tables.console import SafeConsole
+from downpour.experiments.tables.terminal_tables import result_table
+from downpour.host.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Result"]
+
+_COLUMNS = 100
+
+
+@html_of.register
+def _as_table(result: Result) -> str:
+    console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+    console.print(result_table(result))
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+@plot_of.register(Result)
+def _plot(result: Result) -> Figure:
+    require("Result.plot", "report")
+    return result_figure(result)
+
+
+@timeline_of.register(Result)
+def _timeline(result: Result) -> Figure:
+    require("Result.timeline", "report")
+    return timeline_figure(result.spans)
