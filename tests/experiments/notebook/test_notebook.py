@@ -1,0 +1,86 @@
+"""A notebook, executed by Jupyter's own client: what its user sees of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+
+CELLS = {
+    "train": """\
+import downpour
+
+told = []
+result = downpour.run({"shards": 2, "epochs": 2}, workers=1, on_event=told.append)
+""",
+    "result": "result",
+    "plot": "result.plot()",
+    "timeline": "result.timeline()",
+    "events": "[event.kind for event in told]",
+}
+
+Outputs = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    """Execute the cells; an update of a display is among the outputs of the cell that made it."""
+    folder = tmp_path_factory.mktemp("notebook")
+    book = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, CELLS.values())])
+    drawn: list[dict[str, Any]] = []
+
+    class Client(nbclient.NotebookClient):  # type: ignore[misc, name-defined]
+        """Keeps every drawing of a display, of which a notebook has the last one only."""
+
+        def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+            """Take a message of the kernel."""
+            if msg["msg_type"] in {"display_data", "update_display_data"}:
+                drawn.append({**msg["content"], "output_type": "drawing"})
+            return super().process_message(msg, cell, cell_index)
+
+    Client(book, timeout=100, resources={"metadata": {"path": str(folder)}}).execute()
+    told = {name: cell.outputs for name, cell in zip(CELLS, book.cells, strict=True)}
+    return {**told, "drawn": drawn}
+
+
+def html(outputs: Outputs, name: str) -> str:
+    """Return the HTML of a cell's only result."""
+    (shown,) = outputs[name]
+    assert shown["output_type"] == "execute_result"
+    return str(shown["data"]["text/html"])
+
+
+@pytest.mark.slow
+def test_progress_is_drawn_in_place(outputs: Outputs) -> None:
+    """As HTML and as text, without widgets and without bars on standard error; none stay."""
+    drawn = [one["data"] for one in outputs["drawn"] if "transient" in one]
+    assert all({"text/html", "text/plain"} <= set(one) for one in drawn)
+    text = "".join(str(one["text/plain"]) for one in drawn)
+    assert "shards of epoch 2" in text
+    assert not [one for one in outputs["train"] if one["output_type"] == "stream"]
+    (left,) = outputs["train"]
+    assert left["data"]["text/plain"].strip() == ""
+
+
+@pytest.mark.slow
+def test_a_result_is_a_table(outputs: Outputs) -> None:
+    """Of its epochs, as the terminal shows it."""
+    assert "accuracy" in html(outputs, "result")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plot", "timeline"])
+def test_figures_are_images_without_pyplot(outputs: Outputs, name: str) -> None:
+    """The cell's result alone shows them."""
+    assert html(outputs, name).startswith('<img alt="figure"')
+
+
+@pytest.mark.slow
+def test_callbacks_have_been_called_when_a_run_returns(outputs: Outputs) -> None:
+    """From the submission to the end."""
+    (shown,) = outputs["events"]
+    assert shown["data"]["text/plain"] == "['submitted', 'worker-joined', 'finished']"
