@@ -372,6 +372,12 @@ service Manager {
   list<ExperimentSummary> listExperiments(1: string before, 2: i32 limit)
   void cancel(1: string experiment) throws (1: Refusal refusal)
   /**
+   * Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
+   * `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
+   * twice. Protocol 5 began without this call.
+   */
+  void disturbed(1: string experiment, 2: string who, 3: string what) throws (1: Refusal refusal)
+  /**
    * Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
    * at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
    * and stop where a page without lines says that the experiment has ended.

@@ -191,6 +191,10 @@ class Client:
         """Stop an experiment; does nothing if it has ended."""
         self._ask_now(lambda manager: manager.cancel(experiment))
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Put on record that you disturb a process on purpose: what happens to whom, in words."""
+        self._ask_now(lambda manager: manager.disturbed(experiment, who, what))
+
     def experiments(self, last: int | None = None) -> tuple[ExperimentSummary, ...]:
         """Return a summary of the manager's last experiments, by default of all, oldest first."""
         return tuple(islice(self.newest(), last))[::-1]

@@ -25,6 +25,9 @@ from downpour.base.values import (
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
+from downpour.files.records.attempt_lines import AssignedLine
+from downpour.files.records.record import parse_lines
+from downpour.files.records.record_lines import DisturbedLine
 from downpour.files.store import decode, encode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, SMALL
@@ -235,6 +238,20 @@ def test_a_cancelled_experiment_ends_and_its_workers_are_told(cluster: Any) -> N
     assert worker.cancelled.get(timeout=5) == worker.tasks[0].id
 
 
+def test_what_is_disturbed_on_purpose_is_on_record(cluster: Any) -> None:
+    """Before what follows from it; those who watch are told as well."""
+    experiment = cluster.submit(epochs=1)
+    cluster.client.disturbed(experiment, "one", "is killed")
+    told = cluster.client.status(experiment).decisions
+    assert [said.partition(", ")[2] for said in told] == ["on purpose: one is killed"]
+    cluster.join("one")
+    cluster.end_of(experiment)
+    lines = [line for _, line in parse_lines(cluster.record(experiment))]
+    first = next(line for line in lines if isinstance(line, AssignedLine))
+    disturbed = DisturbedLine(who="one", what="is killed")
+    assert lines.index(disturbed) < lines.index(first)
+
+
 def test_experiments_wait_for_their_turn(cluster: Any) -> None:
     """A second experiment waits while the first one runs, then runs itself."""
     cluster.join("one")
@@ -412,12 +429,13 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
 
 
 def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) -> None:
-    """Status, results and cancel refuse it alike."""
+    """All calls about an experiment refuse it alike."""
     client = cluster.client
     for call, arguments in (
         (client.status, ("nonesuch", 0, 0.0)),
         (client.results, ("nonesuch", 0, 0.0)),
         (client.cancel, ("nonesuch",)),
+        (client.disturbed, ("nonesuch", "one", "is killed")),
     ):
         with pytest.raises(Refused, match="no experiment 'nonesuch'"):
             call(*arguments)

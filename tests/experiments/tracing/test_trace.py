@@ -29,6 +29,7 @@ from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import (
     AggregatedLine,
     CancelledLine,
+    DisturbedLine,
     EvaluatedLine,
     RecordLine,
     ResizedLine,
@@ -279,6 +280,7 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
         (5.0, WorkerLeftLine(worker="b", reason="asked to")),
         (5.0, failed(0, 1, "withdrawn")),
         (6.0, WorkerRequestedLine(reason="too few")),
+        (6.0, DisturbedLine(who="b", what="is killed")),
         (6.0, ResizedLine(round=0, samples=(3, 4), reason="b is slow")),
         (7.0, CancelledLine(reason="enough")),
     ]
@@ -289,6 +291,7 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
         ("worker joined", 2_000_000, None),
         ("worker left", 3_000_000, "asked to"),
         ("ask for one more worker", 4_000_000, "too few"),
+        ("disturb b", 4_000_000, None),
         ("resize round 1", 4_000_000, "b is slow"),
         ("cancelled", 5_000_000, "enough"),
     ]

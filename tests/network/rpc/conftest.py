@@ -52,6 +52,7 @@ class FakeManager:
     failures: dict[AttemptId, tuple[FailureKind, str]] = field(default_factory=dict)
     snapshots: dict[AttemptId, Snapshot] = field(default_factory=dict)
     cancelled: set[str] = field(default_factory=set)
+    disturbances: list[tuple[str, str, str]] = field(default_factory=list)
 
     def describe(self) -> ManagerInfo:
         """Always the same."""
@@ -124,6 +125,11 @@ class FakeManager:
         """Known experiments only."""
         self.before("cancel")
         self.cancelled.add(self._summary(experiment).experiment)
+
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Keep what is said."""
+        self.before("disturbed")
+        self.disturbances.append((self._summary(experiment).experiment, who, what))
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """One line, wherever the reader stands."""

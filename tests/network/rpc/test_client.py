@@ -57,7 +57,7 @@ def test_a_workers_life(
 
 
 def test_an_experiments_life(manager: Served) -> None:
-    """Submit, look, read results, cancel."""
+    """Submit, look, read results, say what is done to a worker, cancel."""
     with manager.client() as client:
         experiment = client.submit("spec")
         (summary,) = client.list_experiments()
@@ -65,6 +65,8 @@ def test_an_experiments_life(manager: Served) -> None:
         assert client.status().experiment is None
         assert client.status(experiment, 4).change == 5
         assert client.results(experiment, 7).next_line == 8
+        client.disturbed(experiment, "w1", "is killed")
+        assert manager.service.disturbances == [(experiment, "w1", "is killed")]
         client.cancel(experiment)
         assert manager.service.cancelled == {experiment}
         with pytest.raises(Refused, match="no experiment is called other"):

@@ -16,7 +16,12 @@ from downpour.cluster.manager.workspace import Workspace
 from downpour.core.scheduler import Observed, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import PreparedLine, RecordLine, WorkerJoinedLine
+from downpour.files.records.record_lines import (
+    DisturbedLine,
+    PreparedLine,
+    RecordLine,
+    WorkerJoinedLine,
+)
 from downpour.files.records.view import aggregating, line_of, observed
 
 log = logging.getLogger(__name__)
@@ -64,6 +69,9 @@ class Observations:
                 # An unknown worker must register first.
                 if self._roster.get(event.worker) is not None:
                     yield from self._usage.hear(event)
+            case on.Disturbed():
+                line = DisturbedLine(who=event.who, what=event.what)
+                yield observed(event.experiment, line)
             case _:
                 pass
 

@@ -222,6 +222,12 @@ class ManagerHandler(WorkerCalls):
         )
         self._driver.post(event).result()
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Put on record that someone disturbs a process on purpose; decides nothing."""
+        self._check_known(experiment)
+        event = on.Disturbed(at_seconds=self._now, experiment=experiment, who=who, what=what)
+        self._driver.post(event).result()
+
     def cancel_all(self, reason: str) -> None:
         """Cancel every experiment."""
         for experiment in self._driver.ask(lambda core: list(core.state.experiments)):

@@ -147,6 +147,8 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
             rounds.evaluated(state, event)
         case on.ModelPublished():
             queue.model_published(state, event)
+        case on.Disturbed():
+            queue.disturbed(state, event)
         case on.Tick():
             liveness.tick(state)
         case _:

@@ -24,7 +24,7 @@ from downpour.core.scheduler.looking import between_looks, between_views, is_cro
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.round_view import view_of
 from downpour.core.scheduler.shard_task import ShardTask
-from downpour.core.scheduler.state import Decision, SchedulerState
+from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import leading_to
 from downpour.core.stragglers import (
     Action,
@@ -320,8 +320,7 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
     """Keep a decision in words, for the users who watch."""
     experiment = state.experiments[current.experiment]
-    text = f"{experiment.spec.meetings.named(current.number)}: {what}"
-    state.decisions.append(Decision(state.now_seconds, current.experiment, text))
+    state.decided(current.experiment, f"{experiment.spec.meetings.named(current.number)}: {what}")
 
 
 def handed_over(state: SchedulerState, event: on.HandedOver) -> None:

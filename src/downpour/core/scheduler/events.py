@@ -239,6 +239,16 @@ class ModelPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """Someone disturbs a process on purpose: `what` happens to `who`, for people to read."""
+
+    at_seconds: float
+    experiment: str
+    who: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -262,5 +272,6 @@ Event = (
     | AggregationFailed
     | Evaluated
     | ModelPublished
+    | Disturbed
     | Tick
 )

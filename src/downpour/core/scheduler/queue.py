@@ -64,6 +64,12 @@ def cancelled(state: SchedulerState, event: on.ExperimentCancelled) -> None:
         conclude(state, experiment, ExperimentState.CANCELLED, event.reason)
 
 
+def disturbed(state: SchedulerState, event: on.Disturbed) -> None:
+    """Tell those who watch that someone disturbs a process on purpose; nothing follows from it."""
+    if event.experiment in state.experiments:
+        state.decided(event.experiment, f"on purpose: {event.who} {event.what}")
+
+
 def fail(
     state: SchedulerState, experiment: Experiment, reason: str, *, asked_wrongly: bool = False
 ) -> None:

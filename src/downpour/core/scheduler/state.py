@@ -109,7 +109,11 @@ class SchedulerState:
     def log(self, text: str) -> None:
         """Keep a line about the active experiment, for the users who watch it."""
         if self.active is not None:
-            self.decisions.append(Decision(self.now_seconds, self.active.name, text))
+            self.decided(self.active.name, text)
+
+    def decided(self, experiment: str, text: str) -> None:
+        """Keep a line about an experiment, for the users who watch it."""
+        self.decisions.append(Decision(self.now_seconds, experiment, text))
 
     def active_as(self, name: str) -> Experiment | None:
         """Return the experiment of that name if it is the active one."""
@@ -132,8 +136,7 @@ class SchedulerState:
     def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
         """Assign no more tasks of the active experiment to a worker that cannot train it."""
         self.workers.exclude(worker)
-        text = f"no more tasks for {worker}: {reason}"
-        self.decisions.append(Decision(self.now_seconds, experiment.name, text))
+        self.decided(experiment.name, f"no more tasks for {worker}: {reason}")
 
     def cancel(self, worker: Worker, reason: str) -> None:
         """Free a worker from its attempt, if it has one, and ask it to stop."""

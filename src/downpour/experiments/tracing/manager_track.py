@@ -20,6 +20,7 @@ from downpour.files.records.attempt_lines import (
 from downpour.files.records.record_lines import (
     AggregatedLine,
     CancelledLine,
+    DisturbedLine,
     DroppedLine,
     EvaluatedLine,
     FailedLine,
@@ -148,6 +149,8 @@ def _said(line: RecordLine) -> tuple[str, dict[str, Any]] | None:  # noqa: PLR09
             return f"resize round {line.round + 1}", {"round": line.round + 1, **details}
         case WorkerRequestedLine():
             return "ask for one more worker", {"reason": line.reason}
+        case DisturbedLine():
+            return f"disturb {line.who}", {"what": str(line)}
         case ContradictedLine():
             return "updates differ", {"reason": str(line)}
         case FinishedLine():

@@ -130,6 +130,17 @@ class WorkerRequestedLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisturbedLine:
+    """Someone disturbed a process on purpose: `who` is a worker's name or the manager."""
+
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedLine:
     """Updates became the next model version.
 
@@ -226,6 +237,7 @@ RecordLine = (
     | DroppedLine
     | ResizedLine
     | WorkerRequestedLine
+    | DisturbedLine
     | UpdatedLine
     | ResourcesUsedLine
     | AttemptFailedLine
@@ -252,6 +264,7 @@ KINDS: dict[str, type[RecordLine]] = {
     "dropped": DroppedLine,
     "resized": ResizedLine,
     "worker-requested": WorkerRequestedLine,
+    "disturbed": DisturbedLine,
     "updated": UpdatedLine,
     "resources-used": ResourcesUsedLine,
     "attempt-failed": AttemptFailedLine,

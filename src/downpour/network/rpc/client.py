@@ -175,6 +175,10 @@ class ManagerClient(_Client):
         """Cancel an experiment."""
         self._call(NoneType, "cancel", experiment)
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Put on record that this process disturbs another one on purpose."""
+        self._call(NoneType, "disturbed", experiment, who, what)
+
     def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
         """Return lines of a record, once there is one at `from_line` or the wait is over."""
         values = (experiment, from_line, wait_seconds)

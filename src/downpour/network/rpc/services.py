@@ -79,6 +79,9 @@ class ManagerService(Protocol):
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Put on record that someone disturbs a process on purpose."""
+
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Wait for a line of the record at or after `from_line`."""
 

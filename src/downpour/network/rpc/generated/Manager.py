@@ -131,6 +131,20 @@ class Iface(object):
         """
         pass
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """
+        Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
+        `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
+        twice. Protocol 5 began without this call.
+
+        Parameters:
+         - experiment
+         - who
+         - what
+
+        """
+        pass
+
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
         Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
@@ -540,6 +554,46 @@ class Client(Iface):
             raise result.refusal
         return
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """
+        Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
+        `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
+        twice. Protocol 5 began without this call.
+
+        Parameters:
+         - experiment
+         - who
+         - what
+
+        """
+        self.send_disturbed(experiment, who, what)
+        self.recv_disturbed()
+
+    def send_disturbed(self, experiment: str, who: str, what: str):
+        self._oprot.writeMessageBegin('disturbed', TMessageType.CALL, self._seqid)
+        args = disturbed_args()
+        args.experiment = experiment
+        args.who = who
+        args.what = what
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_disturbed(self) -> None:
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = disturbed_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.refusal is not None:
+            raise result.refusal
+        return
+
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
         Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
@@ -598,6 +652,7 @@ class Processor(Iface, TProcessor):
         self._processMap["status"] = Processor.process_status
         self._processMap["listExperiments"] = Processor.process_listExperiments
         self._processMap["cancel"] = Processor.process_cancel
+        self._processMap["disturbed"] = Processor.process_disturbed
         self._processMap["results"] = Processor.process_results
         self._on_message_begin = None
 
@@ -891,6 +946,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("cancel", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_disturbed(self, seqid, iprot, oprot):
+        args = disturbed_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = disturbed_result()
+        try:
+            self._handler.disturbed(args.experiment, args.who, args.what)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except Refusal as refusal:
+            msg_type = TMessageType.REPLY
+            result.refusal = refusal
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("disturbed", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -2928,6 +3009,199 @@ class cancel_result(object):
         return not (self == other)
 all_structs.append(cancel_result)
 cancel_result.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
+)
+
+
+class disturbed_args(object):
+    """
+    Attributes:
+     - experiment
+     - who
+     - what
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'experiment',
+        'who',
+        'what',
+    )
+
+
+    def __init__(self, experiment: typing.Optional[str] = None, who: typing.Optional[str] = None, what: typing.Optional[str] = None,):
+        self.experiment: typing.Optional[str] = experiment
+        self.who: typing.Optional[str] = who
+        self.what: typing.Optional[str] = what
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.experiment = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.STRING:
+                        self.who = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.STRING:
+                        self.what = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('disturbed_args')
+            if self.experiment is not None:
+                oprot.writeFieldBegin('experiment', TType.STRING, 1)
+                oprot.writeString(self.experiment.encode('utf-8') if sys.version_info[0] == 2 else self.experiment)
+                oprot.writeFieldEnd()
+            if self.who is not None:
+                oprot.writeFieldBegin('who', TType.STRING, 2)
+                oprot.writeString(self.who.encode('utf-8') if sys.version_info[0] == 2 else self.who)
+                oprot.writeFieldEnd()
+            if self.what is not None:
+                oprot.writeFieldBegin('what', TType.STRING, 3)
+                oprot.writeString(self.what.encode('utf-8') if sys.version_info[0] == 2 else self.what)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(disturbed_args)
+disturbed_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'experiment', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'who', 'UTF8', None, ),  # 2
+    (3, TType.STRING, 'what', 'UTF8', None, ),  # 3
+)
+
+
+class disturbed_result(object):
+    """
+    Attributes:
+     - refusal
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'refusal',
+    )
+
+
+    def __init__(self, refusal: typing.Optional[Refusal] = None,):
+        self.refusal: typing.Optional[Refusal] = refusal
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('disturbed_result')
+            if self.refusal is not None:
+                oprot.writeFieldBegin('refusal', TType.STRUCT, 1)
+                self.refusal.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(disturbed_result)
+disturbed_result.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
 )
