@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
@@ -23,6 +26,7 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
 from downpour.cli.spec_options import with_spec
+from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
@@ -32,6 +36,29 @@ Workers = Annotated[
     workers_option(
         "Worker processes; also the number of shards if the spec gives none.",
         show_default="one a shard, but no more than this machine's cores",
+    ),
+]
+
+SlowWorkers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slow",
+        metavar="WORKER=SPEED",
+        help="Slow a worker down on purpose: worker-3=0.25 runs at a quarter of its speed; "
+        "worker-3=0.25,pauses=6/10 also stands still for 6 of each 10 seconds. Repeatable.",
+        show_default=False,
+        rich_help_panel="Disturbances",
+    ),
+]
+KillProcesses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kill",
+        metavar="WHO@WHEN",
+        help="Kill a process on purpose: worker-2@round3 (from 1), or manager@20s after training "
+        "began. A manager starts again; a worker stays away unless ,restart follows. Repeatable.",
+        show_default=False,
+        rich_help_panel="Disturbances",
     ),
 ]
 
@@ -45,9 +72,11 @@ def run(
     data_dir: DataDir = None,
     patience: Patience = 1.0,
     tensorboard: TensorBoard = None,
+    *,
     log: Log = None,
     on_event: OnEvent = "",
-    *,
+    slow: SlowWorkers = None,
+    kill: KillProcesses = None,
     allow: Allow = None,
     resume: Resume = None,
     spec_file: Path | None = None,
@@ -64,6 +93,7 @@ def run(
     """
     check_format(as_json=as_json, as_csv=as_csv)
     launching.check(spec)
+    disturbances = Disturbances.of(slow, kill)
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
@@ -79,6 +109,7 @@ def run(
 
     command = command_for(on_event)
     place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
+    place = replace(place, disturbances=disturbances)
     remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
     with ProgressDisplay(err()) as display:
         shown = SpecOnce(display.show, spec, remarks)

@@ -6,9 +6,11 @@ It imports no torch; the processes that it starts do.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from downpour.base.arguments import checked_call
+from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import Launcher
 from downpour.cluster.launchers.launch_table import launch_of
 from downpour.cluster.launchers.needs import refuse_unmet
@@ -41,6 +43,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     progress: bool | None = None,
     tensorboard: Location | None = None,
     on: Launcher | str | None = None,
+    slow: Mapping[str, float | str] | None = None,
+    kill: Sequence[str] = (),
 ) -> Result:
     """Train with a manager and workers that end with the call, on this machine by default.
 
@@ -67,6 +71,10 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
             `downpour.launchers`; by default what the file's table `[launch]` says, or
             `"local"`.
+        slow: Workers to slow down on purpose, by name: `{"worker-3": 0.25}` runs at a quarter of
+            its speed, and `"0.25,pauses=6/10"` also stands still for 6 of each 10 seconds.
+        kill: Processes to kill on purpose: `"worker-2@round3"` (from 1), or `"manager@20s"` after
+            training began. A manager starts again; a worker stays away unless `,restart` follows.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -78,6 +86,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     asked = spec_of(spec)
     workers, on = _placed(spec, asked, workers, on)
     surroundings = Surroundings.of(shared, data_dir, patience, on)
+    surroundings = replace(surroundings, disturbances=Disturbances.of(slow, kill))
     watching = Watching(
         on_status=on_status,
         on_round=on_round,

@@ -1,4 +1,4 @@
-"""Ends what a process has started and left behind: the processes of its session."""
+"""Signals a process together with what it has started: the processes of its session."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def end_session(leader: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
             if pid != leader and os.getsid(pid) == leader:
                 os.kill(pid, signal.SIGKILL)
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to a process that leads a session, and to its children in the same group.
+
+    Does nothing if the process has ended, or does not lead yet.
+    """
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a zombie
+        os.killpg(leader, number)

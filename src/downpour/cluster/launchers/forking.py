@@ -96,6 +96,14 @@ class ForkServerProcess:
             status: int | None = self._news.get(name, {}).get("exited")
             return status
 
+    def process_of(self, name: str) -> int | None:
+        """Return the process that has a name, as long as it runs."""
+        # A process's number is free for others only once the fork server has seen its end, and it
+        # tells of that at once.
+        with self._changed:
+            news = self._news.get(name, {})
+            return None if "exited" in news or self.is_over else news.get("pid")
+
     def error_of(self, name: str) -> LaunchError:
         """Return the error of a process that is not running."""
         news = self._news.get(name, {})

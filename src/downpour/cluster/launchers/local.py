@@ -9,6 +9,7 @@ or the fork server with all that it had started.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from downpour.cluster.launchers.logs import new_log
 from downpour.cluster.launchers.restarts import Restarts
 from downpour.cluster.worker.environment import thread_environment
 from downpour.host.credentials import Credentials, known_secrets
+from downpour.host.sessions import signal_group
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,21 @@ class LocalCluster:
         while self._provided < min(wanted, self._plan.workers):
             self._provided += 1
             self._add()
+
+    def process_of(self, name: str) -> int | None:
+        """Return the process that is the manager or a worker now; None while there is none."""
+        return self._server.process_of(name)
+
+    def kill(self, name: str, *, again: bool) -> None:
+        """Kill the manager or a worker, as a crash does.
+
+        A worker starts `again`, or stays away as a machine that died. A manager starts again.
+        """
+        if name in self._places and not again:
+            self._places[name].is_over = True
+        process = self.process_of(name)
+        if process is not None:
+            signal_group(process, signal.SIGKILL)
 
     def check(self) -> None:
         """Start again what a signal has ended.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from downpour.base.values import DEFAULT_SHARED
+from downpour.cluster.disturbing.disturbances import UNDISTURBED, Disturbances
 from downpour.cluster.launchers import Launcher
 from downpour.cluster.manager.options import checked_patience
 from downpour.host.paths import path_of
@@ -22,7 +23,8 @@ class Surroundings:
 
     `shared` is the shared directory, `data_dir` a folder of datasets in torchvision's layout, and
     `patience` multiplies every timeout. `on` starts the workers: a launcher, or the name of one.
-    `on_name` is the name of a launcher with options, if it is known.
+    `on_name` is the name of a launcher with options, if it is known. `disturbances` happen to the
+    processes of a local launcher.
     """
 
     shared: Path
@@ -30,6 +32,7 @@ class Surroundings:
     patience: float = 1.0
     on: Launcher | str = "local"
     on_name: str | None = None
+    disturbances: Disturbances = UNDISTURBED
 
     @classmethod
     def of(
@@ -53,6 +56,11 @@ class Surroundings:
             on="local" if on is None else on,
             on_name=on_name,
         )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether manager and workers are processes of this machine, by their launcher's name."""
+        return (self.on_name or self.on) == "local"
 
     @property
     def is_here(self) -> bool:

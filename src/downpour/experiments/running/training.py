@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
@@ -12,6 +13,7 @@ from downpour.cluster.manager.start_file import start_of
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.reading import Result
+from downpour.experiments.running.disturber import disturbing
 from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.lineage import resumed_by
 from downpour.experiments.running.surroundings import Surroundings
@@ -37,6 +39,8 @@ def train(
         LaunchError: a process could not be started.
     """
     number = workers_for(asked, workers, is_here=surroundings.is_here)
+    rounds = asked.meetings.rounds
+    surroundings.disturbances.check(number, rounds, is_local=surroundings.is_local)
     resolved = resolve(_inside_measured(asked, number, surroundings, watching), number)
     check_named(resolved, surroundings.data_dir)
     if resolved.init_from is not None:
@@ -55,10 +59,15 @@ def _trained(
         watching.follower(resumed) as follower,
         watching.bars() as draw,
         embed(resolved, workers, surroundings) as (cluster, client),
+        ExitStack() as disturbed,
     ):
         experiment = client.submit(resolved)
+        record = partial(client.disturbed, experiment)
+        disturbances = disturbing(surroundings.disturbances, cluster, record, watching.note)
+        disturb = disturbed.enter_context(disturbances)
 
         def look(status: Status) -> None:
+            disturb(status)
             cluster.provide(status.wanted_workers, status.idle_workers)
             follower.follow(experiment, client.record)
             follower.see(status)

@@ -1,0 +1,1 @@
+"""Slows and kills a run's own processes on purpose, to show and test what a cluster does then."""

@@ -1,0 +1,223 @@
+"""What a user wants disturbed: which workers run slowly, and which processes die when.
+
+Users write both as text: `worker-3=0.25,pauses=6/10` slows a worker, and `worker-2@round3` or
+`manager@20s` kills a process. Workers are named as `run` names them, from `worker-1` on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from downpour.base.errors import SpecError
+
+MANAGER = "manager"
+_SLOW = "must be WORKER=SPEED[,pauses=SECONDS/EVERY], as worker-3=0.25,pauses=6/10"
+_KILL = "must be WHO@roundN or WHO@SECONDSs, as worker-2@round3 or manager@20s; a worker may have "
+_KILL += ",restart"
+_PAUSES = re.compile(r"pauses=([^/]+)/([^/]+)")
+_WHEN = re.compile(r"(?P<who>[^@]+)@(round(?P<round>\d+)|(?P<seconds>[\d.]+)s)(?P<again>,restart)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses:
+    """A process stands still for `still_seconds` of each `every_seconds`."""
+
+    still_seconds: float
+    every_seconds: float
+
+    def __str__(self) -> str:
+        return f"stands still for {self.still_seconds:g} s of each {self.every_seconds:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A worker runs at a share of its `speed`, above 0 and at most 1, and may make pauses."""
+
+    worker: str
+    speed: float = 1.0
+    pauses: Pauses | None = None
+
+    @classmethod
+    def of(cls, worker: str, asked: object) -> Self:
+        """Read how a worker is slowed: a number, or a text such as `0.25,pauses=6/10`.
+
+        Raises:
+            SpecError: names `slow` and what it accepts.
+        """
+        given = f"{worker}={asked}"
+        speed_text, comma, rest = str(asked).partition(",")
+        speed = _number(speed_text)
+        if not worker or speed is None:
+            raise SpecError("slow", given, _SLOW)
+        if not 0 < speed <= 1:
+            raise SpecError("slow", given, "SPEED must be above 0 and at most 1")
+        pauses = _pauses(given, rest) if comma else None
+        if speed == 1 and pauses is None:
+            raise SpecError("slow", given, "SPEED must be below 1, or there must be pauses")
+        return cls(worker=worker, speed=speed, pauses=pauses)
+
+    def __str__(self) -> str:
+        pauses = self.pauses
+        also = f",pauses={pauses.still_seconds:g}/{pauses.every_seconds:g}" if pauses else ""
+        return f"{self.worker}={self.speed:g}{also}"
+
+    @property
+    def who(self) -> str:
+        """The worker."""
+        return self.worker
+
+    @property
+    def what(self) -> str:
+        """What happens to the worker, in words."""
+        slowly = [f"runs at {self.speed:g} of its speed"] if self.speed < 1 else []
+        return " and ".join([*slowly, *map(str, filter(None, [self.pauses]))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """A process dies when a round, from 1, has begun, or so many seconds after training began.
+
+    A manager always starts again. A worker stays away, as a machine that died, unless it is to come
+    `again`.
+    """
+
+    who: str
+    round: int | None = None
+    seconds: float = 0.0
+    again: bool = False
+
+    @classmethod
+    def of(cls, text: object) -> Self:
+        """Read who dies when.
+
+        Raises:
+            SpecError: names `kill` and what it accepts.
+        """
+        found = _WHEN.fullmatch(text) if isinstance(text, str) else None
+        seconds = _number(found["seconds"] or "0") if found else None
+        if found is None or seconds is None:
+            raise SpecError("kill", text, _KILL)
+        if found["again"] and found["who"] == MANAGER:
+            raise SpecError("kill", text, "a manager always starts again; leave out ,restart")
+        number = int(found["round"]) if found["round"] else None
+        again = bool(found["again"])
+        return cls(who=found["who"], round=number, seconds=seconds, again=again)
+
+    def __str__(self) -> str:
+        when = f"{self.seconds:g}s" if self.round is None else f"round{self.round}"
+        return f"{self.who}@{when}{',restart' if self.again else ''}"
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether another process takes the place of the killed one."""
+        return self.again or self.who == MANAGER
+
+    @property
+    def what(self) -> str:
+        """What happens to the process, in words."""
+        return f"is killed and {'starts again' if self.comes_back else 'stays away'}"
+
+    def is_due(self, rounds_done: int, trained_seconds: float) -> bool:
+        """Whether the process should be dead by now."""
+        if self.round is not None:
+            return rounds_done >= self.round - 1
+        return trained_seconds >= self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbances:
+    """All that is disturbed in a run."""
+
+    slow: tuple[Slow, ...] = ()
+    kill: tuple[Kill, ...] = ()
+
+    @classmethod
+    def of(cls, slow: object = None, kill: object = None) -> Self:
+        """Read what users give: a mapping or texts for `slow`, and texts for `kill`.
+
+        Raises:
+            SpecError: one of them cannot be read, or a worker is slowed twice.
+        """
+        slowed = [Slow.of(who, how) for who, how in _pairs(slow)]
+        names = [one.worker for one in slowed]
+        for name in names:
+            if names.count(name) > 1:
+                raise SpecError("slow", name, "is there twice; name each worker once")
+        return cls(slow=tuple(slowed), kill=tuple(Kill.of(one) for one in _texts("kill", kill)))
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.slow or self.kill)
+
+    def check(self, workers: int, rounds: int, *, is_local: bool) -> None:
+        """Refuse what cannot happen in a run of so many workers and rounds.
+
+        Args:
+            workers: how many the run starts.
+            rounds: how many it has.
+            is_local: whether its processes run on this machine, each on its own.
+
+        Raises:
+            SpecError: names the field and what it accepts.
+        """
+        if self and not is_local:
+            field, first = ("slow", self.slow[0]) if self.slow else ("kill", self.kill[0])
+            raise SpecError(field, str(first), "needs --on local, whose processes are this run's")
+        names = [f"worker-{number}" for number in range(1, workers + 1)]
+        for slowed in self.slow:
+            _check_name("slow", slowed.worker, str(slowed), names)
+        for kill in self.kill:
+            _check_name("kill", kill.who, str(kill), [MANAGER, *names])
+            if kill.round is not None and not 1 <= kill.round <= rounds:
+                raise SpecError("kill", str(kill), f"this run has the rounds 1 to {rounds}")
+        lost = {kill.who for kill in self.kill if not kill.comes_back}
+        if lost and lost >= set(names):
+            raise SpecError("kill", str(self.kill[-1]), "leaves no worker; add ,restart to one")
+
+
+UNDISTURBED = Disturbances()
+
+
+def _check_name(field: str, name: str, given: str, known: Sequence[str]) -> None:
+    if name not in known:
+        workers = f"worker-1 to {known[-1]}" if len(known) > 1 else known[-1]
+        also = f"{MANAGER} or " if MANAGER in known else ""
+        raise SpecError(field, given, f"WHO must be {also}{workers}")
+
+
+def _pairs(slow: object) -> Iterable[tuple[str, object]]:
+    if isinstance(slow, Mapping):
+        return [(str(who), how) for who, how in slow.items()]
+    return [(one.partition("=")[0], one.partition("=")[2]) for one in _texts("slow", slow)]
+
+
+def _texts(field: str, given: Any) -> list[str]:
+    if given is None:
+        return []
+    several = [given] if isinstance(given, str) else given
+    if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
+        raise SpecError(field, given, _SLOW if field == "slow" else _KILL)
+    return list(several)
+
+
+def _pauses(given: str, text: str) -> Pauses:
+    found = _PAUSES.fullmatch(text)
+    still, every = (_number(found[1]), _number(found[2])) if found else (None, None)
+    if still is None or every is None:
+        raise SpecError("slow", given, _SLOW)
+    if not 0 < still < every:
+        raise SpecError("slow", given, "the pause must be above 0 s and shorter than its interval")
+    return Pauses(still_seconds=still, every_seconds=every)
+
+
+def _number(text: str) -> float | None:
+    """Return the finite number that a text says, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
