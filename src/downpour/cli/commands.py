@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         certs,
         clients,
         compare_policies,
+        demo,
         doctor,
         grid,
         init,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
 
 _FUNCTIONS = {
     "init": "init.init",
+    "demo": "demo.demo",
     "run": "run.run",
     "splits": "splits.splits",
     "grid": "grid.grid",

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from downpour.core.splitters.cut import SplitCut
 
-_FIGURE_NAME = "splits"
-
 
 SpecFile = Annotated[
     Path,
@@ -127,14 +125,11 @@ def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
 
 
 def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
-    from downpour.experiments.figures.export import to_png, to_svg
+    from downpour.experiments.figures.export import written
     from downpour.experiments.figures.split_figure import split_figure
 
-    figure = split_figure(cuts)
-    svg = path.suffix == ".svg"
-    content = to_svg(figure, _FIGURE_NAME).encode() if svg else to_png(figure)
     try:
-        path.write_bytes(content)
+        path.write_bytes(written(split_figure(cuts), path))
     except OSError as error:
         raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
     note(f"drawn: {path}")

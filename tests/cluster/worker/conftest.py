@@ -114,6 +114,9 @@ class FakeManager:
         """No worker asks for this."""
         raise Refused("experiment", experiment)
 
+    def disturbed(self, experiment: str, who: str, what: str) -> None:
+        """Keep nothing."""
+
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """No worker asks for this."""
         raise Refused("experiment", f"{experiment} {from_line} {wait_seconds}")

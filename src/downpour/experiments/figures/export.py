@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.experiments.figures.style import LIGHT, PNG_DPI, styled
@@ -31,6 +32,12 @@ def to_svg(figure: Figure, name: str) -> str:
     with styled(name):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return file.getvalue()
+
+
+def written(figure: Figure, path: Path) -> bytes:
+    """Return the content of a figure's file, as its ending says: .svg or else .png."""
+    svg = path.suffix == ".svg"
+    return to_svg(figure, path.stem).encode() if svg else to_png(figure)
 
 
 def for_page(svg: str) -> str:

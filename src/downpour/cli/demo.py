@@ -1,0 +1,125 @@
+"""`downpour demo`: two runs side by side, a minute each, for a lesson."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.base.errors import MissingPackage, SpecError, did_you_mean
+from downpour.cli.figure_file import check_figure
+from downpour.cli.options import RESULTS, SHARED, Shared, path_option, whole_number
+from downpour.cli.printing import err, note, out, say
+from downpour.host.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from downpour.experiments.demos.demo import Acted, Demo
+
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="stragglers|splits|crash|asynchrony",
+        help="What to show; without a name, the demos are listed.",
+        show_default=False,
+    ),
+]
+FigureFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        parser=path_option("to"),
+        help="Draw the figure into this .png or .svg file.",
+        show_default="./results/demo-NAME.png",
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        metavar="N",
+        parser=whole_number,
+        help="Train for this many epochs.",
+        show_default="the demo's",
+    ),
+]
+
+
+def demo(
+    name: Named = "",
+    to: FigureFile = None,
+    shared: Shared = SHARED,
+    *,
+    epochs: Epochs = None,
+) -> None:
+    """Show what Downpour does, in about a minute.
+
+    A demo trains a small network twice on this machine: two policies, two splits, with a crash and
+    without, with a barrier and without. It ends with a table of what happened, a sentence on what
+    to notice, a figure, and the command lines that repeat both runs. All numbers are measured.
+
+    Nothing is downloaded. The data are scikit-learn's digits, or synthetic ones if that package is
+    not installed.
+    """
+    from downpour.experiments.demos.catalog import DEMOS
+
+    if not name:
+        for known, one in DEMOS.items():
+            say(f"{known:<12}{one.about}")
+        return
+    if name not in DEMOS:
+        accepted = f"must be {', '.join(DEMOS)}{did_you_mean(name, DEMOS)}"
+        raise SpecError("demo", name, accepted)
+    check_figure("to", to)
+    _play(DEMOS[name], to or RESULTS / f"demo-{name}.png", shared, epochs)
+
+
+def _play(demo: Demo, figure: Path, shared: Path, epochs: int | None) -> None:
+    from downpour.experiments.demos.staging import Stage, data_in
+    from downpour.experiments.tables.progress import ProgressDisplay
+
+    changes = data_in(RESULTS) | ({} if epochs is None else {"epochs": epochs})
+    stage = Stage(shared=shared, changes=changes)
+    acted = []
+    for number, act in enumerate(demo.acts, 1):
+        note(f"{number} of {len(demo.acts)}: {act.title}")
+        with ProgressDisplay(err()) as display:
+            acted.append(stage.play(act, display.show))
+    _print(demo, acted)
+    _draw(demo, acted, figure)
+    say("Repeat both runs:" if shared == SHARED else f"Repeat both runs (with --shared {shared}):")
+    for one in acted:
+        say(f"  {one.act.command(changes)}")
+
+
+def _print(demo: Demo, acted: Sequence[Acted]) -> None:
+    from downpour.experiments.tables.cells import text_table
+
+    table = demo.table(acted)
+    texts = table.texts()
+    columns = [
+        (column.header, [row[place] for row in texts]) for place, column in enumerate(table.columns)
+    ]
+    out().print(table.title, style="bold", highlight=False, markup=False)
+    out().print(text_table(columns))
+    say(f"Notice: {demo.notice(acted)}")
+
+
+def _draw(demo: Demo, acted: Sequence[Acted], path: Path) -> None:
+    """Draw the figure; where it cannot be drawn, say so in a line, because the table is there."""
+    try:
+        require("the figure of downpour demo", "report")
+    except MissingPackage as error:
+        note(str(error))
+        return
+    from downpour.experiments.figures.export import written
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.write_bytes(written(demo.figure(acted), path))
+    except OSError as error:
+        raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
+    say(f"Figure: {path}")

@@ -1,0 +1,68 @@
+"""A manager is killed in the middle of a run, and another one goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from downpour.experiments.demos.demo import Act, Acted, Demo, percent
+from downpour.experiments.figures.timeline_figure import timelines_figure
+from downpour.experiments.tables.table import Column, Table
+from downpour.files.records.record_lines import DisturbedLine
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DIGITS_SHOWN = 12
+
+
+def _act(title: str, kill: Sequence[str] = ()) -> Act:
+    fields = {"name": "demo-crash", "shards": 2, "epochs": 8, "batch_size": 1}
+    fields |= {"learning_rate": 0.002}
+    return Act(title=title, fields=fields, workers=2, kill=kill)
+
+
+def _table(acted: Sequence[Acted]) -> Table:
+    columns = (
+        Column("run", "run"),
+        Column("kills", "kills", 0),
+        Column("seconds", "total\ns", 1),
+        Column("again", "shards\ntrained again", 0),
+        Column("accuracy", "accuracy\n%", 1),
+        Column("sha256", "SHA-256\nof the model"),
+    )
+    rows = tuple(
+        (
+            one.act.title,
+            sum(isinstance(line, DisturbedLine) for _, line in one.record),
+            one.result.total_seconds,
+            sum(not failure.blameless for failure in one.result.failures),
+            percent(one.result.accuracy),
+            hashlib.sha256(one.model).hexdigest()[:_DIGITS_SHOWN],
+        )
+        for one in acted
+    )
+    return Table("crash", "A manager killed and resumed", columns, rows)
+
+
+def _notice(acted: Sequence[Acted]) -> str:
+    calm, killed = acted
+    later = killed.result.total_seconds - calm.result.total_seconds
+    cost = f"{later:.1f} s" if later > 0 else "no time"
+    if calm.model == killed.model:
+        return f"Both models are the same, byte for byte; the crash cost {cost}."
+    return f"The models differ, which should not be: please report it. The crash cost {cost}."
+
+
+def _figure(acted: Sequence[Acted]) -> Figure:
+    return timelines_figure({one.act.title: one.run.attempt_spans for one in acted})
+
+
+DEMO = Demo(
+    about="a manager is killed in the third round and another goes on: the same bytes",
+    acts=(_act("undisturbed"), _act("manager killed", ["manager@round3"])),
+    table=_table,
+    notice=_notice,
+    figure=_figure,
+)

@@ -1,0 +1,96 @@
+"""What a demo is: two acts, each a run that a command line repeats, and what they show together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from downpour.core.spec import Spec
+from downpour.experiments.reading import Result
+from downpour.experiments.reading.study_result import RunResult
+from downpour.experiments.tables.table import Table
+from downpour.files.records.view import Dated
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """A run of a demo: its title, the fields of its spec, and what `downpour run` takes besides."""
+
+    title: str
+    fields: Mapping[str, Any]
+    workers: int
+    slow: Mapping[str, float] = field(default_factory=dict)
+    kill: Sequence[str] = ()
+
+    def spec(self, changes: Mapping[str, Any]) -> Spec:
+        """Return its spec, with some fields changed."""
+        return Spec.make({**self.fields, **changes})
+
+    def words(self, changes: Mapping[str, Any]) -> list[str]:
+        """Return the words of the command line that repeats it, with these fields changed."""
+        options = {**self.fields, **changes, "workers": self.workers}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        words += [f"--slow={name}={speed:g}" for name, speed in self.slow.items()]
+        words += [f"--kill={one}" for one in self.kill]
+        return ["downpour", "run", *words]
+
+    def command(self, changes: Mapping[str, Any]) -> str:
+        """Return that command line as people type it."""
+        return shlex.join(self.words(changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """An act that is over: its spec, its run and its record, and the shared directory."""
+
+    act: Act
+    spec: Spec
+    run: RunResult
+    record: Sequence[Dated]
+    shared: Path
+
+    @property
+    def result(self) -> Result:
+        """The result of its run."""
+        return self.run.result
+
+    @property
+    def model(self) -> bytes:
+        """The bytes of the final model's file."""
+        file = self.result.model_file
+        return b"" if file is None else file.read_bytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A lesson.
+
+    Args:
+        about: what it shows, in a line.
+        acts: its runs, in order.
+        table: what happened, a row for each act.
+        notice: one sentence on what to notice, from what was measured.
+        figure: draws both acts; needs matplotlib.
+    """
+
+    about: str
+    acts: Sequence[Act]
+    table: Callable[[Sequence[Acted]], Table]
+    notice: Callable[[Sequence[Acted]], str]
+    figure: Callable[[Sequence[Acted]], Figure]
+
+
+def percent(share: float | None) -> float | None:
+    """Return a share in percent, as tables show it."""
+    return None if share is None else 100 * share
+
+
+def times(one: float, other: float) -> str:
+    """Say how many times as long one duration is as another: "2.4 times"."""
+    return f"{one / other:.1f} times" if other > 0 else "many times"
