@@ -5,6 +5,7 @@ from __future__ import annotations
 from downpour.experiments.reading.worker_changes import worker_changes_of
 from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
+    DisturbedLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,
@@ -48,6 +49,19 @@ def test_a_worker_that_registers_with_the_next_manager_was_here_all_the_time() -
         (9.0, joined("w1")),
     ]
     assert worker_changes_of(record) == ()
+
+
+def test_a_disturbance_is_told_as_one_on_purpose() -> None:
+    """Before its consequence, so that no one looks for another reason."""
+    record: list[tuple[float, RecordLine]] = [
+        (5.0, SUBMITTED),
+        (6.0, DisturbedLine(who="w1", what="is killed and stays away")),
+        (6.5, WorkerLeftLine(worker="w1", reason="its connection ended", lost=True)),
+    ]
+    assert worker_changes_of(record) == (
+        "w1 is killed and stays away on purpose, after 1.0 s",
+        "w1 was lost after 1.5 s: its connection ended",
+    )
 
 
 def test_an_old_record_says_that_a_worker_left() -> None:

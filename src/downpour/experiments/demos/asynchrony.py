@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from downpour.experiments.demos.demo import Act, Acted, Demo, percent, times
-from downpour.experiments.demos.lines import accuracy_along_seconds, lines_figure
+from downpour.experiments.demos.lines import lines_figure
 from downpour.experiments.demos.stragglers import SLOW, SMALL_STEPS
 from downpour.experiments.tables.table import Column, Table
-from downpour.files.records.record_lines import AggregatedLine
+from downpour.files.records.record_lines import AggregatedLine, EvaluatedLine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ def _act(mode: str, title: str) -> Act:
 
 
 def _versions(one: Acted) -> list[AggregatedLine]:
-    return [line for _, line in one.record if isinstance(line, AggregatedLine)]
+    return [line for _, line in one.moments(AggregatedLine)]
 
 
 def _stalest(one: Acted) -> int:
@@ -63,7 +63,11 @@ def _notice(acted: Sequence[Acted]) -> str:
 
 
 def _figure(acted: Sequence[Acted]) -> Figure:
-    lines = {one.act.title: accuracy_along_seconds(one.record) for one in acted}
+    lines = {
+        one.act.title: [(at, 100 * line.metrics["accuracy"]) for at, line in measured]
+        for one in acted
+        if (measured := one.moments(EvaluatedLine))
+    }
     return lines_figure(lines, "seconds since the first assignment")
 
 

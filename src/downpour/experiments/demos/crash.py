@@ -27,7 +27,7 @@ def _table(acted: Sequence[Acted]) -> Table:
     columns = (
         Column("run", "run"),
         Column("kills", "kills", 0),
-        Column("seconds", "total\ns", 1),
+        Column("wall_seconds", "start to\nend, s", 1),
         Column("again", "shards\ntrained again", 0),
         Column("accuracy", "accuracy\n%", 1),
         Column("sha256", "SHA-256\nof the model"),
@@ -35,8 +35,8 @@ def _table(acted: Sequence[Acted]) -> Table:
     rows = tuple(
         (
             one.act.title,
-            sum(isinstance(line, DisturbedLine) for _, line in one.record),
-            one.result.total_seconds,
+            len(one.moments(DisturbedLine)),
+            one.wall_seconds,
             sum(not failure.blameless for failure in one.result.failures),
             percent(one.result.accuracy),
             hashlib.sha256(one.model).hexdigest()[:_DIGITS_SHOWN],
@@ -48,15 +48,17 @@ def _table(acted: Sequence[Acted]) -> Table:
 
 def _notice(acted: Sequence[Acted]) -> str:
     calm, killed = acted
-    later = killed.result.total_seconds - calm.result.total_seconds
-    cost = f"{later:.1f} s" if later > 0 else "no time"
+    later = killed.wall_seconds - calm.wall_seconds
+    cost = f"cost {later:.1f} s" if later > 0 else "cost no time that shows"
     if calm.model == killed.model:
-        return f"Both models are the same, byte for byte; the crash cost {cost}."
-    return f"The models differ, which should not be: please report it. The crash cost {cost}."
+        return f"The crash {cost}, and both models are the same, byte for byte."
+    return f"The crash {cost}, and the models differ, which should not be: please report it."
 
 
 def _figure(acted: Sequence[Acted]) -> Figure:
-    return timelines_figure({one.act.title: one.run.attempt_spans for one in acted})
+    spans = {one.act.title: one.run.attempt_spans for one in acted}
+    killed = {one.act.title: [at for at, _ in one.moments(DisturbedLine)] for one in acted}
+    return timelines_figure(spans, killed=killed)
 
 
 DEMO = Demo(

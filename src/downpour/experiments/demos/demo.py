@@ -6,16 +6,19 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.study_result import RunResult
 from downpour.experiments.tables.table import Table
+from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.view import Dated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Line = TypeVar("Line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +50,28 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """An act that is over: its spec, its run and its record, and the shared directory."""
+    """An act that is over: its spec, its run and its record, and the shared directory.
+
+    It took `wall_seconds`, from its start to its end. The record's clock stands still while there
+    is no manager, this one does not.
+    """
 
     act: Act
     spec: Spec
     run: RunResult
     record: Sequence[Dated]
     shared: Path
+    wall_seconds: float
 
     @property
     def result(self) -> Result:
         """The result of its run."""
         return self.run.result
+
+    def moments(self, kind: type[Line]) -> list[tuple[float, Line]]:
+        """Return the record's lines of a kind, each with its seconds since the first assignment."""
+        begun = next((at for at, line in self.record if isinstance(line, AssignedLine)), 0.0)
+        return [(at - begun, line) for at, line in self.record if isinstance(line, kind)]
 
     @property
     def model(self) -> bytes:

@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from downpour.experiments.figures.style import WIDTH_INCHES, keep_per_cent, series, styled
-from downpour.files.records.attempt_lines import AssignedLine
-from downpour.files.records.record_lines import EvaluatedLine
-from downpour.files.records.view import Dated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Points = Sequence[tuple[float, float]]
 
-
-def lines_figure(lines: Mapping[str, Points], along: str) -> Figure:
-    """Draw accuracy in percent along epochs or seconds, a line for each title."""
+def lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:
+    """Draw accuracy in percent along epochs or seconds, a line of points for each title."""
     from matplotlib.figure import Figure
 
     with styled():
@@ -32,13 +27,3 @@ def lines_figure(lines: Mapping[str, Points], along: str) -> Figure:
         keep_per_cent(axis)
         figure.legend(loc="outside lower center", ncols=len(lines))
     return figure
-
-
-def accuracy_along_seconds(record: Sequence[Dated]) -> Points:
-    """Return accuracy in percent at each evaluation, in seconds since the first assignment."""
-    begun = next((at for at, line in record if isinstance(line, AssignedLine)), 0.0)
-    return [
-        (at - begun, 100 * line.metrics["accuracy"])
-        for at, line in record
-        if isinstance(line, EvaluatedLine) and "accuracy" in line.metrics
-    ]

@@ -75,8 +75,8 @@ def _figure(acted: Sequence[Acted]) -> Figure:
 DEMO = Demo(
     about="shards with all classes, or with a few classes each: what averaging makes of them",
     acts=(
-        _act("random", "random split: all classes in each shard"),
-        _act("class", "class split: a few classes in each shard"),
+        _act("random", "random split"),
+        _act("class", "class split"),
     ),
     table=_table,
     notice=_notice,

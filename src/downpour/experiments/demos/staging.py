@@ -6,6 +6,7 @@ is not installed; a file beside the results holds these, so that a command line 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,10 +50,18 @@ class Stage:
         spec = act.spec(self.changes)
         disturbances = Disturbances.of(act.slow, act.kill)
         place = replace(Surroundings.of(self.shared), disturbances=disturbances)
+        began = time.monotonic()
         result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
+        wall_seconds = time.monotonic() - began
         folder = place.shared / "experiments" / result.experiment
-        record = read_record(folder / RECORD_NAME)
-        return Acted(act=act, spec=spec, run=read_run(folder), record=record, shared=place.shared)
+        return Acted(
+            act=act,
+            spec=spec,
+            run=read_run(folder),
+            record=read_record(folder / RECORD_NAME),
+            shared=place.shared,
+            wall_seconds=wall_seconds,
+        )
 
 
 def data_in(folder: Path) -> dict[str, Any]:

@@ -46,6 +46,7 @@ _ENDS_MAX = 80
 """More lines than these, of the ends of rounds, would hide the boxes."""
 _SPECK_INCHES = 0.02
 """Narrower boxes are drawn together with their neighbours."""
+_NEVER: Mapping[str, Sequence[float]] = {}
 Look = tuple[str, str]
 """The name of a colour, and a hatch."""
 Box = tuple[float, float, AttemptSpan]
@@ -118,12 +119,15 @@ def is_enlarged(spans: Sequence[AttemptSpan]) -> bool:
 
 
 def timelines_figure(
-    runs: Mapping[str, Sequence[AttemptSpan]], inches: float = 1.4 * WIDTH_INCHES
+    runs: Mapping[str, Sequence[AttemptSpan]],
+    inches: float = 1.4 * WIDTH_INCHES,
+    killed: Mapping[str, Sequence[float]] = _NEVER,
 ) -> Figure:
     """Draw the timelines of runs, by their titles, one above the other along the same seconds.
 
     Every worker has a lane in all of them, also where it trained nothing. Of long runs the first
-    rounds are drawn, as many as are distinguishable.
+    rounds are drawn, as many as are distinguishable. A dashed line marks the seconds at which
+    someone `killed` a process, by the run's title.
     """
     shown = {title: first_rounds(spans) for title, spans in runs.items()}
     everything = [span for spans in shown.values() for span in spans]
@@ -137,9 +141,11 @@ def timelines_figure(
             _draw_lanes(axis, workers, spans, window)
             _frame(axis, workers, spans, window)
             axis.set_title(title)
+            for at_seconds in killed.get(title, ()):
+                axis.axvline(at_seconds, color=LIGHT["failure"], linestyle=(0, (4, 2)))
         axes[0].set_title(_words(everything), loc="right" if axes[0].get_title("left") else "left")
         axes[-1].set_xlabel("seconds since the first assignment")
-        _draw_key(figure, everything)
+        _draw_key(figure, everything, killed=any(killed.values()))
     return figure
 
 
@@ -293,8 +299,9 @@ def _words(spans: Sequence[AttemptSpan]) -> str:
     return f"numbers are shards{ends}"
 
 
-def _draw_key(figure: Figure, spans: Sequence[AttemptSpan]) -> None:
+def _draw_key(figure: Figure, spans: Sequence[AttemptSpan], *, killed: bool = False) -> None:
     from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     def patch(colour: str, hatch: str = "") -> Patch:
@@ -309,6 +316,8 @@ def _draw_key(figure: Figure, spans: Sequence[AttemptSpan]) -> None:
     keys |= {
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
+    if killed:
+        keys["a process killed"] = Line2D([], [], color=LIGHT["failure"], linestyle=(0, (4, 2)))
     figure.legend(
         keys.values(),
         keys.keys(),

@@ -73,7 +73,8 @@ class Result:
     them. `numeric_classes` maps each numeric class to the processes that computed in it: the
     workers whose updates counted, and the manager, which drew the initial model, where the workers
     train on the processor as it does. `worker_changes` has a line for each worker that joined late,
-    left or was lost. `spans` are the attempts at shards in time, which `timeline` draws.
+    left or was lost, and for each process that its user disturbed on purpose. `spans` are the
+    attempts at shards in time, which `timeline` draws.
     """
 
     experiment: str

@@ -1,4 +1,4 @@
-"""Workers that joined an experiment late, left or were lost, and why: a line each."""
+"""Workers that joined an experiment late, left or were lost, or were disturbed: a line each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
+    DisturbedLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,
@@ -38,5 +39,7 @@ def _changes(record: Iterable[tuple[float, RecordLine]]) -> Iterator[str]:
             case WorkerLeftLine(worker=name):
                 here.discard(name)
                 yield f"{name} {'was lost' if fact.lost else 'left'} {after}: {fact.reason}"
+            case DisturbedLine():
+                yield f"{fact} on purpose, {after}"
             case _:
                 pass
