@@ -1,0 +1,241 @@
+"use strict";
+/**
+ * The timeline: one canvas that shows who trained what and when.
+ *
+ * `draw(now)` takes time as a parameter: a run that goes on, one that has ended and a replay are
+ * drawn by the same code. The bars are pixels (painting.js); letters, arrows and axes lie on top.
+ */
+(function (downpour) {
+  const { words } = downpour;
+  const AXIS = 26;
+  const FOOT = 4;
+  const HEIGHT_MOST = 560;
+  const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
+    3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
+  const COLOURS = ["paper", "ink", "muted", "line", "shade", "failure",
+    "series-1", "series-2", "series-3", "series-4", "series-5", "series-6"];
+
+  /** Read the page's colours; the dark ones where the page is dark. */
+  function pageColours() {
+    const style = getComputedStyle(document.documentElement);
+    return Object.fromEntries(COLOURS.map((name) => {
+      const colour = style.getPropertyValue(`--${name}`).trim();
+      return [name, /^#[0-9a-f]{6}$/i.test(colour) ? colour : "#808080"];
+    }));
+  }
+
+  class Timeline {
+    /** @param {HTMLCanvasElement} canvas */
+    constructor(canvas) {
+      this.canvas = canvas;
+      this.context = canvas.getContext("2d", { alpha: false });
+      this.painter = new downpour.Painter();
+      this.view = new downpour.View();
+      this.tables = new downpour.Tables();
+      this.order = [];
+      this.rank = [];
+      this.selected = null;
+      this.cursor = -1;
+      this.frames = 0;
+      this.recolour();
+    }
+
+    recolour() {
+      this.colours = pageColours();
+      this.palette = downpour.paletteOf(this.colours);
+    }
+
+    /** Show these tables; the view begins anew if they are another experiment's. */
+    use(tables) {
+      if (tables !== this.tables) {
+        Object.assign(this, { tables, view: new downpour.View(), selected: null, cursor: -1 });
+      }
+      this.reorder();
+    }
+
+    /** Give every worker its row, by name: worker-10 comes after worker-9. */
+    reorder() {
+      const collator = new Intl.Collator("en", { numeric: true });
+      const names = this.tables.rows.map((_, worker) => this.tables.workerName(worker));
+      this.order = [...names.keys()].sort((one, other) => collator.compare(names[one], names[other]));
+      this.rank = [];
+      this.order.forEach((worker, row) => { this.rank[worker] = row; });
+    }
+
+    /** Fit canvas and view to the page. Returns false while there is no room. */
+    layout(now) {
+      const wide = this.canvas.clientWidth;
+      if (!wide) return false;
+      this.ratio = Math.min(3, window.devicePixelRatio || 1);
+      this.gutter = Math.min(150, Math.max(64, Math.round(wide * 0.13)));
+      const rows = Math.max(1, this.order.length);
+      const most = Math.max(180, Math.min(HEIGHT_MOST, window.innerHeight * 0.62));
+      const high = Math.round(Math.max(60, Math.min(most, rows * 26))) + AXIS + FOOT;
+      this._size(wide, high);
+      const begin = this.tables.rounds.size ? Math.min(...[...this.tables.rounds.values()].slice(0, 1).map((r) => r.begin)) : 0;
+      this.view.fit(begin, this._horizon(now), rows, wide - this.gutter - 8, high - AXIS - FOOT);
+      return true;
+    }
+
+    _size(wide, high) {
+      const [width, height] = [Math.round(wide * this.ratio), Math.round(high * this.ratio)];
+      if (this.canvas.width !== width || this.canvas.height !== height) {
+        Object.assign(this.canvas, { width, height });
+        this.canvas.style.height = `${high}px`;
+      }
+      this.size = { wide, high };
+    }
+
+    /** Return the last moment to show: now, and as far ahead as open tasks are forecast. */
+    _horizon(now) {
+      const { attempts: all, rows } = this.tables;
+      let latest = now;
+      if (!this.tables.running) return latest;
+      for (const row of rows) {
+        const i = row && row.length ? row[row.length - 1] : -1;
+        if (i < 0 || !Number.isNaN(all.end[i]) || !(all.q50[i] > 0)) continue;
+        latest = Math.max(latest, Math.min(all.begin[i] + all.q90[i], now + 0.5 * (now - this.view.start)));
+      }
+      return latest;
+    }
+
+    draw(now) {
+      if (!this.layout(now)) return;
+      const { context, ratio, view, tables, order, palette } = this;
+      this.now = now;
+      this.frames += 1;
+      context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      context.fillStyle = this.colours.paper;
+      context.fillRect(0, 0, this.size.wide, this.size.high);
+      const shown = this.painter.paint({ tables, order, view, now, palette, ratio });
+      context.putImageData(this.painter.image, Math.round(this.gutter * ratio), Math.round(AXIS * ratio));
+      context.textBaseline = "middle";
+      this._drawAxis();
+      this._drawNames();
+      context.save();
+      context.beginPath();
+      context.rect(this.gutter, 0, view.width, this.size.high);
+      context.clip();
+      this._drawVersions(now);
+      context.translate(this.gutter, AXIS);
+      this._drawLabels(shown.labels);
+      downpour.drawDetails(this, shown.details);
+      this._drawNow(now);
+      context.restore();
+    }
+
+    _drawAxis() {
+      const { context, view, colours } = this;
+      const step = STEPS.find((one) => one * view.scale >= 68) || STEPS[STEPS.length - 1];
+      context.font = this._font(11);
+      context.textAlign = "center";
+      for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
+        const x = this.gutter + view.x(tick);
+        const text = words.moment(Math.abs(tick) < step / 1000 ? 0 : tick, step);
+        if (x < this.gutter + 14 || x > this.size.wide - 20) continue;
+        context.fillStyle = colours.muted;
+        context.fillText(text, x, 8);
+        context.fillStyle = colours.line;
+        context.fillRect(Math.round(x), 16, 1, 4);
+      }
+      context.fillStyle = colours.line;
+      context.fillRect(this.gutter, AXIS - 5, view.width, 1);
+    }
+
+    _drawNames() {
+      const { context, view, colours, order, tables } = this;
+      const every = Math.max(1, Math.ceil(13 / view.rowHeight));
+      const first = Math.floor(view.top / every) * every;
+      context.font = this._font(Math.min(12, Math.max(10, view.rowHeight * 0.7)));
+      context.textAlign = "right";
+      for (let row = first; row < order.length; row += every) {
+        const y = view.y(row) + Math.max(view.rowHeight, 1) * 0.42;
+        if (y < 0 || y > view.height - 2) continue;
+        const worker = tables.workers[order[row]];
+        const gone = worker && (worker.state === "lost" || worker.state === "left") && !(worker.left > this.now);
+        context.fillStyle = gone ? colours.muted : colours.ink;
+        context.fillText(this._short(tables.workerName(order[row])), this.gutter - 8, AXIS + y);
+      }
+    }
+
+    /** Shorten a name to the room on the left, in its middle: the number at its end tells workers apart. */
+    _short(name) {
+      const room = this.gutter - 14;
+      if (this.context.measureText(name).width <= room) return name;
+      let keep = Math.min(name.length, 40);
+      const cut = () => `${name.slice(0, keep >> 1)}…${name.slice(name.length - (keep - (keep >> 1)))}`;
+      while (keep > 2 && this.context.measureText(cut()).width > room) keep -= 1;
+      return cut();
+    }
+
+    _drawVersions(now) {
+      const { context, view, colours } = this;
+      let before = -Infinity;
+      context.font = this._font(9.5);
+      context.textAlign = "left";
+      for (const { version, at } of this.tables.versions.values()) {
+        const x = view.x(at);
+        if (at > now || x < 0 || x > view.width || x - before < 34) continue;
+        context.fillStyle = colours.muted;
+        context.fillText(`v${version}`, this.gutter + x + 3, AXIS - 10);
+        context.fillRect(Math.round(this.gutter + x), AXIS - 14, 1, 10);
+        before = x;
+      }
+    }
+
+    _drawLabels(labels) {
+      const { context, colours, tables: { attempts: all } } = this;
+      context.font = this._font(10.5);
+      context.textAlign = "center";
+      for (const bar of labels) {
+        const text = String(all.shard[bar.i]);
+        const wide = 6.2 * text.length;
+        if (bar.width < wide + 6) continue;
+        const [x, y] = [bar.x + bar.width / 2, bar.y + bar.height / 2 + 0.5];
+        context.fillStyle = colours.ink;
+        if (bar.outcome >= 3) {  // a pattern would cross the letters
+          context.fillStyle = colours.paper;
+          context.fillRect(x - wide / 2 - 2, bar.y + 2, wide + 4, bar.height - 4);
+          context.fillStyle = colours.ink;
+        } else if (bar.outcome) context.fillStyle = colours.paper;
+        context.fillText(text, x, y);
+      }
+    }
+
+    _drawNow(now) {
+      const { context, view, colours } = this;
+      if (!this.tables.running && now >= this.tables.latest) return;
+      context.fillStyle = colours.ink;
+      context.fillRect(Math.round(view.x(now)), -6, 1, view.height + 6);
+    }
+
+    _font(size) {
+      return `${size}px system-ui, sans-serif`;
+    }
+
+    /** Return the attempt at a place of the canvas, or -1. */
+    hit(x, y) {
+      const [inside, down] = [x - this.gutter, y - AXIS];
+      if (inside < 0 || down < 0 || down > this.view.height) return -1;
+      const row = this.tables.rows[this.order[this.view.row(down)]];
+      if (!row) return -1;
+      const moment = Math.min(this.view.moment(inside), this.now);
+      const slack = 3 / this.view.scale;
+      for (let at = this.tables.placeAt(row, moment + slack); at >= 0; at -= 1) {
+        const end = this.tables.attempts.end[row[at]];
+        if (!(end < moment - slack)) return row[at];
+        if (end < moment - slack) break;
+      }
+      return -1;
+    }
+
+    /** Scroll and zoom to an attempt. */
+    reveal(i) {
+      const { begin, end, worker } = this.tables.attempts;
+      this.cursor = i;
+      this.view.show(begin[i], end[i] <= this.now ? end[i] : this.now, this.rank[worker[i]] || 0);
+    }
+  }
+
+  Object.assign(downpour, { Timeline, AXIS });
+})(window.downpour = window.downpour || {});
