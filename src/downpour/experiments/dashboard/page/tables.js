@@ -93,8 +93,9 @@
 
     _attempt([i, worker, round, shard, attempt, begin, share, fromStep]) {
       const all = this.attempts;
-      const known = i < all.count && !Number.isNaN(all.begin[i]);
       all.reach(i);
+      const known = !Number.isNaN(all.begin[i]);
+      if (known && (all.worker[i] !== worker || all.begin[i] !== begin)) this._leaveRow(i);
       all.worker[i] = worker;
       all.round[i] = round;
       all.shard[i] = shard;
@@ -102,16 +103,27 @@
       all.begin[i] = begin;
       all.share[i] = share === null ? 1 : share;
       all.fromStep[i] = fromStep || 0;
-      if (!known) this._place(i, worker, `${round}/${shard}`);
+      if (!known) this._chain(i, `${round}/${shard}`);
+      this._enterRow(i, worker);
       this._seen(begin);
     }
 
-    /** Put a new attempt into its worker's row and behind the earlier one of its task. */
-    _place(i, worker, task) {
+    /** Put an attempt into its worker's row, where the order of begins wants it. */
+    _enterRow(i, worker) {
       const row = (this.rows[worker] = this.rows[worker] || []);
       let place = row.length;
       while (place > 0 && this.attempts.begin[row[place - 1]] > this.attempts.begin[i]) place -= 1;
-      row.splice(place, 0, i);
+      if (row[place - 1] !== i) row.splice(place, 0, i);
+    }
+
+    /** Take an attempt out of its row, because a new manager began it once more. */
+    _leaveRow(i) {
+      const row = this.rows[this.attempts.worker[i]];
+      row.splice(row.indexOf(i), 1);
+    }
+
+    /** Put a new attempt behind the earlier one of its task. */
+    _chain(i, task) {
       const earlier = this.newestOf.get(task);
       if (earlier !== undefined) {
         this.attempts.previous[i] = earlier;

@@ -237,5 +237,5 @@
     }
   }
 
-  Object.assign(downpour, { Timeline, AXIS });
+  Object.assign(downpour, { Timeline, AXIS, pageColours });
 })(window.downpour = window.downpour || {});

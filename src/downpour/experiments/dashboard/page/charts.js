@@ -1,0 +1,106 @@
+"use strict";
+/** Curves of one measure: uPlot in the colours of the page, one axis of three, runs side by side. */
+(function (downpour) {
+  const { words, node } = downpour;
+  const HEIGHT = 220;
+  const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
+  const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
+  const AXES = {
+    epoch: { title: "epoch", value: (point) => point.epoch, text: (value) => words.number(value) },
+    second: { title: "time", value: (point) => point.seconds, text: (value) => words.moment(value) },
+    byte: { title: "bytes exchanged", value: (point) => point.bytes, text: (value) => words.bytes(value) },
+  };
+
+  /** Return a value of an evaluation: the loss is a measure like the others. */
+  function valueOf(evaluation, metric) {
+    const value = metric.name === "loss" ? evaluation.loss : evaluation.metrics[metric.name];
+    return value === undefined ? null : value;
+  }
+
+  /**
+   * Return the curves of a measure in a run: a list of {label, points}, where a point has
+   * {epoch, seconds, bytes, value}.
+   */
+  function curvesOf(tables, metric, now) {
+    const told = tables.experiment || {};
+    const begin = downpour.beginOf(tables);
+    const parts = new Map();
+    const bytes = new Map();
+    const point = (row, sent, value) => ({ epoch: row.round / (told.rounds_per_epoch || 1), seconds: row.at - begin, bytes: sent, value });
+    for (const row of tables.evaluations.values()) {
+      if (row.at > now) continue;
+      bytes.set(row.round, row.bytes);
+      if (!parts.has(row.part)) parts.set(row.part, []);
+      parts.get(row.part).push(point(row, row.bytes, valueOf(row, metric)));
+    }
+    if (metric.name === "loss") {
+      const trained = [...tables.versions.values()].filter((row) => row.at <= now && row.loss !== null);
+      if (trained.length) parts.set("training", trained.map((row) => point(row, bytes.get(row.round) ?? null, row.loss)));
+    }
+    return [...parts].map(([label, points]) => ({ label, points }));
+  }
+
+  class Chart {
+    constructor(title, metric) {
+      Object.assign(this, { metric, plot: null, key: "" });
+      this.place = node("div", { class: "plot" });
+      this.element = node("figure", {}, node("figcaption", {}, title), this.place);
+    }
+
+    /**
+     * Draw curves along an axis.
+     * @param {{label: string, points: object[]}[]} curves
+     * @param {string} axis epoch, second or byte
+     */
+    draw(curves, axis, colours) {
+      const wide = this.place.clientWidth;
+      if (!wide) return;
+      const { value } = AXES[axis];
+      const sets = curves.map(({ points }) => {
+        const known = points.filter((point) => value(point) !== null && point.value !== null)
+          .sort((one, other) => value(one) - value(other));
+        return [known.map(value), known.map((point) => (this.metric.percent ? 100 : 1) * point.value)];
+      });
+      const data = sets.length ? uPlot.join(sets) : [[], []];
+      const key = JSON.stringify([wide, axis, colours.ink, curves.map(({ label }) => label)]);
+      if (key !== this.key || !this.plot) this._make(curves, axis, colours, wide, data);
+      else this.plot.setData(data);
+      this.key = key;
+      this._describe(curves);
+    }
+
+    _make(curves, axis, colours, width, data) {
+      if (this.plot) this.plot.destroy();
+      const ticks = { stroke: colours.muted, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+      const number = (value) => (value === null || value === undefined ? "–" : this.metric.percent ? `${value.toFixed(2)} %` : words.number(value));
+      const { text, title } = AXES[axis];
+      this.plot = new uPlot({
+        width, height: HEIGHT, scales: { x: { time: false } }, cursor: { y: false, points: { size: 7 } },
+        axes: [
+          { ...ticks, size: 30, space: 60, values: (_, all) => all.map(text) },
+          { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => (this.metric.percent ? `${words.number(value)} %` : words.number(value))) },
+        ],
+        series: [{ label: title, value: (_, value) => (value === null ? "–" : text(value)) },
+          ...curves.map(({ label }, place) => ({
+            label, stroke: colours[COLOURS[place % COLOURS.length]], width: 2, dash: DASHES[Math.floor(place / 2) % 2 * 1],
+            spanGaps: true, value: (_, value) => number(value), points: { show: data[0].length < 40, size: 5 },
+          }))],
+      }, data.length > 1 ? data : [[], ...curves.map(() => [])], this.place);
+    }
+
+    /** Say the last values to those who do not see the curves. */
+    _describe(curves) {
+      const said = curves.filter(({ points }) => points.length).map(({ label, points }) =>
+        `${label}: ${words.measure(points[points.length - 1].value, this.metric)}`);
+      this.place.setAttribute("role", "img");
+      this.place.setAttribute("aria-label", `Last values: ${said.join("; ") || "none yet"}`);
+    }
+
+    close() {
+      if (this.plot) this.plot.destroy();
+      this.plot = null;
+    }
+  }
+
+  Object.assign(downpour, { Chart, curvesOf, valueOf, AXES });
+})(window.downpour = window.downpour || {});

@@ -1,0 +1,107 @@
+"use strict";
+/** The head of the page: what runs, how far it is, and how long it will take. */
+(function (downpour) {
+  const { words, node, say } = downpour;
+  const SIGNS = { waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
+
+  class Now {
+    constructor(root) {
+      this.title = node("h1", { tabindex: "-1" });
+      this.state = node("span", { class: "state" });
+      this.facts = node("p", { class: "facts muted" });
+      this.reason = node("p", { class: "reason", hidden: true });
+      this.bar = node("div", { class: "done", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": 100 }, node("i"));
+      this.tiles = node("dl", { class: "tiles" });
+      this.values = {};
+      root.append(node("div", { class: "title" }, this.title, this.state), this.facts, this.reason, this.bar, this.tiles);
+    }
+
+    draw(tables, now) {
+      const told = tables.experiment || {};
+      const past = now < tables.latest;
+      const state = past ? "replay" : told.state || "loading";
+      say(this.title, told.name || told.id || "Experiment");
+      say(this.state, past ? "↺ replay" : `${SIGNS[state] || "·"} ${state}`);
+      this.state.dataset.state = state;
+      say(this.facts, factsOf(told));
+      const notes = [told.reason, ...(told.warnings || [])].filter(Boolean);
+      this.reason.hidden = !notes.length;
+      this.reason.classList.toggle("failure", state === "failed");
+      say(this.reason, notes.join(" · "));
+      this._progress(tables, told, now);
+      this._tiles(tables, told, now, past);
+    }
+
+    _progress(tables, told, now) {
+      const done = [...tables.rounds.values()].filter((round) => round.closed !== null && round.closed <= now).length;
+      const share = told.rounds ? Math.min(1, done / told.rounds) : 0;
+      this.bar.firstChild.style.width = `${100 * share}%`;
+      this.bar.setAttribute("aria-valuenow", Math.round(100 * share));
+      this.done = done;
+    }
+
+    _tiles(tables, told, now, past) {
+      const open = [...tables.rounds.values()].filter(({ begin, closed }) => begin <= now && (closed === null || closed > now));
+      const busy = tables.rows.filter((_, worker) => tables.attemptAt(worker, now) >= 0).length;
+      const here = tables.workers.filter((worker) => worker && worker.joined <= now && !(worker.left <= now)).length;
+      const { totals } = tables;
+      this._tile("round", "Round", `${this.done + Math.sign(open.length)} of ${told.rounds ?? "–"}`, epochs(told, this.done));
+      this._tile("left", ...leftOf(tables, now, past));
+      this._measure(tables, told, now);
+      this._tile("workers", "Workers", `${busy} training`, `${here - busy} idle, ${tables.workers.length - here} gone`);
+      this._tile("open", "Open rounds", open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
+        past || totals.queue === undefined ? "" : `${words.count(totals.queue || 0, "shard")} waiting`);
+      const [last] = [...tables.versions.values()].filter(({ at }) => at <= now).slice(-1);
+      const stale = last && last.staleness;
+      this._tile("staleness", "Staleness", stale ? words.number(stale[1]) : "–", stale ? `${words.number(stale[0])} to ${words.number(stale[2])} versions` : "no version yet");
+      this._tile("bytes", "Exchanged", past ? "–" : words.bytes((totals.bytes_read || 0) + (totals.bytes_written || 0)),
+        past ? "" : `${words.bytes(totals.bytes_read)} read, ${words.bytes(totals.bytes_written)} written`);
+    }
+
+    _measure(tables, told, now) {
+      const [metric] = told.metrics || [];
+      const measured = [...tables.evaluations.values()].filter(({ at }) => at <= now);
+      const last = measured[measured.length - 1];
+      const title = metric ? metric.words || metric.name : "loss";
+      const value = last && (metric ? downpour.valueOf(last, metric) : last.loss);
+      this._tile("measure", title[0].toUpperCase() + title.slice(1), words.measure(value, metric), last ? `loss ${words.number(last.loss)}` : "not measured yet");
+    }
+
+    _tile(key, title, value, note) {
+      let tile = this.values[key];
+      if (!tile) {
+        tile = this.values[key] = [node("dt"), node("dd", { class: "value" }), node("dd", { class: "muted" })];
+        this.tiles.append(node("div", {}, ...tile));
+      }
+      [title, value, note].forEach((text, place) => say(tile[place], String(text)));
+    }
+  }
+
+  /** Say in one line what an experiment is. */
+  function factsOf(told) {
+    const facts = [
+      told.dataset, told.splitter && `split: ${told.splitter}`, told.shards && words.count(told.shards, "shard"),
+      told.mode && `mode: ${told.mode}`, told.policy && `policy: ${told.policy}`, told.aggregator,
+      told.parameters && words.count(told.parameters, "parameter"),
+    ];
+    return facts.filter(Boolean).join(" · ");
+  }
+
+  function epochs(told, done) {
+    if (!told.epochs) return "";
+    return `epoch ${Math.min(told.epochs, Math.floor(done / (told.rounds_per_epoch || 1)))} of ${told.epochs}`;
+  }
+
+  /** Say how long it will take, and how sure that is; of a run that has ended, how long it took. */
+  function leftOf(tables, now, past) {
+    const took = words.seconds(Math.max(0, now - downpour.beginOf(tables)));
+    const { left } = tables.totals;
+    if (past || !tables.running) return [past ? "Time passed" : "Took", took, ""];
+    if (!left) return ["Time left", "–", `${took} so far`];
+    const since = Math.max(0, now - (tables.totals.last_line_at ?? now));
+    const [low, middle, high] = [left.q10, left.q50, left.q90].map((value) => words.seconds(Math.max(0, value - since)));
+    return ["Time left", `≈ ${middle}`, `${low} to ${high}`];
+  }
+
+  downpour.Now = Now;
+})(window.downpour = window.downpour || {});

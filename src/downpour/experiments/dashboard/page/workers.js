@@ -1,0 +1,173 @@
+"use strict";
+/** The table of workers. A thousand of them are rows in memory; only those in sight are elements. */
+(function (downpour) {
+  const { words, node, say } = downpour;
+  const ROW = 40;
+  const SIGNS = { training: "●", idle: "○", lost: "✕", left: "–" };
+  const STATES = ["training", "idle", "lost", "left"];
+  const collator = new Intl.Collator("en", { numeric: true });
+  const COLUMNS = [
+    { key: "name", title: "Worker", value: (row) => row.name },
+    { key: "state", title: "State", value: (row) => STATES.indexOf(row.state) },
+    { key: "task", title: "Task: elapsed against forecast", value: (row) => row.elapsed ?? -1 },
+    { key: "done", title: "Tasks", value: (row) => row.done, number: true },
+    { key: "speed", title: "Samples/s", value: (row) => row.speed || 0, number: true },
+    { key: "cpu", title: "Cores", value: (row) => row.cpu || 0, number: true },
+    { key: "memory", title: "Memory", value: (row) => row.memory || 0, number: true },
+    { key: "class", title: "Numeric class", value: (row) => row.numericClass || "" },
+    { key: "joined", title: "Joined", value: (row) => row.joined, number: true },
+  ];
+
+  class Workers {
+    /** @param {function(number)} open called with the attempt whose task is to be opened */
+    constructor(root, open) {
+      Object.assign(this, { open, sort: "name", down: false, tables: new downpour.Tables(), pool: [] });
+      this.search = node("input", { type: "search", placeholder: "Filter by name, class or address", "aria-label": "Filter workers", oninput: () => this.draw(this.now) });
+      this.state = node("select", { "aria-label": "State", onchange: () => this.draw(this.now) },
+        ["all states", ...STATES].map((text, place) => node("option", { value: place ? text : "" }, text)));
+      this.count = node("span", { class: "muted", role: "status" });
+      this.above = node("tr", { "aria-hidden": "true" }, node("td", { colspan: COLUMNS.length }));
+      this.below = node("tr", { "aria-hidden": "true" }, node("td", { colspan: COLUMNS.length }));
+      this.body = node("tbody", {}, this.above, this.below);
+      this.table = node("table", { class: "workers" }, node("caption", { class: "hidden" }, "Workers"), this._head(), this.body);
+      this.frame = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workers", onscroll: () => this._fill() }, this.table);
+      this.empty = node("p", { class: "muted" }, "No worker matches.");
+      root.append(node("div", { class: "tools" }, this.search, this.state, this.count), this.frame, this.empty);
+    }
+
+    _head() {
+      this.heads = COLUMNS.map(({ key, title, number }) => node("th", { scope: "col", class: `${key} ${number ? "number" : ""}` },
+        node("button", { type: "button", onclick: () => this._order(key) }, title)));
+      return node("thead", {}, node("tr", {}, this.heads));
+    }
+
+    _order(key) {
+      this.down = this.sort === key ? !this.down : false;
+      this.sort = key;
+      this.draw(this.now);
+    }
+
+    use(tables) { this.tables = tables; }
+
+    draw(now) {
+      this.now = now;
+      const sought = this.search.value.trim().toLowerCase();
+      const every = this.tables.workers.filter(Boolean).map((worker) => this._row(worker, now)).filter((row) => row.joined <= now);
+      this.rows = every.filter((row) => (!this.state.value || row.state === this.state.value)
+        && (!sought || `${row.name} ${row.numericClass} ${row.address}`.toLowerCase().includes(sought)));
+      const { value } = COLUMNS.find(({ key }) => key === this.sort);
+      const way = this.down ? -1 : 1;
+      this.rows.sort((one, other) => way * compared(value(one), value(other)) || one.i - other.i);
+      this.heads.forEach((head, place) => {
+        const here = COLUMNS[place].key === this.sort;
+        if (here) head.setAttribute("aria-sort", this.down ? "descending" : "ascending");
+        else head.removeAttribute("aria-sort");
+      });
+      say(this.count, this.rows.length === every.length ? words.count(every.length, "worker") : `${this.rows.length} of ${every.length}`);
+      this.table.setAttribute("aria-rowcount", this.rows.length + 1);
+      this.empty.hidden = this.rows.length > 0;
+      this._fill();
+    }
+
+    /** Describe a worker at a moment: past states follow from its attempts. */
+    _row(worker, now) {
+      const i = this.tables.attemptAt(worker.i, now);
+      const present = now >= this.tables.latest;
+      const gone = worker.left !== null && worker.left !== undefined && worker.left <= now;
+      const state = gone ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? "training" : "idle";
+      const elapsed = i >= 0 ? now - this.tables.attempts.begin[i] : null;
+      return { ...worker, name: String(worker.name), state, attempt: i, elapsed, ...(present ? {} : { done: this._done(worker.i, now), speed: null, cpu: null, memory: null }) };
+    }
+
+    _done(worker, now) {
+      const { attempts: all, rows } = this.tables;
+      return (rows[worker] || []).filter((i) => all.end[i] <= now && (all.outcome[i] === 1 || all.outcome[i] === 2)).length;
+    }
+
+    /** Fill the rows in sight, and leave room for the others. */
+    _fill() {
+      const rows = this.rows || [];
+      const high = Math.max(ROW, this.frame.clientHeight || 10 * ROW);
+      const first = Math.max(0, Math.min(Math.floor(this.frame.scrollTop / ROW) - 2, rows.length - 1));
+      const shown = rows.slice(first, first + Math.ceil(high / ROW) + 4);
+      while (this.pool.length < shown.length) this.pool.push(new Line(this));
+      this.pool.forEach((line, place) => {
+        if (place >= shown.length) return line.element.remove();
+        line.draw(shown[place], first + place, this.tables, this.now);
+        if (line.element.parentNode !== this.body) this.body.insertBefore(line.element, this.below);
+      });
+      this.above.firstChild.style.height = `${first * ROW}px`;
+      this.below.firstChild.style.height = `${(rows.length - first - shown.length) * ROW}px`;
+      this.above.hidden = first === 0;
+      this.below.hidden = first + shown.length >= rows.length;
+    }
+  }
+
+  /** One element for a row, which shows another worker when the table scrolls. */
+  class Line {
+    constructor(owner) {
+      this.cells = COLUMNS.map(({ key, number }) => node(key === "name" ? "th" : "td", { class: `${key} ${number ? "number" : ""}`, scope: key === "name" ? "row" : null }));
+      this.element = node("tr", {}, this.cells);
+      this.task = node("button", { type: "button", class: "link", onclick: () => owner.open(this.attempt) });
+      this.track = new Track();
+      this.cells[2].append(this.task, this.track.element);
+    }
+
+    draw(row, place, tables, now) {
+      this.attempt = row.attempt;
+      this.element.setAttribute("aria-rowindex", place + 2);
+      const [name, state, , done, speed, cpu, memory, numericClass, joined] = this.cells;
+      say(name, row.name);
+      name.title = row.address ? `${row.name} · ${row.address}` : row.name;
+      say(state, `${SIGNS[row.state]} ${row.state}`);
+      state.dataset.state = row.state;
+      const all = tables.attempts;
+      this.task.hidden = this.track.element.hidden = row.attempt < 0;
+      if (row.attempt >= 0) {
+        say(this.task, `${all.round[row.attempt]}/${all.shard[row.attempt]}`);
+        this.task.title = `Round ${all.round[row.attempt]}, shard ${all.shard[row.attempt]}: open its history`;
+        this.track.draw(all, row.attempt, row.elapsed, now);
+      }
+      say(done, words.number(row.done));
+      say(speed, row.speed ? words.digits(row.speed) : "–");
+      say(cpu, row.cpu ? words.digits(row.cpu) : "–");
+      say(memory, row.memory ? words.bytes(row.memory) : "–");
+      say(numericClass, row.numericClass || "–");
+      numericClass.title = row.numericClass || "";
+      say(joined, words.moment(row.joined));
+    }
+  }
+
+  /** A small bar: how long a task has run, and the interval in which its end is forecast. */
+  class Track {
+    constructor() {
+      this.parts = ["band", "middle", "fill"].map((name) => node("i", { class: name }));
+      this.text = node("span", { class: "hidden" });
+      this.element = node("span", { class: "track" }, this.parts, this.text);
+    }
+
+    draw(all, i, elapsed) {
+      const known = all.q50[i] > 0 && all.forecastAt[i] <= elapsed + 0.001;
+      const most = 1.05 * Math.max(elapsed, known ? all.q90[i] : 0, 0.001);
+      const [band, middle, fill] = this.parts;
+      band.hidden = middle.hidden = !known;
+      fill.style.width = `${100 * elapsed / most}%`;
+      fill.classList.toggle("late", known && elapsed > all.q90[i]);
+      const took = words.seconds(elapsed);
+      if (known) {
+        band.style.left = `${100 * all.q10[i] / most}%`;
+        band.style.width = `${100 * (all.q90[i] - all.q10[i]) / most}%`;
+        middle.style.left = `${100 * all.q50[i] / most}%`;
+      }
+      const text = known ? `${took} of ${words.seconds(all.q50[i])} (${words.seconds(all.q10[i])} to ${words.seconds(all.q90[i])})` : `${took}, no forecast`;
+      say(this.text, text);
+      this.element.title = text;
+    }
+  }
+
+  function compared(one, other) {
+    return typeof one === "string" ? collator.compare(one, other) : (one || 0) - (other || 0);
+  }
+
+  downpour.Workers = Workers;
+})(window.downpour = window.downpour || {});
