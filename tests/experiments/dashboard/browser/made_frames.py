@@ -78,8 +78,7 @@ class MadeRun:
         for end, i, worker in ends:
             outcome = "last" if (end, i, worker) == slowest else "trained"
             if self.workers > 3 and outcome == "last":
-                outcome, end = self._hand_over(number, begin, i, worker, end)
-                last = end
+                outcome, end, last = self._hand_over(number, begin, ends, slowest)
             if draw.random() < 0.002 or (self.workers < 100 and number == 3 and worker == 1):
                 outcome = "failed"
             self._add("ends", [i, round(end, 3), outcome])
@@ -101,21 +100,26 @@ class MadeRun:
         self.at = round(closed + 0.3, 3)
 
     def _hand_over(
-        self, number: int, begin: float, i: int, worker: int, end: float
-    ) -> tuple[str, float]:
-        helper = (worker + 1) % self.workers
-        asked = begin + 1.3 * self.task_seconds
+        self,
+        number: int,
+        begin: float,
+        ends: list[tuple[float, int, int]],
+        slowest: tuple[float, int, int],
+    ) -> tuple[str, float, float]:
+        (end, _, worker), (free, _, helper) = slowest, min(ends)
+        asked = max(free, begin + 1.1 * self.task_seconds)
         if asked >= end:
-            return "last", end
+            return "last", end, end
         other = len(self.rows["attempts"])
         self._add("attempts", [other, helper, number, worker, 1, round(asked + 0.2, 3), 0.6, 40])
-        self._add("ends", [other, round(asked + 0.5 * self.task_seconds, 3), "last"])
+        done = round(asked + 0.5 * self.task_seconds, 3)
+        self._add("ends", [other, done, "last"])
         text = (
             f"shard {worker} goes on with {self.names[helper]}: {self.names[worker]} "
             f"would need 14.2 s more, {self.names[helper]} 5.1 s"
         )
         self._add("decisions", [number, round(asked, 3), "hand-over", text, other])
-        return "moved", asked + 0.1
+        return "moved", asked + 0.1, done
 
     def experiment(self, *, running: bool) -> dict[str, Any]:
         """Return the object that says what is run."""

@@ -3,11 +3,13 @@
 (function (downpour) {
   const { words, node } = downpour;
   const HEIGHT = 220;
-  const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
+  const DASH = [6, 4];
   const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
+  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000];
+  const OF_CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
   const AXES = {
-    epoch: { title: "epoch", value: (point) => point.epoch, text: (value) => words.number(value) },
-    second: { title: "time", value: (point) => point.seconds, text: (value) => words.moment(value) },
+    epoch: { title: "epoch", value: (point) => point.epoch, text: (value) => tick(value), incrs: WHOLE },
+    second: { title: "time", value: (point) => point.seconds, text: (value) => words.moment(value), incrs: OF_CLOCK },
     byte: { title: "bytes exchanged", value: (point) => point.bytes, text: (value) => words.bytes(value) },
   };
 
@@ -40,6 +42,11 @@
     return [...parts].map(([label, points]) => ({ label, points }));
   }
 
+  /** Write a number beside an axis, without zeros that say nothing. */
+  function tick(value) {
+    return String(Number(value.toPrecision(6)));
+  }
+
   class Chart {
     constructor(title, metric) {
       Object.assign(this, { metric, plot: null, key: "" });
@@ -65,6 +72,8 @@
       const key = JSON.stringify([wide, axis, colours.ink, curves.map(({ label }) => label)]);
       if (key !== this.key || !this.plot) this._make(curves, axis, colours, wide, data);
       else this.plot.setData(data);
+      this.last = data[0].length - 1;
+      this._showLast();
       this.key = key;
       this._describe(curves);
     }
@@ -73,19 +82,26 @@
       if (this.plot) this.plot.destroy();
       const ticks = { stroke: colours.muted, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       const number = (value) => (value === null || value === undefined ? "–" : this.metric.percent ? `${value.toFixed(2)} %` : words.number(value));
-      const { text, title } = AXES[axis];
+      const { text, title, incrs } = AXES[axis];
       this.plot = new uPlot({
         width, height: HEIGHT, scales: { x: { time: false } }, cursor: { y: false, points: { size: 7 } },
         axes: [
-          { ...ticks, size: 30, space: 60, values: (_, all) => all.map(text) },
-          { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => (this.metric.percent ? `${words.number(value)} %` : words.number(value))) },
+          { ...ticks, size: 30, space: 60, incrs, values: (_, all) => all.map(text) },
+          { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => (this.metric.percent ? `${tick(value)} %` : tick(value))) },
         ],
+        hooks: { setCursor: [() => this._showLast()] },
         series: [{ label: title, value: (_, value) => (value === null ? "–" : text(value)) },
-          ...curves.map(({ label }, place) => ({
-            label, stroke: colours[COLOURS[place % COLOURS.length]], width: 2, dash: DASHES[Math.floor(place / 2) % 2 * 1],
+          ...curves.map(({ label, isOther }, place) => ({
+            label, stroke: colours[COLOURS[place % COLOURS.length]], width: 2, dash: isOther ? DASH : [],
             spanGaps: true, value: (_, value) => number(value), points: { show: data[0].length < 40, size: 5 },
           }))],
       }, data.length > 1 ? data : [[], ...curves.map(() => [])], this.place);
+    }
+
+    /** Show the last values below the curves, unless somebody points at others. */
+    _showLast() {
+      const { plot, last } = this;
+      if (plot && last >= 0 && (plot.cursor.idx === null || plot.cursor.idx === undefined)) plot.setLegend({ idx: last });
     }
 
     /** Say the last values to those who do not see the curves. */

@@ -9,7 +9,7 @@
     constructor(root, source) {
       Object.assign(this, { root, source, next: null, known: [], timer: 0 });
       this.list = node("ul", { class: "experiments" });
-      this.studies = node("ul", { class: "experiments" });
+      this.studies = node("ul", { class: "experiments studies" });
       this.studiesTitle = node("h2", {}, "Grids and searches");
       this.note = node("p", { class: "muted", role: "status" });
       this.more = node("button", { type: "button", class: "more", onclick: () => this._more() }, "Show older");
@@ -21,7 +21,7 @@
       clearTimeout(this.timer);
       this.root.hidden = !shown;
       if (!shown) return;
-      await this.refresh();
+      if (!document.hidden) await this.refresh();
       if (this.source.live && !this.root.hidden) {
         this.timer = setTimeout(() => this.show(!this.root.hidden), AGAIN_MILLISECONDS);
       }
@@ -29,12 +29,12 @@
 
     /** Fetch the newest page; older ones that have been fetched stay below it. */
     async refresh() {
-      if (document.hidden) return;
       try {
         const answer = await this.source.experiments(null) || { experiments: [] };
         const fresh = new Set(answer.experiments.map(({ id }) => id));
         const older = this.known.filter(({ id }) => !fresh.has(id));
         if (!older.length) this.next = answer.next;
+        this.canLogOut = answer.login === true;
         this.known = [...answer.experiments, ...older];
         this._draw(answer.studies || []);
       } catch (error) {

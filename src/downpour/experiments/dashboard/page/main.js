@@ -41,7 +41,7 @@
       this.mirror = new downpour.Mirror(get("mirror"), open);
       this.why = new downpour.Why(get("why-list"), (decision) => this._showDecision(decision));
       this.workers = new downpour.Workers(get("workers-table"), open);
-      this.results = new downpour.Results(get("results-figures"), this.source);
+      this.results = new downpour.Results(get("results-figures"), get("classes"), this.source);
       this.splits = new downpour.Splits(get("splits"), this.source);
       this.history = new downpour.History(get("history"), this.source);
       this.study = new downpour.Study(get("study"), this.source);
@@ -67,7 +67,6 @@
       window.addEventListener("resize", () => this.changed());
       document.addEventListener("visibilitychange", () => this.changed());
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this._recolour());
-      if (!this.source.live) get("logout").hidden = true;
     }
 
     /** Show what the address names: an experiment, one of its tasks, a study or the list. */
@@ -100,19 +99,22 @@
       if (id === this.id) return;
       this._leave();
       this.id = id;
-      this.tables = new downpour.Tables();
-      this.said = { state: null, gone: 0, last: 0, waiting: "" };
-      this._reuse();
+      this._begin();
       this.splits.use(id);
-      this.history.refresh().then(() => this.results.offer(this.history.known));
-      this.stream = this.source.follow(id, this.tables, {
+      this.history.refresh().then(() => {
+        this.results.offer(this.history.known);
+        get("logout").hidden = !this.history.canLogOut;
+      });
+      this.stream = this.source.follow(id, () => this.tables.seq, {
         frame: (frame) => this._take(frame),
         trouble: (text) => this._trouble(text), fine: () => this._trouble(""),
       });
     }
 
-    /** Give all views the tables of another experiment. */
-    _reuse() {
+    /** Begin with empty tables, and give them to all views. */
+    _begin() {
+      this.tables = new downpour.Tables();
+      this.said = { state: null, gone: 0, last: 0, waiting: "" };
       for (const view of [this.timeline, this.player, this.mirror, this.why, this.workers]) view.use(this.tables);
       this.results.use(this.id, this.tables);
     }
@@ -125,6 +127,7 @@
     }
 
     _take(frame) {
+      if (frame.seq < this.tables.seq) this._begin();  // another record has taken this one's place
       const changed = this.tables.take(frame);
       if (changed.has("workers") || this.timeline.order.length !== this.tables.rows.length) this.timeline.reorder();
       if (changed.has("experiment") && this.tables.experiment) {

@@ -43,13 +43,14 @@
     _tiles(tables, told, now, past) {
       const open = [...tables.rounds.values()].filter(({ begin, closed }) => begin <= now && (closed === null || closed > now));
       const busy = tables.rows.filter((_, worker) => tables.attemptAt(worker, now) >= 0).length;
-      const here = tables.workers.filter((worker) => worker && worker.joined <= now && !(worker.left <= now)).length;
+      const here = tables.workers.filter((worker) => worker && tables.isHere(worker, now)).length;
       const { totals } = tables;
       this._tile("round", "Round", `${this.done + Math.sign(open.length)} of ${told.rounds ?? "–"}`, epochs(told, this.done));
       this._tile("left", ...leftOf(tables, now, past));
       this._measure(tables, told, now);
-      this._tile("workers", "Workers", `${busy} training`, `${here - busy} idle, ${tables.workers.length - here} gone`);
-      this._tile("open", "Open rounds", open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
+      const gone = tables.workers.filter((worker) => worker && worker.joined <= now).length - here;
+      this._tile("workers", "Workers", `${busy} training`, `${Math.max(0, here - busy)} idle, ${gone} gone`);
+      this._tile("open", open.length === 1 ? "Open round" : "Open rounds", open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
         past || totals.queue === undefined ? "" : `${words.count(totals.queue || 0, "shard")} waiting`);
       const [last] = [...tables.versions.values()].filter(({ at }) => at <= now).slice(-1);
       const stale = last && last.staleness;

@@ -6,16 +6,15 @@
   const SHARDS_MOST = 60;
 
   class Results {
-    constructor(root, source) {
-      Object.assign(this, { source, axis: "epoch", charts: new Map(), other: null, otherId: "", drawn: "" });
+    constructor(root, classes, source) {
+      Object.assign(this, { source, classes, axis: "epoch", charts: new Map(), other: null, otherId: "", drawn: "" });
       this.axes = node("fieldset", { class: "switch" }, node("legend", {}, "by"),
         Object.keys(AXES).map((name) => node("label", {},
           node("input", { type: "radio", name: "axis", value: name, checked: name === "epoch", onchange: () => this._turn(name) }), name)));
       this.compare = node("select", { onchange: () => this._compare(this.compare.value) }, node("option", { value: "" }, "nothing"));
       this.figures = node("div", { class: "figures" });
       this.empty = node("p", { class: "muted" }, "Nothing has been measured yet. The first point comes after the first round.");
-      this.classes = node("div", { class: "classes" });
-      root.append(node("div", { class: "tools" }, this.axes, node("label", {}, "compare with ", this.compare)), this.empty, this.figures, this.classes);
+      root.append(node("div", { class: "tools" }, this.axes, node("label", {}, "compare with ", this.compare)), this.empty, this.figures);
       new ResizeObserver(() => { this.drawn = ""; this.draw(this.now); }).observe(this.figures);
     }
 
@@ -61,17 +60,17 @@
 
     draw(now) {
       this.now = now;
-      if (!this.tables) return;
+      if (!this.tables || !this.tables.experiment) return;
       const measured = [...this.tables.evaluations.values()].filter(({ at }) => at <= now).length;
       const versions = [...this.tables.versions.values()].filter(({ at }) => at <= now).length;
       const key = `${measured}/${versions}/${this.axis}/${Boolean(this.other)}`;
       if (key === this.drawn) return;
       this.drawn = key;
       this.empty.hidden = measured + versions > 0;
-      const told = this.tables.experiment || {};
+      const told = this.tables.experiment;
       const metrics = (told.metrics || []).filter(({ name }) => name !== "loss");
       const colours = downpour.pageColours();
-      for (const metric of [...metrics, LOSS]) this._chart(metric, now).draw(this._curves(metric, now), this.axis, colours);
+      for (const metric of [...metrics, LOSS]) this._chart(metric).draw(this._curves(metric, now), this.axis, colours);
       this._classes(now);
     }
 
@@ -89,7 +88,7 @@
       if (!this.other) return own;
       const name = this.other.experiment ? this.other.experiment.name : this.otherId;
       const theirs = downpour.curvesOf(this.other, metric, Infinity);
-      return [...own, ...theirs.map(({ label, points }) => ({ label: `${label} · ${name}`, points }))];
+      return [...own, ...theirs.map(({ label, points }) => ({ label: `${label} · ${name}`, points, isOther: true }))];
     }
 
     /** Show how good the model is at each class: a bar a class, worst ones to be found at a glance. */

@@ -46,9 +46,9 @@
       }
     }
 
-    /** Follow an experiment; returns a Stream, which must be closed. */
-    follow(id, tables, listener) {
-      return new downpour.Stream(path("experiments", id, "events"), tables, listener);
+    /** Follow an experiment from the line that `line()` names; returns a Stream, which must be closed. */
+    follow(id, line, listener) {
+      return new downpour.Stream(path("experiments", id, "events"), line, listener);
     }
   }
 
@@ -79,7 +79,7 @@
       return lines ? lines.lines || lines : null;
     }
 
-    follow(id, tables, listener) {
+    follow(id, line, listener) {
       for (const frame of this.data.frames[id] || []) listener.frame(frame);
       return { close() {} };
     }

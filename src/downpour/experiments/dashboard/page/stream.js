@@ -14,17 +14,17 @@
   class Stream {
     /**
      * @param {string} url without a query
-     * @param {{seq: number}} tables whose `seq` is the last line known
+     * @param {function(): number} line names the last line known
      * @param {{frame: function(object), trouble: function(string), fine: function()}} listener
      */
-    constructor(url, tables, listener) {
-      Object.assign(this, { url, tables, listener, events: null, failures: 0, closed: false });
+    constructor(url, line, listener) {
+      Object.assign(this, { url, line, listener, events: null, failures: 0, closed: false });
       this.retry = this.sleep = 0;
       this.lastPulse = Date.now();
       this.pulse = setInterval(() => this._beat(), PULSE_MILLISECONDS);
       this.stops = [
         this._on(window, "online", () => this._now()),
-        this._on(window, "offline", () => this._lost("This computer is offline.")),
+        this._on(window, "offline", () => this._lost("This computer is offline. What you see may be old.")),
         this._on(document, "visibilitychange", () => this._visible()),
       ];
       this._connect();
@@ -45,7 +45,7 @@
     _connect() {
       if (this.closed) return;
       this._disconnect();
-      const events = new EventSource(`${this.url}?after=${this.tables.seq}`);
+      const events = new EventSource(`${this.url}?after=${this.line()}`);
       this.events = events;
       events.addEventListener("open", () => this._arrived());
       events.addEventListener("frame", (event) => {
@@ -53,8 +53,9 @@
         this.listener.frame(JSON.parse(event.data));
       });
       events.addEventListener("trouble", (event) => this.listener.trouble(JSON.parse(event.data).text));
+      events.addEventListener("over", (event) => this._lost(JSON.parse(event.data).text));
       events.addEventListener("fine", () => this.listener.fine());
-      events.addEventListener("error", () => this._lost("No connection to the page's server."));
+      events.addEventListener("error", () => this._lost("No connection to the page’s server. What you see may be old."));
     }
 
     _disconnect() {
@@ -76,7 +77,7 @@
       const place = Math.min(this.failures, RETRY_MILLISECONDS.length - 1);
       this.failures += 1;
       this.retry = setTimeout(() => this._connect(), RETRY_MILLISECONDS[place]);
-      this.listener.trouble(`${text} What you see may be old; trying again.`);
+      this.listener.trouble(text);
     }
 
     _now() {

@@ -222,6 +222,11 @@
       return Number.isNaN(end) || end > moment ? "open" : OUTCOMES[this.attempts.outcome[i]];
     }
 
+    /** Say whether a worker is there at a moment. */
+    isHere({ joined, left }, moment) {
+      return joined <= moment && (left === null || left === undefined || left > moment);
+    }
+
     workerName(worker) {
       const known = this.workers[worker];
       return known ? String(known.name) : `worker ${worker}`;

@@ -7,7 +7,7 @@
  */
 (function (downpour) {
   const { words } = downpour;
-  const AXIS = 26;
+  const AXIS = 38;
   const FOOT = 4;
   const HEIGHT_MOST = 560;
   const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
@@ -34,6 +34,7 @@
       this.tables = new downpour.Tables();
       this.order = [];
       this.rank = [];
+      this.longest = 0;
       this.selected = null;
       this.cursor = -1;
       this.frames = 0;
@@ -60,6 +61,8 @@
       this.order = [...names.keys()].sort((one, other) => collator.compare(names[one], names[other]));
       this.rank = [];
       this.order.forEach((worker, row) => { this.rank[worker] = row; });
+      this.context.font = this._font(12);
+      this.longest = names.reduce((most, name) => Math.max(most, name.length < 40 ? this.context.measureText(name).width : 300), 0);
     }
 
     /** Fit canvas and view to the page. Returns false while there is no room. */
@@ -67,13 +70,12 @@
       const wide = this.canvas.clientWidth;
       if (!wide) return false;
       this.ratio = Math.min(3, window.devicePixelRatio || 1);
-      this.gutter = Math.min(150, Math.max(64, Math.round(wide * 0.13)));
+      this.gutter = Math.round(Math.min(150, 0.24 * wide, Math.max(36, this.longest) + 10));
       const rows = Math.max(1, this.order.length);
       const most = Math.max(180, Math.min(HEIGHT_MOST, window.innerHeight * 0.62));
       const high = Math.round(Math.max(60, Math.min(most, rows * 26))) + AXIS + FOOT;
       this._size(wide, high);
-      const begin = this.tables.rounds.size ? Math.min(...[...this.tables.rounds.values()].slice(0, 1).map((r) => r.begin)) : 0;
-      this.view.fit(begin, this._horizon(now), rows, wide - this.gutter - 8, high - AXIS - FOOT);
+      this.view.fit(downpour.beginOf(this.tables), this._horizon(now), rows, wide - this.gutter - 8, high - AXIS - FOOT);
       return true;
     }
 
@@ -136,10 +138,10 @@
         context.fillStyle = colours.muted;
         context.fillText(text, x, 8);
         context.fillStyle = colours.line;
-        context.fillRect(Math.round(x), 16, 1, 4);
+        context.fillRect(Math.round(x), 15, 1, 3);
       }
       context.fillStyle = colours.line;
-      context.fillRect(this.gutter, AXIS - 5, view.width, 1);
+      context.fillRect(this.gutter, AXIS - 4, view.width, 1);
     }
 
     _drawNames() {
@@ -152,7 +154,7 @@
         const y = view.y(row) + Math.max(view.rowHeight, 1) * 0.42;
         if (y < 0 || y > view.height - 2) continue;
         const worker = tables.workers[order[row]];
-        const gone = worker && (worker.state === "lost" || worker.state === "left") && !(worker.left > this.now);
+        const gone = worker && !tables.isHere(worker, this.now);
         context.fillStyle = gone ? colours.muted : colours.ink;
         context.fillText(this._short(tables.workerName(order[row])), this.gutter - 8, AXIS + y);
       }
@@ -160,7 +162,7 @@
 
     /** Shorten a name to the room on the left, in its middle: the number at its end tells workers apart. */
     _short(name) {
-      const room = this.gutter - 14;
+      const room = this.gutter - 9;
       if (this.context.measureText(name).width <= room) return name;
       let keep = Math.min(name.length, 40);
       const cut = () => `${name.slice(0, keep >> 1)}…${name.slice(name.length - (keep - (keep >> 1)))}`;
@@ -177,8 +179,8 @@
         const x = view.x(at);
         if (at > now || x < 0 || x > view.width || x - before < 34) continue;
         context.fillStyle = colours.muted;
-        context.fillText(`v${version}`, this.gutter + x + 3, AXIS - 10);
-        context.fillRect(Math.round(this.gutter + x), AXIS - 14, 1, 10);
+        context.fillText(`v${version}`, this.gutter + x + 3, AXIS - 11);
+        context.fillRect(Math.round(this.gutter + x), AXIS - 16, 1, 12);
         before = x;
       }
     }
@@ -206,7 +208,7 @@
       const { context, view, colours } = this;
       if (!this.tables.running && now >= this.tables.latest) return;
       context.fillStyle = colours.ink;
-      context.fillRect(Math.round(view.x(now)), -6, 1, view.height + 6);
+      context.fillRect(Math.round(view.x(now)), -3, 1, view.height + 3);
     }
 
     _font(size) {
@@ -221,10 +223,10 @@
       if (!row) return -1;
       const moment = Math.min(this.view.moment(inside), this.now);
       const slack = 3 / this.view.scale;
-      for (let at = this.tables.placeAt(row, moment + slack); at >= 0; at -= 1) {
-        const end = this.tables.attempts.end[row[at]];
-        if (!(end < moment - slack)) return row[at];
-        if (end < moment - slack) break;
+      const newest = this.tables.placeAt(row, moment + slack);
+      // A long attempt may lie below a short one that began later.
+      for (let at = newest; at >= Math.max(0, newest - 2); at -= 1) {
+        if (!(this.tables.attempts.end[row[at]] < moment - slack)) return row[at];
       }
       return -1;
     }

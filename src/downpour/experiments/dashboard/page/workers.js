@@ -9,12 +9,12 @@
   const COLUMNS = [
     { key: "name", title: "Worker", value: (row) => row.name },
     { key: "state", title: "State", value: (row) => STATES.indexOf(row.state) },
-    { key: "task", title: "Task: elapsed against forecast", value: (row) => row.elapsed ?? -1 },
+    { key: "task", title: "Task and its forecast", value: (row) => row.elapsed ?? -1 },
     { key: "done", title: "Tasks", value: (row) => row.done, number: true },
     { key: "speed", title: "Samples/s", value: (row) => row.speed || 0, number: true },
     { key: "cpu", title: "Cores", value: (row) => row.cpu || 0, number: true },
     { key: "memory", title: "Memory", value: (row) => row.memory || 0, number: true },
-    { key: "class", title: "Numeric class", value: (row) => row.numericClass || "" },
+    { key: "class", title: "Numerics", value: (row) => row.numericClass || "" },
     { key: "joined", title: "Joined", value: (row) => row.joined, number: true },
   ];
 
@@ -73,8 +73,7 @@
     _row(worker, now) {
       const i = this.tables.attemptAt(worker.i, now);
       const present = now >= this.tables.latest;
-      const gone = worker.left !== null && worker.left !== undefined && worker.left <= now;
-      const state = gone ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? "training" : "idle";
+      const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? "training" : "idle";
       const elapsed = i >= 0 ? now - this.tables.attempts.begin[i] : null;
       return { ...worker, name: String(worker.name), state, attempt: i, elapsed, ...(present ? {} : { done: this._done(worker.i, now), speed: null, cpu: null, memory: null }) };
     }
