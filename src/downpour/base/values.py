@@ -13,6 +13,8 @@ from typing import Literal
 
 DEFAULT_PORT = 9090
 """The manager's port; here, because command lines show it before anything of Thrift is imported."""
+PAGE_PORT = 8123
+"""The live page's port."""
 DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
 DEFAULT_SHARED = "shared_dir"
 """Where a manager is, and its shared directory, unless a user says so."""

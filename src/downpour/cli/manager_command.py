@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from downpour.base.values import DEFAULT_PORT
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_if_wanted
 from downpour.cli.options import (
     SHARED,
     DataDir,
@@ -59,6 +61,8 @@ def manager(
     predictor: PredictorFile = "",
     metrics_port: MetricsPort = None,
     on_event: OnEvent = "",
+    dashboard: DashboardFlag = False,
+    dashboard_port: DashboardPort = None,
     log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
@@ -88,8 +92,12 @@ def manager(
         on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
-    run_manager(
-        options,
-        lambda address: note(f"manager at {address}, shared directory {shared}"),
-        say_where,
-    )
+    with ExitStack() as beside:
+
+        def ready(address: object) -> None:
+            note(f"manager at {address}, shared directory {shared}")
+            # Only now, because the shared directory may have been made by the manager.
+            page = page_if_wanted(shared, credentials, dashboard_port, wanted=dashboard)
+            beside.enter_context(page)
+
+        run_manager(options, ready, say_where)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_if_wanted
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -30,6 +31,7 @@ from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
+from downpour.host.credentials import Credentials
 
 Workers = Annotated[
     int | None,
@@ -77,6 +79,8 @@ def run(
     on_event: OnEvent = "",
     slow: SlowWorkers = None,
     kill: KillProcesses = None,
+    dashboard: DashboardFlag = False,
+    dashboard_port: DashboardPort = None,
     allow: Allow = None,
     resume: Resume = None,
     spec_file: Path | None = None,
@@ -105,13 +109,16 @@ def run(
     from downpour.experiments.running.watching import Watching
     from downpour.experiments.running.worker_count import explained
     from downpour.experiments.tables.progress import ProgressDisplay
+    from downpour.files.store import SharedDirectory
     from downpour.host.event_command import command_for
 
     command = command_for(on_event)
     place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
     place = replace(place, disturbances=disturbances)
     remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    with ProgressDisplay(err()) as display:
+    SharedDirectory.open(shared, create=True)
+    page = page_if_wanted(shared, Credentials(), dashboard_port, wanted=dashboard)
+    with page, ProgressDisplay(err()) as display:
         shown = SpecOnce(display.show, spec, remarks)
         result = train(
             spec,

@@ -8,26 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from downpour.base.evaluations import LOSS
+from downpour.experiments.reading.decisions import decision
 from downpour.experiments.reading.measures import Measure
 from downpour.experiments.reading.timeline import AttemptSpan
 from downpour.experiments.tracing.events import TraceEvent, Track, lanes, microseconds, tracks_of
 from downpour.files.records.attempt_lines import (
     AttemptFailedLine,
-    ContradictedLine,
-    HandOverAskedLine,
     UpdatedLine,
 )
 from downpour.files.records.record_lines import (
     AggregatedLine,
-    CancelledLine,
-    DisturbedLine,
-    DroppedLine,
     EvaluatedLine,
-    FailedLine,
-    FinishedLine,
     RecordLine,
-    ResizedLine,
-    WorkerRequestedLine,
 )
 
 Relative = Sequence[tuple[float, RecordLine]]
@@ -126,40 +118,12 @@ def _slice(name: str, begin: float, end: float, **args: Any) -> TraceEvent:
 def decisions(record: Relative) -> Iterator[TraceEvent]:
     """Yield what the manager and its policy decided, in their words, and how it ended."""
     for at, line in record:
-        said = _said(line)
-        if said is not None:
-            name, args = said
+        made = decision(line)
+        if made is not None:
             at_us = microseconds(at)
-            yield TraceEvent(phase="i", name=name, track=DECISIONS, at_us=at_us, args=args)
-
-
-def _said(line: RecordLine) -> tuple[str, dict[str, Any]] | None:  # noqa: PLR0911 - one arm a line
-    """Return a name and details; None for a line that is no decision."""
-    match line:
-        case HandOverAskedLine():
-            task = {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
-            name = f"hand over from {line.worker} to {line.meant_for}"
-            return name, {**task, "reason": line.reason}
-        case DroppedLine():
-            shards = ", ".join(map(str, line.shards))
-            name = f"close round {line.round + 1} without shards {shards}"
-            return name, {"round": line.round + 1, "reason": line.reason}
-        case ResizedLine():
-            details = {"samples": list(line.samples), "reason": line.reason}
-            return f"resize round {line.round + 1}", {"round": line.round + 1, **details}
-        case WorkerRequestedLine():
-            return "ask for one more worker", {"reason": line.reason}
-        case DisturbedLine():
-            return f"disturb {line.who}", {"what": str(line)}
-        case ContradictedLine():
-            return "updates differ", {"reason": str(line)}
-        case FinishedLine():
-            return "finished", {"reason": line.reason or None}
-        case FailedLine() | CancelledLine():
-            name = "failed" if isinstance(line, FailedLine) else "cancelled"
-            return name, {"reason": line.reason}
-        case _:
-            return None
+            yield TraceEvent(
+                phase="i", name=made.name, track=DECISIONS, at_us=at_us, args=made.details
+            )
 
 
 def counters(record: Relative) -> Iterator[TraceEvent]:

@@ -52,6 +52,8 @@ KINDS: dict[str, type[Journaled]] = {
 }
 _KIND_OF = {entry: kind for kind, entry in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in KINDS.items()}
+PIECE_BYTES = 1 << 21
+"""A segment is read in pieces, because its entries take many times their bytes in memory."""
 _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
@@ -148,7 +150,9 @@ def read_journal(folder: Path) -> list[Line]:
 
 
 def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
-    """Return the whole lines of a segment from an offset on, and the offset where they end.
+    """Return whole lines of a segment from an offset on, and the offset where they end.
+
+    They are about `PIECE_BYTES`; fewer bytes are all that there are.
 
     Raises:
         FileCorrupt: a line is not of this version.
@@ -156,8 +160,23 @@ def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
     """
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         file.seek(offset)
-        content = file.read()
+        content = file.read(PIECE_BYTES)
+        # A line that is longer than a piece is read to its end.
+        content += file.readline() if len(content) == PIECE_BYTES else b""
     return list(_lines(content)), offset + content.rfind(b"\n") + 1
+
+
+def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
+    """Yield the lines of a segment whose text has some words; the others are not even parsed.
+
+    Raises:
+        FileCorrupt: a line is not of this version.
+        SharedDirectoryError: the file cannot be read.
+    """
+    with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
+        for text in file:
+            if words in text:
+                yield from _lines(text)
 
 
 def first_number(segment: Path) -> int | None:

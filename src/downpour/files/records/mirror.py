@@ -226,6 +226,46 @@ def fetch_records(
                 _replace(folder / name, several)
 
 
+class MirrorCopy:
+    """This machine's copy of the journals in a bucket, to be read while they grow.
+
+    Args:
+        shared: what has the bucket.
+        folder: where a folder is made for each experiment.
+    """
+
+    def __init__(self, shared: SharedDirectory, folder: Path) -> None:
+        self._shared = shared
+        self._folder = folder
+        self._known: dict[str, set[_Key]] = {}
+
+    def fetch(self, experiment: str = "") -> None:
+        """Fetch what the journals have gained: those of one experiment, or of all.
+
+        Raises:
+            SharedDirectoryError: the bucket, or this folder, cannot be used.
+        """
+        bucket = self._shared.bucket
+        assert bucket is not None  # noqa: S101 - a folder needs no copy
+        place = f"{FOLDER}/{check_bare_name(experiment)}" if experiment else FOLDER
+        for name, keys in _newest(bucket.keys(place)):
+            known = self._known.setdefault(name, set())
+            gained = [key for key in keys if key not in known]
+            parts = _fetch(self._shared, name, gained)
+            self._write(self._folder / check_bare_name(name), parts)
+            known.update(gained)
+
+    def _write(self, folder: Path, parts: Iterable[_Part]) -> None:
+        """Write parts where they belong: what is there of them already has the same bytes."""
+        with writing(self._folder, folder.name):
+            folder.mkdir(exist_ok=True)
+            for part in parts:
+                path = folder / part.name
+                with open(path, "r+b" if path.exists() else "xb") as file:
+                    file.seek(part.offset)
+                    file.write(part.content)
+
+
 def recorded_in(shared: SharedDirectory) -> set[str]:
     """Return the experiments whose journals a bucket has; none without a bucket.
 

@@ -19,10 +19,17 @@ from typing import Any
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
-from downpour.files.records.journal import first_number, lines_from, segments, term_of
+from downpour.files.records.journal import (
+    PIECE_BYTES,
+    first_number,
+    lines_from,
+    lines_with,
+    segments,
+    term_of,
+)
 from downpour.files.records.record_lines import RecordLine, from_fields, to_fields
 from downpour.files.records.view import Dated, View
-from downpour.files.store.directory import read_regular
+from downpour.files.store.directory import open_regular, read_regular
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.os_errors import reading
 from downpour.files.store.publish import publish
@@ -128,9 +135,18 @@ class RecordReader:
             # Where a later term begins, the lines of this one end.
             later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
             end = min(later, default=None)
-            lines, self._read[path] = lines_from(path, self._read.get(path, 0))
-            yield from self._counting(lines, end)
+            for lines in self._pieces(path):
+                yield from self._counting(lines, end)
         self._done.update(files[:-1])  # a manager appends to its last segment alone
+
+    def _pieces(self, path: Path) -> Iterator[list[Line]]:
+        """Yield what a segment has gained, piece by piece."""
+        while True:
+            offset = self._read.get(path, 0)
+            lines, self._read[path] = lines_from(path, offset)
+            yield lines
+            if self._read[path] - offset < PIECE_BYTES:
+                return
 
     def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
         # An earlier version began at 1 with each checkpoint; its lines make none of the record.
@@ -189,6 +205,34 @@ def read_record(path: Path) -> list[Dated]:
     content = read_regular(path)
     whole = content[: content.rfind(b"\n") + 1]
     return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
+
+
+def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
+    """Yield what a record tells of the attempts at one task; other lines are not even parsed.
+
+    Round and shard count from 0. It takes as long as reading the file does.
+
+    Raises:
+        FileCorrupt: a line about the task is invalid.
+        SharedDirectoryError: a file cannot be read.
+    """
+    path = folder / RECORD_NAME
+    if _is_there(path):
+        words = f'"round": {round_number}, "shard": {shard}, '.encode()
+        with reading(folder, path.name), open(open_regular(path), "rb") as record:
+            found = [text.decode(errors="replace") for text in record if words in text]
+        yield from parse_lines(found, source=path.name)
+        return
+    words = f'"round":{round_number},"shard":{shard},'.encode()
+    files = segments(folder)
+    first = {file: number for file in files if (number := first_number(file)) is not None}
+    last = 0
+    for file in files:
+        end = min((n for other, n in first.items() if term_of(other) > term_of(file)), default=None)
+        for line in lines_with(file, words):
+            if line.number > last and (end is None or line.number < end):
+                last = line.number
+                yield from View().take(line)
 
 
 def _is_there(path: Path) -> bool:

@@ -1,0 +1,105 @@
+"""The options that serve a live page beside a run or a manager."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.base.errors import SpecError
+from downpour.base.values import PAGE_PORT
+from downpour.cli.options import whole_number
+from downpour.cli.printing import note
+from downpour.host.credentials import Credentials
+from downpour.host.extras import require
+
+if TYPE_CHECKING:
+    from downpour.network.rpc.trust import Trust
+
+DashboardFlag = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard",
+        help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that is in "
+        "use, at any free one. It ends with the command.",
+    ),
+]
+DashboardPort = Annotated[
+    int | None,
+    typer.Option(
+        "--dashboard-port",
+        metavar="N",
+        parser=whole_number,
+        help="The same at this port; 0: any free one.",
+        show_default="not served",
+    ),
+]
+
+
+def listen_for_page(
+    host: str, port: int, trust: Trust, field: str = "port", *, or_any: bool = False
+) -> socket.socket:
+    """Return a socket for a page; with `or_any`, at any free port if that one is in use.
+
+    Raises:
+        SpecError: the port cannot be had, or other machines could reach it without credentials.
+    """
+    from downpour.network.rpc.server import listen
+
+    try:
+        return listen(host, port, trust, field)
+    except SpecError as error:
+        in_use = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
+        if not (or_any and in_use):
+            raise
+        return listen(host, 0, trust, field)
+
+
+def page_url(listener: socket.socket, trust: Trust) -> str:
+    """Return where a browser on this machine, or elsewhere, finds a page."""
+    host, port = listener.getsockname()[:2]
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        host = socket.gethostname()
+    scheme = "https" if trust.serving is not None else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextmanager
+def page_if_wanted(
+    shared: Path | str, credentials: Credentials, port: int | None, *, wanted: bool
+) -> Iterator[None]:
+    """Serve a page on loopback while the block runs, if one of the options asks for it.
+
+    Args:
+        shared: the shared directory, or an object store's URL; it may not exist yet.
+        credentials: what viewers are asked for.
+        port: what `--dashboard-port` says.
+        wanted: what `--dashboard` says.
+
+    Raises:
+        MissingPackage: the extra is not installed.
+        SpecError: the port cannot be had.
+    """
+    if not wanted and port is None:
+        yield
+        return
+    require("--dashboard", "dashboard")
+    from downpour.experiments.dashboard.process import page_beside
+    from downpour.network.rpc.trust import Trust
+
+    trust = Trust.load(credentials)
+    listener = listen_for_page(
+        "127.0.0.1",
+        PAGE_PORT if port is None else port,
+        trust,
+        "dashboard_port",
+        or_any=port is None,
+    )
+    note(f"page at {page_url(listener, trust)}")
+    with page_beside(str(shared), listener, credentials):
+        yield

@@ -1,0 +1,226 @@
+"""Attempts in columns: tens of bytes each, because a long experiment has millions.
+
+An attempt's number is its place. Blocks of a few thousand hold them; once all attempts of a block
+have ended, it is compressed, and read again only for a viewer that is new.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from downpour.experiments.dashboard.versioned import Row
+
+BLOCK = 4096
+_LOOSE_BLOCKS = 4
+"""The newest blocks stay as they are, because viewers ask for their rows twice a second."""
+
+Outcome = str
+OUTCOMES: tuple[Outcome | None, ...] = (
+    *(None, "trained", "last", "moved", "stopped", "failed"),
+    "stopped",  # needless, as far as is known (`rounds.py`)
+)
+"""How an attempt ended, by its number in the column; None: it has not."""
+
+_COLUMNS = {
+    "worker": "i",
+    "round": "i",
+    "shard": "i",
+    "attempt": "i",
+    "begin": "d",
+    "share": "f",
+    "from_step": "i",
+    "born": "I",
+    "end": "d",
+    "outcome": "b",
+    "ended": "I",
+    "at": "f",
+    "done": "f",
+    "q10": "f",
+    "q50": "f",
+    "q90": "f",
+    "foreseen": "I",
+}
+"""Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes."""
+_NOTHING = (0,) * 8
+"""The columns after `end` of an attempt that has just begun."""
+
+
+class _Block:
+    """Up to `BLOCK` attempts; the lines of its first attempt and of its last change."""
+
+    def __init__(self, line: int) -> None:
+        self.begun = line
+        self.count = 0
+        self.open = 0
+        self.changed = 0
+        self._columns: dict[str, Any] = {name: array(code) for name, code in _COLUMNS.items()}
+        self._packed = b""
+
+    @property
+    def is_packed(self) -> bool:
+        return bool(self._packed)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns, to be read; those of a packed block are a copy."""
+        return self._unpacked() if self._packed else self._columns
+
+    def pack(self) -> None:
+        """Compress it."""
+        if not self._packed:
+            content = b"".join(column.tobytes() for column in self._columns.values())
+            self._packed, self._columns = zlib.compress(content, level=6), {}
+
+    def unpack(self) -> dict[str, Any]:
+        """Return the columns, to be changed."""
+        if self._packed:
+            self._columns, self._packed = self._unpacked(), b""
+        return self._columns
+
+    def _unpacked(self) -> dict[str, Any]:
+        content, offset = zlib.decompress(self._packed), 0
+        columns = {}
+        for name, code in _COLUMNS.items():
+            column = columns[name] = array(code)
+            size = column.itemsize * self.count
+            column.frombytes(content[offset : offset + size])
+            offset += size
+        return columns
+
+
+class AttemptColumns:
+    """All attempts of an experiment; see the module. Lines are numbers of lines of the record."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._loose: list[_Block] = []
+        self.count = 0
+
+    def add(self, known: Sequence[float], line: int) -> int:
+        """Add an attempt and return its number.
+
+        Args:
+            known: worker, round, shard, attempt, begin, share and the step it goes on from.
+            line: the line that tells of it.
+        """
+        if self.count % BLOCK == 0:
+            self._begin_block(line)
+        block = self._blocks[-1]
+        row = (*known, line, math.nan, *_NOTHING)
+        for column, value in zip(block.unpack().values(), row, strict=True):
+            column.append(value)
+        block.count += 1
+        block.open += 1
+        block.changed = line
+        self.count += 1
+        return self.count - 1
+
+    def replace(self, number: int, worker: int, begin: float, line: int) -> None:
+        """Let an attempt begin once more, as one does that a manager before this one began."""
+        _, columns, place = self._changing(number, line)
+        columns["worker"][place], columns["begin"][place] = worker, begin
+        columns["born"][place] = line
+
+    def end(self, number: int, at: float, outcome: int, line: int) -> None:
+        """Let an attempt end; an `outcome` of 0 opens it again."""
+        block, columns, place = self._changing(number, line)
+        block.open += (outcome == 0) - (columns["outcome"][place] == 0)
+        columns["end"][place], columns["outcome"][place] = at, outcome
+        columns["ended"][place] = line
+
+    def foresee(self, number: int, forecast: Sequence[float], line: int) -> None:
+        """Set an attempt's forecast: elapsed seconds, the share that is done, three quantiles."""
+        _, columns, place = self._changing(number, line)
+        for name, value in zip(("at", "done", "q10", "q50", "q90"), forecast, strict=True):
+            columns[name][place] = value
+        columns["foreseen"][place] = line
+
+    def value(self, number: int, name: str) -> Any:
+        """Return what a column holds of an attempt."""
+        return self._blocks[number // BLOCK].columns()[name][number % BLOCK]
+
+    def find(self, first: int, last: int, task: tuple[int, int, int]) -> int | None:
+        """Return the number of an attempt, by round, shard and attempt, among some numbers."""
+        for place in range(first // BLOCK, last // BLOCK + 1):
+            columns = self._blocks[place].columns()
+            keys = zip(columns["round"], columns["shard"], columns["attempt"], strict=True)
+            for offset, key in enumerate(keys):
+                if key == task:
+                    return place * BLOCK + offset
+        return None
+
+    def since(self, after: int, upto: int) -> tuple[list[Row], list[Row], list[Row]]:
+        """Return the rows of attempts, ends and forecasts that changed in lines after one."""
+        attempts: list[Row] = []
+        ends: list[Row] = []
+        forecasts: list[Row] = []
+        for place, block in enumerate(self._blocks):
+            if block.begun > upto:
+                break
+            if block.changed <= after:
+                continue
+            first, columns = place * BLOCK, block.columns()
+            attempts += _attempts(columns, first, after, upto)
+            ends += _ends(columns, first, after, upto)
+            forecasts += _forecasts(columns, first, after, upto)
+        return attempts, ends, forecasts
+
+    def _begin_block(self, line: int) -> None:
+        block = _Block(line)
+        self._blocks.append(block)
+        self._loose = [one for one in self._loose if not one.is_packed]
+        for one in self._loose[:-_LOOSE_BLOCKS]:
+            if not one.open:
+                one.pack()
+        self._loose.append(block)
+
+    def _changing(self, number: int, line: int) -> tuple[_Block, dict[str, Any], int]:
+        block = self._blocks[number // BLOCK]
+        if block.is_packed:
+            self._loose.insert(0, block)
+        block.changed = line
+        return block, block.unpack(), number % BLOCK
+
+
+def _attempts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    names = ("worker", "round", "shard", "attempt", "begin", "share", "from_step")
+    told = [columns[name] for name in names]
+    for place, line in enumerate(columns["born"]):
+        if after < line <= upto:
+            worker, number, shard, attempt, begin, share, step = (one[place] for one in told)
+            yield (
+                first + place,
+                worker,
+                number + 1,
+                shard,
+                attempt,
+                begin,
+                _short(share, 4),
+                step,
+            )
+
+
+def _ends(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    end, outcome = columns["end"], columns["outcome"]
+    for place, line in enumerate(columns["ended"]):
+        if after < line <= upto:
+            how = outcome[place]
+            yield first + place, end[place] if how else None, OUTCOMES[how]
+
+
+def _forecasts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    told = [columns[name] for name in ("at", "done", "q10", "q50", "q90")]
+    for place, line in enumerate(columns["foreseen"]):
+        if after < line <= upto:
+            at, done, *quantiles = (one[place] for one in told)
+            shown = (_short(value, 2) for value in quantiles)
+            yield first + place, _short(at, 2), _short(done, 3), *shown
+
+
+def _short(value: float, digits: int) -> float:
+    """Return a number in few letters: a whole one without a point."""
+    rounded = round(value, digits)
+    return int(rounded) if rounded.is_integer() else rounded

@@ -1,0 +1,56 @@
+"""Where a page reads from: a folder as it is, or this machine's copy of a bucket's records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+
+from downpour.experiments.dashboard.place import Place
+from downpour.files.records.mirror import MirrorCopy
+from downpour.files.store.location import seen_location
+from downpour.host.paths import is_object_store, path_of
+
+LOOK_SECONDS = 3.0
+"""Between two looks into a bucket, each of which is a request that costs money."""
+Refresh = Callable[[str], None]
+"""Called in a thread with the ID of an experiment, or with "" for all of them."""
+
+
+@contextmanager
+def opened(location: str) -> Iterator[tuple[Place, Refresh]]:
+    """Yield the place at a path or URL, and what brings it up to date.
+
+    Raises:
+        SpecError: there is no such folder, or the URL is invalid.
+        SharedDirectoryError: the bucket cannot be used.
+        MissingPackage: the URL needs a library that is not installed.
+    """
+    if not is_object_store(location):
+        yield Place.at(path_of("FOLDER", location)), lambda _: None
+        return
+    shared = seen_location(location)
+    with TemporaryDirectory(prefix="downpour-") as folder:
+        copies = _Copies(MirrorCopy(shared, Path(folder)))
+        copies.refresh("")
+        yield Place.at(Path(folder)), copies.refresh
+
+
+class _Copies:
+    """Brings copies up to date, seldom enough; safe to share between threads."""
+
+    def __init__(self, copy: MirrorCopy) -> None:
+        self._copy = copy
+        self._lock = Lock()
+        self._looked: dict[str, float] = {}
+
+    def refresh(self, experiment: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked.get(experiment, -LOOK_SECONDS) < LOOK_SECONDS:
+                return
+            self._copy.fetch(experiment)
+            self._looked[experiment] = now

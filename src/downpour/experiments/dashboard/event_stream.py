@@ -1,0 +1,108 @@
+"""Server-sent events: compressed once for all viewers, and never more than one viewer can take.
+
+A chunk is compressed by itself and ends at a byte, so the same bytes fit into the gzip stream of
+every viewer. What a viewer does not take in time ends its connection; the browser comes back, and
+says which line it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from starlette.types import Receive, Scope, Send
+
+SEND_SECONDS = 30.0
+"""A viewer that takes nothing for so long is away."""
+_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_LEVEL = 6
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a stream."""
+
+    plain: bytes
+
+    @cached_property
+    def deflated(self) -> bytes:
+        """The piece as deflate blocks that refer to nothing before them."""
+        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+        return compressor.compress(self.plain) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+PING = Chunk(b": ping\n\n")
+
+
+def event(name: str, data: str, number: int | None = None) -> Chunk:
+    """Return an event; `data` has no line breaks, and `number` is what a browser sends back."""
+    known = f"id: {number}\n" if number is not None else ""
+    return Chunk(f"{known}event: {name}\ndata: {data}\n\n".encode())
+
+
+class Gzip:
+    """Puts chunks into one gzip stream."""
+
+    def __init__(self) -> None:
+        self._checksum = 0
+        self._size = 0
+        self._head = _HEAD
+
+    def add(self, chunk: Chunk) -> bytes:
+        """Return the bytes of the next chunk."""
+        self._checksum = zlib.crc32(chunk.plain, self._checksum)
+        self._size += len(chunk.plain)
+        head, self._head = self._head, b""
+        return head + chunk.deflated
+
+    def end(self) -> bytes:
+        """Return the bytes with which the stream ends."""
+        return b"\x03\x00" + struct.pack("<II", self._checksum, self._size & 0xFFFFFFFF)
+
+
+class EventStream:
+    """A response of chunks, until they end, or the viewer leaves or is too slow.
+
+    Args:
+        chunks: what to send.
+        is_zipped: whether the viewer accepts gzip.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[Chunk], *, is_zipped: bool) -> None:
+        self._chunks = chunks
+        self._gzip = Gzip() if is_zipped else None
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        sending = asyncio.create_task(self._send_all(send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+                with suppress(asyncio.CancelledError, TimeoutError, OSError):
+                    await task
+
+    async def _send_all(self, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        if self._gzip:
+            headers.append((b"content-encoding", b"gzip"))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._chunks) as chunks:
+            async for chunk in chunks:
+                body = self._gzip.add(chunk) if self._gzip else chunk.plain
+                sent = send({"type": "http.response.body", "body": body, "more_body": True})
+                await asyncio.wait_for(sent, SEND_SECONDS)
+        end = self._gzip.end() if self._gzip else b""
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,161 @@
+"""A feed follows one record for all of its viewers; `Feeds` holds a bounded number of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from downpour.base.errors import StoreError
+from downpour.experiments.dashboard.event_stream import Chunk, event
+from downpour.experiments.dashboard.history import Told, task_history
+from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.sources import RecordSource
+
+TICK_SECONDS = 0.5
+"""Between two looks at a record that has nothing new: so a viewer gets two frames a second."""
+FEEDS_MAX = 8
+"""Experiments that are held while nobody watches them; each takes tens of megabytes at most."""
+_BATCH_LINES = 2500
+"""Lines that are folded at a time: about 20 ms, in which nothing else is answered."""
+_FRAME_LINES = 6000
+"""Lines whose rows come in one frame: fewer than 20,000 rows."""
+
+Refresh = Callable[[], None]
+
+
+class Feed:
+    """The tables of one experiment, and what its viewers get of them.
+
+    Args:
+        folder: the experiment's folder.
+        refresh: called in a thread before each look, to fetch what a bucket has gained.
+    """
+
+    def __init__(self, folder: Path, refresh: Refresh = lambda: None) -> None:
+        self.model = Model()
+        self.viewers = 0
+        self.is_caught_up = False
+        self._refresh = refresh
+        self._folder = folder
+        self._source = RecordSource(folder)
+        self._away = ""
+        self._damaged = ""
+        self._changed = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._frames: dict[tuple[int, int], Chunk] = {}
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the record, in one line; empty if nothing is."""
+        return self._away or self._damaged
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """An event that is set at the next change."""
+        return self._changed
+
+    @contextmanager
+    def viewing(self) -> Iterator[None]:
+        """Follow the record while the block runs."""
+        self.viewers += 1
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            self.viewers -= 1
+
+    async def catch_up(self, seconds: float) -> None:
+        """Fold what the record has, for so long at most."""
+        deadline = time.monotonic() + seconds
+        while await self._step() and time.monotonic() < deadline:
+            pass
+
+    def frame(self, after: int) -> tuple[Chunk, int]:
+        """Return the frame for a viewer that knows a line, and the line that it knows then.
+
+        All viewers that know the same line share it.
+        """
+        upto = min(self.model.line, after + _FRAME_LINES)
+        found = self._frames.get((after, upto))
+        if found is None:
+            found = self._frames[after, upto] = event("frame", self.frame_text(after, upto), upto)
+        return found, upto
+
+    def frame_text(self, after: int, upto: int) -> str:
+        """Return a frame as JSON."""
+        frame = self.model.since(after, upto) | {"clock": round(time.time(), 3)}
+        return json.dumps(frame, separators=(",", ":"), allow_nan=False)
+
+    async def history(self, task: tuple[int, int]) -> list[Told]:
+        """Return what the record tells of a task, by round and shard from 0, in words."""
+        await self.catch_up(60.0)
+        return await asyncio.to_thread(task_history, self._folder, self.model.start, task)
+
+    async def end(self) -> None:
+        """Fold the last lines, and wake all viewers."""
+        await self.catch_up(2.0)
+        self._tell()
+
+    async def _follow(self) -> None:
+        # It is never cancelled: lines that a thread has read by then would be lost.
+        while self.viewers:
+            if not await self._step():
+                await asyncio.sleep(TICK_SECONDS)
+        self._following = None
+
+    async def _step(self) -> bool:
+        """Fold the next lines; returns whether there may be more of them now."""
+        async with self._reading:
+            before = self.trouble, self.is_caught_up
+            lines = []
+            try:
+                if self.is_caught_up:
+                    await asyncio.to_thread(self._refresh)
+                lines = await asyncio.to_thread(self._source.read, _BATCH_LINES)
+                self._away = ""
+            except StoreError as error:
+                self._away = str(error)
+            for fields in lines:
+                try:
+                    self.model.take(fields)
+                except ValueError as error:
+                    self._damaged = self._damaged or f"{error}; it is left out"
+            self.is_caught_up = not lines
+            if lines or before != (self.trouble, self.is_caught_up):
+                self._tell()
+            return bool(lines)
+
+    def _tell(self) -> None:
+        self._frames.clear()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Feeds:
+    """Feeds by the ID of their experiment; of those without a viewer, the last few stay."""
+
+    def __init__(self, make: Callable[[str], Feed | None]) -> None:
+        self._make = make
+        self._feeds: dict[str, Feed] = {}  # the one that was asked for last comes last
+
+    def of(self, experiment: str) -> Feed | None:
+        """Return the feed of an experiment; None if there is no such experiment."""
+        feed = self._feeds.pop(experiment, None) or self._make(experiment)
+        if feed is None:
+            return None
+        self._feeds[experiment] = feed
+        unseen = [name for name, one in self._feeds.items() if not one.viewers]
+        for name in unseen[:-FEEDS_MAX]:
+            with suppress(KeyError):
+                del self._feeds[name]
+        return feed
+
+    async def end(self) -> None:
+        """Let all viewers have the last lines, and wake them."""
+        await asyncio.gather(*(feed.end() for feed in self._feeds.values() if feed.viewers))

@@ -1,0 +1,129 @@
+"""The page as a process of its own, which ends with the process that started it.
+
+The parent binds the socket, so a port that is in use is an error of the parent's, and a browser
+that comes early waits. It writes what to serve to the child's standard input and leaves that open:
+the child ends when it is closed, which a parent that is killed does as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from threading import Thread
+
+from setproctitle import setproctitle
+
+from downpour.base.errors import DownpourError
+from downpour.experiments.dashboard.serving import PageServer, serve
+from downpour.host.credentials import Credentials
+from downpour.network.rpc.trust import Trust
+
+END_SECONDS = 8.0
+"""More than its viewers get to take the last lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """What a page's process is to serve: a location, on the socket of a descriptor."""
+
+    location: str
+    host: str
+    descriptor: int
+    credentials: Credentials
+
+    def to_line(self) -> bytes:
+        """Write it as a line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> PageRequest:
+        """Read what `to_line` wrote."""
+        fields = json.loads(line)
+        return cls(**{**fields, "credentials": Credentials(**fields["credentials"])})
+
+
+@contextmanager
+def page_beside(location: str, listener: socket.socket, credentials: Credentials) -> Iterator[None]:
+    """Serve a page from another process while the block runs.
+
+    Args:
+        location: a folder's path, or an object store's URL.
+        listener: a socket that listens; it is closed here.
+        credentials: what the page asks its viewers for.
+    """
+    process = start_page(location, listener, credentials)
+    try:
+        yield
+    finally:
+        end_page(process)
+
+
+def start_page(
+    location: str, listener: socket.socket, credentials: Credentials
+) -> subprocess.Popen[bytes]:
+    """Start a page's process; see `page_beside`."""
+    host = str(listener.getsockname()[0])
+    descriptor = listener.fileno()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "downpour.experiments.dashboard.process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+    )
+    request = PageRequest(
+        location=location, host=host, descriptor=descriptor, credentials=credentials
+    )
+    assert process.stdin is not None  # noqa: S101 - a pipe, as asked for
+    with suppress(BrokenPipeError):  # one that has died has said why
+        process.stdin.write(request.to_line())
+        process.stdin.flush()
+    listener.close()
+    return process
+
+
+def end_page(process: subprocess.Popen[bytes]) -> None:
+    """Let a page's process end, which tells its viewers."""
+    assert process.stdin is not None  # noqa: S101 - a pipe, as started
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Serve until standard input ends; returns the exit status."""
+    setproctitle("downpour: page")
+    # Ctrl-C reaches every process of a terminal; the parent decides when the page ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    request = PageRequest.from_line(sys.stdin.buffer.readline())
+    listener = socket.socket(fileno=request.descriptor)
+    try:
+        trust = Trust.load(request.credentials)
+        serve(request.location, listener, trust, request.host, _leave_at_end_of_input)
+    except DownpourError as error:
+        sys.stderr.write(f"downpour: the page has ended: {error}\n")
+        return error.exit_status
+    return 0
+
+
+def _leave_at_end_of_input(server: PageServer) -> None:
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        server.leave()
+
+    Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

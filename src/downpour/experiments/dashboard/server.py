@@ -1,0 +1,242 @@
+"""The routes of the page: its files, the experiments and studies of a place, and their frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from downpour.base.errors import StoreError
+from downpour.experiments.dashboard.access import Door, Guard
+from downpour.experiments.dashboard.event_stream import PING, Chunk, EventStream, event
+from downpour.experiments.dashboard.feeds import Feed, Feeds
+from downpour.experiments.dashboard.place import Found, Place
+from downpour.experiments.dashboard.studies import study_table
+from downpour.experiments.dashboard.summaries import Summary, ends_of, summary_of
+from downpour.experiments.dashboard.theme import theme_css
+
+PAGE = Path(__file__).parent / "page"
+STREAMS_MAX = 64
+PING_SECONDS = 15.0
+LIST_ROWS = 100
+_LIST_SECONDS = 0.2
+"""For the journals of one list; what is not read by then is, the next time."""
+_SUMMARIES_MAX = 2000
+
+
+class Dashboard:
+    """Serves one place.
+
+    Args:
+        place: what it shows.
+        door: who may see it.
+        refresh: called in a thread before an experiment is looked at, with its ID, and with ""
+            before a list: fetches what a bucket has gained.
+    """
+
+    def __init__(
+        self, place: Place, door: Door, refresh: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._place = place
+        self._door = door
+        self._refresh = refresh
+        self._feeds = Feeds(self._feed_of)
+        self._summaries: dict[tuple[str, int], Summary] = {}
+        self._streams = 0
+        self._is_closing = False
+
+    def app(self) -> ASGIApp:
+        """Return what a server runs."""
+        of_one = "/api/experiments/{experiment}"
+        routes = [
+            Route("/", self._index),
+            Route("/theme.css", self._theme),
+            Mount("/assets", StaticFiles(directory=PAGE)),
+            Route("/login", self._door.log_in, methods=["GET", "POST"]),
+            Route("/logout", self._door.log_out, methods=["POST"]),
+            Route("/api/experiments", self._experiments),
+            Route("/api/studies/{study}", self._study),
+            Route(f"{of_one}/events", _Streaming(self._events)),
+            Route(f"{of_one}/frame", self._frame),
+            Route(f"{of_one}/tasks/{{round:int}}/{{shard:int}}", self._task),
+            Route(f"{of_one}/splits", self._splits),
+        ]
+        handlers: Any = {HTTPException: _refused, StoreError: _unreadable}
+        routed = Starlette(routes=routes, exception_handlers=handlers)
+        return Guard(GZipMiddleware(routed, compresslevel=5), self._door)
+
+    async def close(self) -> None:
+        """Tell viewers all that there is, and that nothing more will come."""
+        self._is_closing = True
+        await self._feeds.end()
+
+    def _feed_of(self, experiment: str) -> Feed | None:
+        folder = self._place.folder_of(experiment)
+        return Feed(folder, lambda: self._refresh(experiment)) if folder is not None else None
+
+    async def _found(self, request: Request) -> Feed:
+        experiment = request.path_params["experiment"]
+        await asyncio.to_thread(self._refresh, experiment)
+        feed = self._feeds.of(experiment)
+        if feed is None:
+            raise HTTPException(404, "There is no such experiment here.")
+        return feed
+
+    async def _index(self, _: Request) -> Response:
+        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+
+    async def _theme(self, _: Request) -> Response:
+        return PlainTextResponse(theme_css(), media_type="text/css")
+
+    async def _experiments(self, request: Request) -> Response:
+        before = request.query_params.get("before")
+        await asyncio.to_thread(self._refresh, "")
+        found, studies = await asyncio.to_thread(
+            lambda: (self._place.experiments(), self._place.studies())
+        )
+        rest = [one for one in found if before is None or _cursor(one) < before]
+        page = rest[:LIST_ROWS]
+        rows = [row for one in page if (row := await self._summary(one)) is not None]
+        is_more = len(rest) > len(page)
+        answer = {"experiments": rows, "studies": studies}
+        return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
+
+    async def _summary(self, found: Found) -> Summary | None:
+        """Sum an experiment up; None for one that cannot be read."""
+        key = found.experiment, found.changed_ns
+        known = self._summaries.get(key)
+        if known is not None:
+            return known
+        try:
+            model = await asyncio.to_thread(ends_of, found.folder)
+        except StoreError:
+            return None
+        if model is None:
+            feed = self._feeds.of(found.experiment)
+            if feed is None:
+                return None
+            await feed.catch_up(_LIST_SECONDS)
+            return summary_of(found, feed.model)
+        if len(self._summaries) >= _SUMMARIES_MAX:
+            self._summaries.clear()
+        self._summaries[key] = summary_of(found, model)
+        return self._summaries[key]
+
+    async def _study(self, request: Request) -> Response:
+        table = await asyncio.to_thread(study_table, self._place, request.path_params["study"])
+        if table is None:
+            raise HTTPException(404, "There is no such study here.")
+        return JSONResponse(table)
+
+    async def _events(self, request: Request) -> ASGIApp:
+        feed = await self._found(request)
+        if self._streams >= STREAMS_MAX:
+            said = f"{STREAMS_MAX} pages are open already; close one."
+            raise HTTPException(503, said, headers={"retry-after": "10"})
+        given = request.query_params.get("after") or "0"
+        after = _line(request.headers.get("last-event-id") or given)
+        is_zipped = "gzip" in request.headers.get("accept-encoding", "")
+        return EventStream(self._chunks(feed, after), is_zipped=is_zipped)
+
+    async def _chunks(self, feed: Feed, after: int) -> AsyncGenerator[Chunk]:
+        told = ""
+        self._streams += 1
+        try:
+            with feed.viewing():
+                while True:
+                    changed = feed.changed
+                    if feed.trouble != told:
+                        told = feed.trouble
+                        yield event("trouble", json.dumps({"text": told})) if told else _FINE
+                    if feed.is_caught_up and after > feed.model.line:
+                        after = 0  # the viewer knows another record
+                    if feed.model.line > after:
+                        chunk, after = feed.frame(after)
+                        yield chunk
+                    elif self._is_closing:
+                        yield _OVER
+                        return
+                    elif not await _happens(changed):
+                        yield PING
+        finally:
+            self._streams -= 1
+
+    async def _frame(self, request: Request) -> Response:
+        feed = await self._found(request)
+        after = _line(request.query_params.get("after") or "0")
+        await feed.catch_up(60.0)
+        if not feed.model.line and feed.trouble:
+            return JSONResponse({"text": feed.trouble}, status_code=503)
+        after = after if after <= feed.model.line else 0
+        text = feed.frame_text(after, feed.model.line)
+        return Response(text, media_type="application/json")
+
+    async def _task(self, request: Request) -> Response:
+        feed = await self._found(request)
+        task = request.path_params["round"] - 1, request.path_params["shard"]
+        lines = await feed.history(task)
+        return JSONResponse({"lines": lines})
+
+    async def _splits(self, request: Request) -> Response:
+        feed = await self._found(request)
+        await feed.catch_up(_LIST_SECONDS)
+        splits = feed.model.splits()
+        if splits is None:
+            raise HTTPException(404, "The record does not say which classes a shard has.")
+        return JSONResponse(splits)
+
+
+_FINE = event("fine", "{}")
+_OVER = event("over", json.dumps({"text": "The server has ended; what you see stays."}))
+
+
+class _Streaming:
+    """A route whose answer is an application, which Starlette calls as it is."""
+
+    def __init__(self, answer: Callable[[Request], Awaitable[ASGIApp]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._answer(Request(scope, receive))
+        await answer(scope, receive, send)
+
+
+async def _happens(changed: asyncio.Event) -> bool:
+    """Wait for a change; false if there was none for as long as a ping may be late."""
+    try:
+        await asyncio.wait_for(changed.wait(), PING_SECONDS)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _line(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 12:
+        raise HTTPException(400, "after must be the number of a line.")
+    return int(text)
+
+
+def _cursor(found: Found) -> str:
+    return f"{found.changed_ns:020}-{found.experiment}"
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    return JSONResponse(
+        {"text": error.detail}, status_code=error.status_code, headers=error.headers
+    )
+
+
+async def _unreadable(_: Request, error: Exception) -> Response:
+    return JSONResponse({"text": str(error)}, status_code=503)

@@ -1,0 +1,94 @@
+"""Serves a page on a socket until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket
+
+import uvicorn
+
+from downpour.base.values import is_bare_name
+from downpour.experiments.dashboard.access import Door, names_here
+from downpour.experiments.dashboard.copies import opened
+from downpour.experiments.dashboard.server import Dashboard
+from downpour.network.rpc.trust import Trust
+
+_CLOSE_SECONDS = 5
+
+
+class PageServer(uvicorn.Server):
+    """A server that tells its viewers before it ends; whoever runs it handles signals."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    def leave(self) -> None:
+        """End in order; may be called by a signal's handler and by any thread."""
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: uvicorn would raise them again once it has ended."""
+        yield
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Let viewers have the last lines, then close."""
+        await self._dashboard.close()
+        await super().shutdown(sockets)
+
+
+def serve(
+    location: str,
+    listener: socket,
+    trust: Trust,
+    host: str,
+    ready: Callable[[PageServer], None],
+) -> None:
+    """Serve what is at a location until the server that `ready` gets is told to leave.
+
+    Args:
+        location: a folder's path, or an object store's URL.
+        listener: a socket that listens.
+        trust: the token and the certificates to ask for, if any.
+        host: what the user called the address.
+        ready: called before it serves.
+
+    Raises:
+        SpecError: there is no such folder.
+        SharedDirectoryError: the bucket cannot be used.
+    """
+    with opened(location) as (place, refresh):
+        door = Door(
+            token=trust.token,
+            port=listener.getsockname()[1],
+            is_secure=trust.serving is not None,
+            names=names_here() | ({host.lower()} if is_bare_name(host) else frozenset()),
+        )
+        dashboard = Dashboard(place, door, refresh)
+        context = _context(trust)
+        config = uvicorn.Config(
+            dashboard.app(),
+            log_config=None,
+            log_level="critical",  # a viewer that leaves in the middle of an answer is no event
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+            ssl_context_factory=None if context is None else lambda *_: context,
+        )
+        server = PageServer(config, dashboard)
+        ready(server)
+        asyncio.run(server.serve(sockets=[listener]))
+
+
+def _context(trust: Trust) -> ssl.SSLContext | None:
+    """Return the context of TLS; with a token, a browser need not have a certificate."""
+    if trust.serving is not None and trust.token is not None:
+        trust.serving.verify_mode = ssl.CERT_NONE
+    return trust.serving

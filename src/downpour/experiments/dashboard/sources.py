@@ -1,0 +1,153 @@
+"""Follows the record of one experiment, line by line: its file, or the journal it follows from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.experiments.dashboard.plain import Fields
+from downpour.files.records.journal import segments
+from downpour.files.records.record import RecordReader
+from downpour.files.records.record_lines import to_fields
+from downpour.files.records.view import Dated
+from downpour.files.store.directory import open_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.os_errors import reading
+
+_PIECE_BYTES = 1 << 20
+NOT_A_LINE: Fields = {}
+"""Stands for a line that cannot be read as JSON, so that the others keep their numbers."""
+
+
+class RecordSource:
+    """Yields the lines that a record has gained; for one thread.
+
+    It follows a journal that grows, with the segments of later terms, and goes over to
+    `record.jsonl` where a run replaces its journal by that.
+
+    Args:
+        folder: the experiment's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._given = 0
+        self._file: _FollowedFile | None = None
+        self._reader: RecordReader | None = None
+        self._gained: Iterator[Dated] = iter(())
+        self._broken: FileCorrupt | None = None
+
+    def read(self, count: int) -> list[Fields]:
+        """Return the next lines, about `count` at most; an empty list: there are no more now.
+
+        Raises:
+            FileMissing: the folder has neither a record nor a journal.
+            FileCorrupt: the journal is damaged, or the record has become shorter.
+            SharedDirectoryError: a file cannot be read now.
+        """
+        lines = self._read(count)
+        self._given += len(lines)
+        return lines
+
+    def _read(self, count: int) -> list[Fields]:
+        if self._file is None and self._reader is None:
+            self._open()
+        if self._file is None:
+            lines = self._of_journal(count)
+            if lines or self._file is None:
+                return lines
+        assert self._file is not None  # noqa: S101 - as `_of_journal` has left it
+        return self._file.read(count)
+
+    def _open(self) -> None:
+        with reading(self._folder.parent, self._folder.name):
+            exported = (self._folder / RECORD_NAME).exists()
+        if exported:
+            self._file = _FollowedFile(self._folder / RECORD_NAME, skipped=self._given)
+        elif segments(self._folder):
+            self._reader = RecordReader(self._folder)
+        else:
+            raise FileMissing(RECORD_NAME)
+
+    def _taking(self, reader: RecordReader) -> Iterator[Dated]:
+        """Yield what the journal has gained; raises FileMissing once it is gone."""
+        if not segments(self._folder):
+            raise FileMissing("journal")
+        yield from reader.take()
+
+    def _of_journal(self, count: int) -> list[Fields]:
+        if self._broken is not None:
+            raise self._broken
+        assert self._reader is not None  # noqa: S101 - its caller has looked
+        try:
+            lines = list(islice(self._gained, count))
+            if not lines:
+                self._gained = self._taking(self._reader)
+                lines = list(islice(self._gained, count))
+        except FileCorrupt as error:
+            self._broken = error
+            raise
+        except (FileMissing, SharedDirectoryError):
+            # A run removes its journal once the record is there; its lines are the same.
+            self._gained = iter(())
+            with reading(self._folder.parent, self._folder.name):
+                if not (self._folder / RECORD_NAME).exists():
+                    raise
+            self._file = _FollowedFile(self._folder / RECORD_NAME, skipped=self._given)
+            return []
+        return [{"at": at, **to_fields(line)} for at, line in lines]
+
+
+class _FollowedFile:
+    """The lines of a file that may grow, from one on."""
+
+    def __init__(self, path: Path, skipped: int) -> None:
+        self._path = path
+        self._skipped = skipped
+        self._offset = 0
+        self._lines: Iterator[bytes] = iter(())
+
+    def read(self, count: int) -> list[Fields]:
+        """Return about `count` of the next lines."""
+        found = list(islice(self._lines, count))
+        while not found:
+            piece = self._piece()
+            if not piece:
+                return []
+            texts = piece.split(b"\n")[:-1]
+            skipped = min(self._skipped, len(texts))
+            self._skipped -= skipped
+            self._lines = iter(texts[skipped:])
+            found = list(islice(self._lines, count))
+        return [_parsed(text) for text in found]
+
+    def _piece(self) -> bytes:
+        """Return the next whole lines; a torn last line waits for its end."""
+        with (
+            reading(self._path.parent, self._path.name),
+            open(open_regular(self._path), "rb") as file,
+        ):
+            size = os.fstat(file.fileno()).st_size
+            if size < self._offset:
+                self._offset = size
+                reason = "has become shorter while it was read; reload the page"
+                raise FileCorrupt(self._path.name, reason)
+            file.seek(self._offset)
+            content = file.read(_PIECE_BYTES)
+            content += file.readline() if len(content) == _PIECE_BYTES else b""
+        content = content[: content.rfind(b"\n") + 1]
+        self._offset += len(content)
+        return content
+
+
+def _parsed(text: bytes) -> Fields:
+    try:
+        fields: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return NOT_A_LINE
+    return fields if isinstance(fields, dict) else NOT_A_LINE

@@ -1,0 +1,72 @@
+"""An experiment in one line of a list, without reading all of its record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.place import Found
+from downpour.files.store.directory import open_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.os_errors import reading
+
+_END_BYTES = 128 * 1024
+"""Of the end of a record: it holds the last version, the last evaluation, and how it ended."""
+
+Summary = dict[str, Any]
+
+
+def summary_of(found: Found, model: Model) -> Summary:
+    """Sum up an experiment whose record was folded, as far as it was."""
+    about = model.about()
+    done, rounds, epochs_done, epochs = model.rounds_done()
+    return {
+        "id": found.experiment,
+        "name": about.get("name", found.experiment),
+        "state": str(model.state),
+        "reason": about.get("reason"),
+        "rounds_done": done,
+        "rounds": rounds,
+        "epochs_done": epochs_done,
+        "epochs": epochs,
+        "measure": model.measure(),
+        "changed_at": round(found.changed_ns / 1e9, 3),
+        "running": not model.state.ended,
+    }
+
+
+def ends_of(folder: Path) -> Model | None:
+    """Fold the beginning and the end of an exported record; None if there is none.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    path = folder / RECORD_NAME
+    if not path.exists():
+        return None
+    model = Model()
+    for fields in _ends(path):
+        with suppress(ValueError):  # a damaged line costs the list nothing
+            model.take(fields)
+    return model
+
+
+def _ends(path: Path) -> Iterator[dict[str, Any]]:
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
+        first = [file.readline()]
+        size = os.fstat(file.fileno()).st_size
+        start = max(file.tell(), size - _END_BYTES)
+        file.seek(start)
+        rest = file.read().split(b"\n")
+        # What begins in the middle of a line is none.
+        last = rest[1:] if start > len(first[0]) else rest
+    for text in first + last:
+        with suppress(ValueError, RecursionError):
+            fields = json.loads(text)
+            if isinstance(fields, dict):
+                yield fields

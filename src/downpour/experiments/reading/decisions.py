@@ -1,0 +1,64 @@
+"""What the manager and its policy decided, and how an experiment ended, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from downpour.files.records.attempt_lines import ContradictedLine, HandOverAskedLine
+from downpour.files.records.record_lines import (
+    CancelledLine,
+    DisturbedLine,
+    DroppedLine,
+    FailedLine,
+    FinishedLine,
+    RecordLine,
+    ResizedLine,
+    WorkerRequestedLine,
+)
+
+DecisionKind = Literal["hand-over", "drop", "resize", "worker", "differ", "disturb", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision: its kind, a few words, and details; `reason` among them says why."""
+
+    kind: DecisionKind
+    name: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        reason = self.details.get("reason") or self.details.get("what")
+        return f"{self.name}: {reason}" if reason else self.name
+
+
+def decision(line: RecordLine) -> Decision | None:  # noqa: PLR0911 - one arm a line
+    """Return the decision that a line tells of; None for a line that is none."""
+    match line:
+        case HandOverAskedLine():
+            task = {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
+            name = f"hand over from {line.worker} to {line.meant_for}"
+            return Decision("hand-over", name, {**task, "reason": line.reason})
+        case DroppedLine():
+            shards = ", ".join(map(str, line.shards))
+            name = f"close round {line.round + 1} without shards {shards}"
+            return Decision("drop", name, {"round": line.round + 1, "reason": line.reason})
+        case ResizedLine():
+            details = {"samples": list(line.samples), "reason": line.reason}
+            name = f"resize round {line.round + 1}"
+            return Decision("resize", name, {"round": line.round + 1, **details})
+        case WorkerRequestedLine():
+            return Decision("worker", "ask for one more worker", {"reason": line.reason})
+        case DisturbedLine():
+            return Decision("disturb", f"disturb {line.who}", {"what": str(line)})
+        case ContradictedLine():
+            return Decision("differ", "updates differ", {"reason": str(line)})
+        case FinishedLine():
+            return Decision("end", "finished", {"reason": line.reason or None})
+        case FailedLine() | CancelledLine():
+            name = "failed" if isinstance(line, FailedLine) else "cancelled"
+            return Decision("end", name, {"reason": line.reason})
+        case _:
+            return None
