@@ -45,6 +45,7 @@ _COLUMNS = {
     "foreseen": "I",
 }
 """Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes."""
+_FORESEEN = ("at", "done", "q10", "q50", "q90", "foreseen")
 _NOTHING = (0,) * 8
 """The columns after `end` of an attempt that has just begun."""
 
@@ -134,9 +135,8 @@ class AttemptColumns:
     def foresee(self, number: int, forecast: Sequence[float], line: int) -> None:
         """Set an attempt's forecast: elapsed seconds, the share that is done, three quantiles."""
         _, columns, place = self._changing(number, line)
-        for name, value in zip(("at", "done", "q10", "q50", "q90"), forecast, strict=True):
+        for name, value in zip(_FORESEEN, (*forecast, line), strict=True):
             columns[name][place] = value
-        columns["foreseen"][place] = line
 
     def value(self, number: int, name: str) -> Any:
         """Return what a column holds of an attempt."""

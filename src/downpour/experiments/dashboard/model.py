@@ -261,9 +261,10 @@ class Model:
                 self._ended(at, line)
         made = decision(line)
         if made is not None:
-            is_of_one = isinstance(line, HandOverAskedLine | ContradictedLine)
-            task = (line.round, line.shard, line.attempt) if is_of_one else None
-            self._decide(at, made.kind, str(made), self._rounds.number_of(task) if task else None)
+            attempt = None
+            if isinstance(line, HandOverAskedLine | ContradictedLine):
+                attempt = self._rounds.number_of((line.round, line.shard, line.attempt))
+            self._decide(at, made.kind, str(made), attempt)
 
     def _submitted(self, wall: float, line: SubmittedLine) -> None:
         self._start, spec = wall, line.spec

@@ -7,12 +7,12 @@ by `to_fields`; all else raises ValueError.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 Fields = Mapping[str, Any]
 _WHOLE_MAX = 2**31 - 1
+_EXACT = 2**53
 
 
 def whole(value: Any) -> int:
@@ -24,9 +24,11 @@ def whole(value: Any) -> int:
 
 def number(value: Any) -> float:
     """Return a number that is finite."""
-    if type(value) not in {int, float} or not math.isfinite(value):
-        raise ValueError(f"not a number: {value!r:.50}")
-    return float(value)
+    if type(value) is float and value - value == 0:  # neither NaN nor infinite
+        return value
+    if type(value) is int and -_EXACT <= value <= _EXACT:
+        return float(value)
+    raise ValueError(f"not a number: {value!r:.50}")
 
 
 def measured(value: Any) -> float | None:
@@ -48,8 +50,7 @@ def task_of(fields: Fields) -> tuple[int, int, int]:
 
 def quantiles(fields: Fields) -> tuple[float, float, float] | None:
     """Return the forecast of a line; None without one."""
-    found = [fields.get(f"{name}_seconds") for name in ("q10", "q50", "q90")]
-    if any(value is None for value in found):
+    low, middle, high = map(fields.get, ("q10_seconds", "q50_seconds", "q90_seconds"))
+    if low is None or middle is None or high is None:
         return None
-    low, middle, high = map(number, found)
-    return low, middle, high
+    return number(low), number(middle), number(high)

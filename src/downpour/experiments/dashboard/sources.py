@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.experiments.dashboard.plain import Fields
@@ -124,7 +125,7 @@ class _FollowedFile:
             self._skipped -= skipped
             self._lines = iter(texts[skipped:])
             found = list(islice(self._lines, count))
-        return [_parsed(text) for text in found]
+        return _parsed(found)
 
     def _piece(self) -> bytes:
         """Return the next whole lines; a torn last line waits for its end."""
@@ -145,9 +146,19 @@ class _FollowedFile:
         return content
 
 
-def _parsed(text: bytes) -> Fields:
+def _parsed(texts: list[bytes]) -> list[Fields]:
+    """Parse lines: all at once, which takes a third of the time, or one by one if any is damaged."""
     try:
-        fields: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return NOT_A_LINE
-    return fields if isinstance(fields, dict) else NOT_A_LINE
+        found: Any = from_json(b"[%b]" % b",".join(texts))
+    except ValueError:
+        found = []
+    # Two damaged lines may be one value together.
+    whole = found if len(found) == len(texts) else map(_parsed_alone, texts)
+    return [fields if isinstance(fields, dict) else NOT_A_LINE for fields in whole]
+
+
+def _parsed_alone(text: bytes) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return None
