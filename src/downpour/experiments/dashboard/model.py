@@ -168,6 +168,11 @@ class Model:
         """When the experiment was submitted, in unix seconds."""
         return self._start or 0.0
 
+    @property
+    def last_at(self) -> float:
+        """When the last line came about, in seconds since the experiment was submitted."""
+        return self._last_at
+
     def splits(self) -> dict[str, Any] | None:
         """Return how many examples of each class each shard has; None where that is not known."""
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,12 +20,12 @@ from downpour.base.errors import StoreError
 from downpour.experiments.dashboard.access import Door, Guard
 from downpour.experiments.dashboard.event_stream import PING, Chunk, EventStream, event
 from downpour.experiments.dashboard.feeds import Feed, Feeds
+from downpour.experiments.dashboard.page_files import PAGE
 from downpour.experiments.dashboard.place import Found, Place
 from downpour.experiments.dashboard.studies import study_table
 from downpour.experiments.dashboard.summaries import Summary, ends_of, summary_of
 from downpour.experiments.dashboard.theme import theme_css
 
-PAGE = Path(__file__).parent / "page"
 STREAMS_MAX = 64
 PING_SECONDS = 15.0
 LIST_ROWS = 100
