@@ -84,7 +84,12 @@ QUANTILES = {f"{name}_seconds": QUANTILE for name in ("q10", "q50", "q90")}
 LINES = st.one_of(
     st.builds(AssignedLine, **TASK, worker=WORKER, reason=st.text(), **QUANTILES),
     st.builds(
-        ForeseenLine, **TASK, worker=WORKER, done=st.floats(0, 1), elapsed_seconds=SECONDS, **QUANTILES
+        ForeseenLine,
+        **TASK,
+        worker=WORKER,
+        done=st.floats(0, 1),
+        elapsed_seconds=SECONDS,
+        **QUANTILES,
     ),
     st.builds(SavedLine, **TASK, worker=WORKER, step=st.integers(0), bytes=st.integers(0)),
     st.builds(
@@ -134,7 +139,9 @@ def as_read(lines: list[Any]) -> list[Fields]:
 
 
 @given(st.lists(LINES, max_size=40), st.data())
-def test_every_cut_into_frames_ends_in_the_same_tables(lines: list[Any], data: st.DataObject) -> None:
+def test_every_cut_into_frames_ends_in_the_same_tables(
+    lines: list[Any], data: st.DataObject
+) -> None:
     """Whether a viewer sees each line at once, comes late, or was away in between."""
     fields, model, viewer = as_read(lines), Model(), Viewer()
     for number, line in enumerate(fields, start=1):
@@ -201,7 +208,9 @@ def test_lines_of_a_later_version_are_left_out_and_named() -> None:
     newer = [{**line, "mood": "cheerful"} for line in lines]
     newer.insert(10, {"at": 1.5, "kind": "teleported", "worker": "a"})
     one, other = seen_at_once(folded(lines)), seen_at_once(folded(newer))
-    assert [other.tables[name] for name in other.tables] == [one.tables[name] for name in one.tables]
+    assert [other.tables[name] for name in other.tables] == [
+        one.tables[name] for name in one.tables
+    ]
     (warning,) = other.experiment["warnings"]
     assert "teleported" in warning
 
@@ -213,7 +222,7 @@ def test_decisions_come_in_words_with_their_attempts() -> None:
     assert said == [
         ("hand-over", "hand over from d to a: d would take 29 s more than the others"),
         ("wait", "round 1 waited 8.0 s for shard 3 at a"),
-        ("copy", "copy round 2 shard 1 to a: b would take 40 s more: a tries it, too"),
+        ("copy", "round 2 shard 1 also to a: b would take 40 s more: a tries it, too"),
         ("wait", "round 2 waited 10.0 s for shard 1 at a"),
         ("drop", "close round 3 without shards 2: three of four are there"),
         ("end", "finished"),
@@ -247,9 +256,7 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
 def _an_update() -> str:
     about: Any = {"round": 0, "shard": 0, "attempt": 0, "worker": "a", "samples": 1, "steps": 1}
     times: Any = {"load_seconds": 0, "train_seconds": 1, "publish_seconds": 0}
-    return line_text(
-        3.0, UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10)
-    )
+    return line_text(3.0, UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10))
 
 
 def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same() -> None:

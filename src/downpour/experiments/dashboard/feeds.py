@@ -104,10 +104,12 @@ class Feed:
 
     async def _follow(self) -> None:
         # It is never cancelled: lines that a thread has read by then would be lost.
-        while self.viewers:
-            if not await self._step():
-                await asyncio.sleep(TICK_SECONDS)
-        self._following = None
+        try:
+            while self.viewers:
+                if not await self._step():
+                    await asyncio.sleep(TICK_SECONDS)
+        finally:
+            self._following = None
 
     async def _step(self) -> bool:
         """Fold the next lines; returns whether there may be more of them now."""

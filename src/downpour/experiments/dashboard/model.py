@@ -204,7 +204,7 @@ class Model:
         self._workers.began(worker.number, attempt, self.line)
         self._results.began()
         if is_copy:
-            said = f"copy round {task[0] + 1} shard {task[1]} to {name}: {reason}"
+            said = f"round {task[0] + 1} shard {task[1]} also to {name}: {reason}"
             self._decide(at, "copy", said, attempt)
 
     def _foreseen(self, _: float, fields: Fields) -> None:

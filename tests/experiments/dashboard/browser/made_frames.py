@@ -89,7 +89,16 @@ class MadeRun:
         sizes = [4_000_000 * number, 0, 0, 0]
         self._add(
             "versions",
-            [number, round(closed + 0.2, 3), number, closed - begin, 8.0, loss, *sizes, self.workers],
+            [
+                number,
+                round(closed + 0.2, 3),
+                number,
+                closed - begin,
+                8.0,
+                loss,
+                *sizes,
+                self.workers,
+            ],
         )
         by_class = [min(1.0, accuracy + 0.02 * (place - 5) / 5) for place in range(_CLASSES)]
         metrics = {"accuracy": accuracy}
