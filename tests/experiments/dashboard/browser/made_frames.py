@@ -1,4 +1,4 @@
-"""Frames of experiments that never ran: as many workers, rounds and hostile names as a test asks for."""
+"""Frames of experiments that never ran: as many workers and rounds as a test asks for."""
 
 from __future__ import annotations
 
@@ -75,8 +75,9 @@ class MadeRun:
         draw: random.Random,
     ) -> None:
         last = slowest[0]
-        for end, i, worker in ends:
-            outcome = "last" if (end, i, worker) == slowest else "trained"
+        for each in ends:
+            end, i, worker = each
+            outcome = "last" if each == slowest else "trained"
             if self.workers > 3 and outcome == "last":
                 outcome, end, last = self._hand_over(number, begin, ends, slowest)
             if draw.random() < 0.002 or (self.workers < 100 and number == 3 and worker == 1):

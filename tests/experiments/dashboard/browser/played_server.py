@@ -1,4 +1,4 @@
-"""A server that plays made frames to the page: the same routes and headers, and a test pulls its strings."""
+"""A server that plays made frames to the page, with the routes and headers of the real one."""
 
 from __future__ import annotations
 
