@@ -38,7 +38,7 @@
         this.known = [...answer.experiments, ...older];
         this._draw(answer.studies || []);
       } catch (error) {
-        say(this.note, `Cannot read the list: ${error.message}.`);
+        say(this.note, `Cannot read the list: ${error.message}`);
       }
     }
 
@@ -99,7 +99,7 @@
       try {
         study = await this.source.study(name);
       } catch (error) {
-        say(this.note, `Cannot read the study: ${error.message}.`);
+        say(this.note, `Cannot read the study: ${error.message}`);
         return;
       }
       if (this.name !== name) return;

@@ -9,7 +9,10 @@
 
   /** What the server answers. Errors have a text that a person can read. */
   class Server {
-    constructor() { this.live = true; }
+    constructor() {
+      this.live = true;
+      this.leftOut = "";
+    }
 
     async _get(url) {
       const answer = await fetch(url, { headers: { Accept: "application/json" } });
@@ -18,8 +21,9 @@
         throw new Error("please log in");
       }
       if (answer.status === 404) return null;
-      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-      return answer.json();
+      if (answer.ok) return answer.json();
+      const said = await answer.json().catch(() => ({}));
+      throw new Error(said.text || `the server answered ${answer.status}`);
     }
 
     experiments(before) {
@@ -57,6 +61,7 @@
     constructor(data) {
       this.live = false;
       this.data = data;
+      this.leftOut = data.left_out || "";
     }
 
     async experiments() {

@@ -48,9 +48,9 @@
       let trouble = "The record says nothing more about this task.";
       try {
         lines = await this.source.task(this.id, ...this.task);
-        if (!lines && !this.source.live) trouble = "This copy holds no histories of tasks: it would be too large.";
+        if (!lines && this.source.leftOut) trouble = `This copy is of ${this.source.leftOut}.`;
       } catch (error) {
-        trouble = `Cannot read the history: ${error.message}.`;
+        trouble = `Cannot read the history: ${error.message}`;
       }
       if (asked !== this.asked) return;
       this.lines = lines || [];
