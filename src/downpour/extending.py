@@ -24,6 +24,7 @@ from downpour.core.stragglers import (
     Policy,
     Resize,
     RoundView,
+    Waiting,
     Withdrawal,
     WorkerRequest,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "RoundView",
     "SplitRequest",
     "Splitter",
+    "Waiting",
     "Withdrawal",
     "WorkerRequest",
 ]

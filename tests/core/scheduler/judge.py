@@ -86,7 +86,7 @@ class Judge:
                 self.best[fact.experiment] = fact
             case facts.ForecastRecorded() | facts.HandOverAsked():
                 assert fact.attempt in self.assigned
-            case facts.Resized() | facts.WorkerRequested():
+            case facts.Resized() | facts.WorkerRequested() | facts.Explained():
                 pass
 
     def _see_command(self, scheduler: Scheduler, command: do.Command) -> None:

@@ -21,6 +21,7 @@ from downpour.core.stragglers import (
     Policy,
     Resize,
     RoundView,
+    Waiting,
     Withdrawal,
     WorkerRequest,
 )
@@ -261,6 +262,16 @@ def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
     assert task.offer.samples == task.samples // 2
 
 
+def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
+    """The policy says so at each look; nothing is told of a shard that its worker does not hold."""
+    stays = Waiting(shard=0, worker="ann", reason=WHY)
+    (told,) = of(stage.wish(stays), facts.Explained)
+    assert (told.round, told.shard, told.worker, told.reason) == (0, 0, "ann", WHY)
+    assert stage.core.state.decisions[-1].text == f"epoch 1: shard 0 stays at ann: {WHY}"
+    assert of(stage.wish(stays), facts.Explained) == []
+    assert of(stage.wish(replace(stays, shard=1)), facts.Explained) == []
+
+
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one."""
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
@@ -487,7 +498,11 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
     teller = Policy(decide=lambda _: [], watches=True, standing_by=lambda _: said.pop(0))
     stage.core.state.policies = {"wait": teller}
     stage.core.state.decisions.clear()
-    for _ in range(4):
-        stage.core.handle(on.Tick(at_seconds=stage.now))
+    outputs = [stage.core.handle(on.Tick(at_seconds=stage.now)) for _ in range(4)]
     told = [decision.text for decision in stage.core.state.decisions]
     assert told == ["too slow", "too slow again"]
+    noted = [fact for output in outputs for fact in output.facts]
+    assert [(fact.worker, fact.reason) for fact in noted if isinstance(fact, facts.Explained)] == [
+        ("dot", "too slow"),
+        ("dot", "too slow again"),
+    ]

@@ -182,6 +182,8 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
             return f"improved {which} to {fact.value:g} in {fact.model.name}"
         case facts.WorkerRequested():
             return f"requested a worker for {fact.experiment} ({fact.reason})"
+        case facts.Explained():
+            return f"explained {fact.worker} ({fact.reason})"
         case facts.Saved():
             return f"saved {_attempt_of(fact)} in {fact.snapshot.file.name}"
         case facts.Contradicted():

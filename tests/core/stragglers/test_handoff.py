@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.stragglers import PendingTask, RoundView, Speed
+from downpour.base.values import Forecast
+from downpour.core.stragglers import PendingTask, RoundView, Speed, Waiting
 from downpour.core.stragglers.handoff import HANDOFF
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
@@ -17,6 +18,7 @@ LATE = [
     running("dot", 3, 0.2),
 ]
 FAST = {"ann": 10.0, "bob": 10.0, "cid": 10.0, "eve": 10.0}
+STAYS = ["Waiting 3 dot"]
 
 
 def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
@@ -26,6 +28,32 @@ def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
     assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
     assert move.reason.startswith("forecast ")
     assert "median 10.0 s; eve would end " in move.reason
+
+
+@pytest.mark.parametrize(
+    ("pace", "why"),
+    [
+        (60.0, "fay would end no sooner"),
+        (24.6, "fay would end 0.2 s sooner, but a move must save 0.2 s"),
+    ],
+)
+def test_what_stays_although_it_is_late_is_explained(pace: float, why: str) -> None:
+    """Users see what the round waits for, and why nothing is done."""
+    paces = {"dot": 25.0, "fay": pace}
+    view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
+    (stays,) = HANDOFF.decide(view)
+    assert isinstance(stays, Waiting)
+    assert stays.reason == f"forecast 25.0 s, 5.0 s elapsed; {why}"
+
+
+def test_a_forecast_is_told_with_its_band() -> None:
+    """The seconds from the assignment on, in eight cases of ten."""
+    ahead = Forecast(q10=17.0, q50=20.0, q90=26.0, q98=30.0)
+    late = replace(LATE[3], remaining=ahead, reported_seconds=1.0)
+    view = round_of([late], idle="fay", published=[10.0] * 3, paces={"fay": 60.0})
+    (stays,) = HANDOFF.decide(view)
+    assert isinstance(stays, Waiting)
+    assert stays.reason.startswith("forecast 24.0 s (21.0–30.0), 5.0 s elapsed; ")
 
 
 def test_the_fastest_idle_worker_is_chosen() -> None:
@@ -63,14 +91,15 @@ def test_what_an_attempt_takes_beside_training_is_what_a_move_costs() -> None:
     """Dot has sixteen seconds left and eve would take eight: two more, yes; six, no."""
     view = round_of([*LATE[:3], running("dot", 3, 0.2, 4.0)], idle="eve", paces=FAST)
     for overhead, moves in ((0.0, 1), (2.0, 1), (6.0, 0)):
-        assert len(actions_of(HANDOFF, replace(view, overhead_seconds=overhead))) == moves
+        made = actions_of(HANDOFF, replace(view, overhead_seconds=overhead))
+        assert made == (["Handoff 3 dot eve"] if moves else STAYS)
 
 
 def test_a_task_of_milliseconds_stays_although_no_move_was_measured() -> None:
     """What is known of a worker is a tenth of a second old, about as long as all that is left."""
     tasks = [replace(task, elapsed_seconds=task.elapsed_seconds / 50) for task in LATE]
     paces = {name: seconds / 50 for name, seconds in FAST.items()}
-    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=paces)) == []
+    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=paces)) == STAYS
 
 
 def test_a_worker_that_starts_is_no_straggler() -> None:
@@ -84,7 +113,7 @@ def test_nothing_goes_to_a_slower_worker() -> None:
     """Late as it is, it would be later there."""
     paces = {"dot": 25.0, "fay": 60.0}
     view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
-    assert actions_of(HANDOFF, view) == []
+    assert actions_of(HANDOFF, view) == STAYS
     quick = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces={**paces, "fay": 10.0})
     assert actions_of(HANDOFF, quick) == ["Handoff 3 dot fay"]
 
@@ -184,13 +213,14 @@ def test_steps_that_took_long_by_chance_move_nothing(variance: float | None) -> 
     round took 4.6 s instead of 3.2 s.
     """
     share = 0.04 if variance is None else 0.2
-    assert actions_of(HANDOFF, late_by_chance(variance, share)) == []
+    assert actions_of(HANDOFF, late_by_chance(variance, share)) == STAYS
 
 
 def test_no_worker_is_taken_to_be_steadier_than_they_are_on_average() -> None:
     """That its three last reports were equally far apart may be chance as well."""
     view = late_by_chance(0.08)
-    assert actions_of(HANDOFF, replace(view, speeds={**view.speeds, "dot": speed(5.0, 0.0)})) == []
+    steady = {**view.speeds, "dot": speed(5.0, 0.0)}
+    assert actions_of(HANDOFF, replace(view, speeds=steady)) == STAYS
 
 
 def standby_was_slow(age_seconds: float) -> RoundView:
@@ -248,6 +278,6 @@ def test_a_step_of_a_slow_worker_is_part_of_what_an_exchange_costs() -> None:
 def test_that_an_unknown_worker_is_fast_is_a_guess() -> None:
     """What is a little late stays; what is far behind is worth the try."""
     little = [*LATE[:3], running("dot", 3, 0.42)]
-    assert actions_of(HANDOFF, round_of(little, idle="eve")) == []
+    assert actions_of(HANDOFF, round_of(little, idle="eve")) == STAYS
     assert actions_of(HANDOFF, round_of(little, idle="eve", paces=FAST)) == ["Handoff 3 dot eve"]
     assert actions_of(HANDOFF, round_of(LATE, idle="eve")) == ["Handoff 3 dot eve"]

@@ -8,8 +8,14 @@ from typing import Any
 from downpour.experiments.dashboard.model import Frame, Model
 
 KEYS = {
-    **{"workers": 1, "attempts": 1, "ends": 1, "forecasts": 1, "rounds": 1, "versions": 1},
-    **{"evaluations": 2, "decisions": 1},
+    "workers": 1,
+    "attempts": 1,
+    "ends": 1,
+    "forecasts": 1,
+    "rounds": 1,
+    "versions": 1,
+    "evaluations": 2,
+    "decisions": 1,
 }
 """How many columns of a row are its key."""
 

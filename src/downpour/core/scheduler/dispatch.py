@@ -34,6 +34,7 @@ from downpour.core.stragglers import (
     Policy,
     Resize,
     RoundView,
+    Waiting,
     Withdrawal,
     WorkerRequest,
 )
@@ -106,6 +107,15 @@ def _tell_who_stands_by(
     lines = policy.standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
         state.log(lines[name])
+        state.note(
+            facts.Explained(
+                cause=state.cause,
+                experiment=experiment.name,
+                round=view.round,
+                worker=name,
+                reason=lines[name],
+            )
+        )
     experiment.told_standing_by = frozenset(lines)
 
 
@@ -124,6 +134,8 @@ def _do(state: SchedulerState, experiment: Experiment, current: Round, action: A
             _resize(state, experiment, current, action)
         case WorkerRequest():
             _request(state, current, action)
+        case Waiting():
+            _wait(state, current, action)
         case _:
             assert_never(action)
 
@@ -299,6 +311,24 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
             round=current.number,
             samples=action.samples,
             reason=action.reason,
+        )
+    )
+
+
+def _wait(state: SchedulerState, current: Round, action: Waiting) -> None:
+    """Tell why a late shard stays where it is, once a round."""
+    if _held(current, action.shard, action.worker) is None or action.shard in current.explained:
+        return
+    current.explained.add(action.shard)
+    _decided(state, current, f"shard {action.shard} stays at {action.worker}: {action.reason}")
+    state.note(
+        facts.Explained(
+            cause=state.cause,
+            experiment=current.experiment,
+            round=current.number,
+            worker=action.worker,
+            reason=action.reason,
+            shard=action.shard,
         )
     )
 

@@ -155,6 +155,21 @@ class WorkerRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A policy has said why it does nothing, about a worker.
+
+    The worker gets no shard, or its `shard` stays there although it is late.
+    """
+
+    cause: int
+    experiment: str
+    round: int
+    worker: str
+    reason: str
+    shard: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dismissed:
     """A worker has left, or counts as `lost`."""
 
@@ -188,6 +203,7 @@ Fact = (
     | Resized
     | Improved
     | WorkerRequested
+    | Explained
     | Dismissed
     | Concluded
 )

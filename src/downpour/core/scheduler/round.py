@@ -23,7 +23,8 @@ class Round:
     """Every shard, trained once: in step with all others, or each from the newest model version.
 
     A shard that is `held_back` is not offered yet, because its task of the round before is not
-    over. `published` counts updates, `applied` those of them that are part of a model version.
+    over. `published` counts updates, `applied` those of them that are part of a model version. Of
+    `explained` shards users know why they stay where they are, although they are late.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Round:
         self.last_update_at_seconds = 0.0
         self.resized = False
         self.held_back = set(held_back)
+        self.explained: set[int] = set()
         # Counted here, because a view is made at almost every event, and asks for the maximum.
         self._failed_on: Counter[str] = Counter()
         self._cut(shard_samples)

@@ -227,6 +227,15 @@ class WorkerRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Leave a late shard where it is, and say why; the scheduler tells users once a round."""
+
+    shard: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     """How much sooner a round ends with a worker: a `share` of its time without it.
 
@@ -238,7 +247,7 @@ class Saving:
     stands_by: bool
 
 
-Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest
+Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest | Waiting
 Decide = Callable[[RoundView], Sequence[Action]]
 Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str, Saving]]
 

@@ -28,6 +28,7 @@ from downpour.core.stragglers.base import (
     Policy,
     RoundView,
     RunningTask,
+    Waiting,
 )
 from downpour.core.stragglers.contribution import contributions
 from downpour.core.stragglers.outlook import Outlook, number
@@ -117,6 +118,13 @@ class _Moves:
         )
         chance = sqrt(sum(error**2 for error in errors))
         return sooner > max(self.gain, self.option("doubt") * chance)
+
+    def wait_for(self, task: RunningTask, total: float, why: str) -> None:
+        """Say why a shard stays where it is; only of the last to end, for which the round waits."""
+        if any(isinstance(action, Waiting) for action in self.actions):
+            return
+        reason = f"{_expected(total)}{_band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
+        self.actions.append(Waiting(shard=task.shard, worker=task.worker, reason=reason))
 
     def stalled(self, task: RunningTask) -> bool:
         """Whether a worker makes no step, or does not hand over although it was asked to."""
@@ -210,6 +218,7 @@ def _to_idle(moves: _Moves) -> None:
             continue
         there = moves.outlook.seconds_for((1 - task.done) * task.samples, worker) + moves.cost
         if not moves.pays(left - there, (task.worker, left), (worker, there)):
+            moves.wait_for(task, total, f"{worker} {_no_sooner(left - there, moves.gain)}")
             continue
         free.remove(worker)
         moves.taken |= {task.worker, worker}
@@ -293,6 +302,24 @@ def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> Non
 
 def _expected(seconds: float) -> str:
     return f"forecast {seconds:.1f} s" if seconds < inf else "it makes no step"
+
+
+def _band(task: RunningTask) -> str:
+    """Return what the forecast of an attempt, from its assignment on, lies in with 80 %."""
+    ahead = task.remaining
+    if ahead is None or ahead.q90 == inf:
+        return ""
+    begun = task.elapsed_seconds - task.reported_seconds
+    return f" ({begun + ahead.q10:.1f}–{begun + ahead.q90:.1f})"
+
+
+def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:
+    """Return why a hand-over does not pay that would save so much, beyond what it costs."""
+    if saved_seconds <= 0:
+        return "would end no sooner"
+    asked = f"a move must save {gain_seconds:.1f} s"
+    why = asked if saved_seconds <= gain_seconds else "speeds are less certain than that"
+    return f"would end {_sooner(saved_seconds)}, but {why}"
 
 
 def _sooner(seconds: float) -> str:

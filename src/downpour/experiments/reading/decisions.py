@@ -11,6 +11,7 @@ from downpour.files.records.record_lines import (
     CancelledLine,
     DisturbedLine,
     DroppedLine,
+    ExplainedLine,
     FailedLine,
     FinishedLine,
     RecordLine,
@@ -18,7 +19,7 @@ from downpour.files.records.record_lines import (
     WorkerRequestedLine,
 )
 
-DecisionKind = Literal["hand-over", "drop", "resize", "worker", "differ", "disturb", "end"]
+DecisionKind = Literal["hand-over", "drop", "resize", "worker", "differ", "disturb", "wait", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Decision:
         return f"{self.name}: {reason}" if reason else self.name
 
 
-def decision(line: RecordLine) -> Decision | None:  # noqa: PLR0911 - one arm a line
+def decision(line: RecordLine) -> Decision | None:  # noqa: C901, PLR0911 - one arm a line
     """Return the decision that a line tells of; None for a line that is none."""
     match line:
         case HandOverAskedLine():
@@ -51,6 +52,12 @@ def decision(line: RecordLine) -> Decision | None:  # noqa: PLR0911 - one arm a 
             return Decision("resize", name, {"round": line.round + 1, **details})
         case WorkerRequestedLine():
             return Decision("worker", "ask for one more worker", {"reason": line.reason})
+        case ExplainedLine(shard=None):
+            return Decision("wait", line.reason, {"round": line.round + 1})
+        case ExplainedLine():
+            where = {"round": line.round + 1, "shard": line.shard}
+            name = f"shard {line.shard} stays at {line.worker}"
+            return Decision("wait", name, {**where, "reason": line.reason})
         case DisturbedLine():
             return Decision("disturb", f"disturb {line.who}", {"what": str(line)})
         case ContradictedLine():

@@ -141,6 +141,19 @@ class DisturbedLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedLine:
+    """Why the policy leaves a late shard with a worker, or gives that worker none that wait.
+
+    Once a round and shard, and once for each time that a worker begins to stand by.
+    """
+
+    round: int
+    worker: str
+    reason: str
+    shard: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedLine:
     """Updates became the next model version.
 
@@ -237,6 +250,7 @@ RecordLine = (
     | DroppedLine
     | ResizedLine
     | WorkerRequestedLine
+    | ExplainedLine
     | DisturbedLine
     | UpdatedLine
     | ResourcesUsedLine
@@ -264,6 +278,7 @@ KINDS: dict[str, type[RecordLine]] = {
     "dropped": DroppedLine,
     "resized": ResizedLine,
     "worker-requested": WorkerRequestedLine,
+    "explained": ExplainedLine,
     "disturbed": DisturbedLine,
     "updated": UpdatedLine,
     "resources-used": ResourcesUsedLine,

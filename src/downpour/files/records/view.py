@@ -33,6 +33,7 @@ from downpour.files.records.record_lines import (
     CancelledLine,
     DroppedLine,
     EvaluatedLine,
+    ExplainedLine,
     FailedLine,
     FinishedLine,
     ImprovedLine,
@@ -181,6 +182,7 @@ _LINES: dict[type[Journaled], type[RecordLine]] = {
     facts.Resized: ResizedLine,
     facts.Improved: ImprovedLine,
     facts.WorkerRequested: WorkerRequestedLine,
+    facts.Explained: ExplainedLine,
     facts.Dismissed: WorkerLeftLine,
 }
 """The lines whose fields are called as they are in the entry, or in a part of it."""
