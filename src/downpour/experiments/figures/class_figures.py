@@ -23,6 +23,8 @@ CLASSES_MAX = 20
 _SQUARES_MAX = 12
 """In a row: where there are more, none has room for its number."""
 _TICKS_MAX = 20
+_EPOCHS_MAX = 60
+"""Of a map: of more, every nth is drawn."""
 _LIGHT_PERCENT = 55
 """From here on a square is light, and its number dark."""
 Shares = npt.NDArray[np.float64]
@@ -46,16 +48,19 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
 def class_course_figure(runs: Sequence[RunResult]) -> Figure:
     """Draw the accuracy of each class after each epoch: a row a class, a column an epoch.
 
-    The runs are the repetitions of a setting; `has_class_course` must hold for them.
+    Of many epochs every nth is drawn, up to the last. The runs are the repetitions of a setting;
+    `has_class_course` must hold for them.
     """
     columns = _evaluated(runs)
-    shares = _percents([list(known.values()) for known in columns.values()]).T
+    every = -(-len(columns) // _EPOCHS_MAX)
+    epochs = list(columns)[::-every][::-1]
+    shares = _percents([list(columns[epoch].values()) for epoch in epochs]).T
     with styled():
         figure, (axis,) = panels_of(1, inches=0.9 + 0.2 * len(shares))
         _draw_squares(figure, axis, shares)
         axis.set_yticks(np.arange(len(shares)) + 0.5, [str(row) for row in range(len(shares))])
         axis.set_ylabel("class")
-        _name_columns(axis, list(columns))
+        _name_columns(axis, epochs)
         axis.set_xlabel("epoch")
     return figure
 
@@ -91,7 +96,7 @@ def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
 
 def _draw_squares(figure: Figure, axis: Axes, shares: Shares) -> None:
     """Draw a square for each share, the first row on top, with numbers where they have room."""
-    squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
+    squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="face", lw=0.3)
     if shares.shape[1] > _SQUARES_MAX:
         figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
     else:

@@ -44,10 +44,14 @@ _THIN: Look = {"marker": "", "linewidth": 0.9}
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """What lines are drawn of: a value of each epoch, and the look that all of them share."""
+    """What lines are drawn of: a value of each epoch, and the look that all of them share.
+
+    On an axis of decades a band that reaches to zero would fill the panel, so losses have none.
+    """
 
     value: Callable[[RoundResult], float | None]
     look: Look
+    has_band: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,10 @@ def pace_figure(subgrid: SubgridResult) -> Figure:
 
 def loss_figure(subgrid: SubgridResult) -> Figure:
     """Draw the losses by epoch; those in training are thin lines without marks."""
-    tested, trained = _Curve(lambda e: e.test_loss, {}), _Curve(lambda e: e.train_loss, _THIN)
+    tested, trained = (
+        _Curve(lambda e: e.test_loss, {}, has_band=False),
+        _Curve(lambda e: e.train_loss, _THIN, has_band=False),
+    )
     panels = _panels(subgrid, [tested, trained], _epoch)
     values = [e.mean for lines in panels.values() for line in lines for _, e in line.dots]
     with styled():
@@ -112,7 +119,7 @@ def _has_course(subgrid: SubgridResult, value: Callable[[RoundResult], float | N
 
 def _metric_figure(subgrid: SubgridResult, along: Callable[..., float]) -> Figure:
     measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
-    curve = _Curve(lambda epoch: measure.shown(epoch.measured(measure.name)), {})
+    curve = _Curve(lambda epoch: measure.shown(epoch.measured(measure.name)), {}, has_band=True)
     with styled():
         figure = _drawn(subgrid, _panels(subgrid, [curve], along))
         for axis in figure.axes:
@@ -143,7 +150,8 @@ def _dots(runs: Sequence[RunResult], curve: _Curve, along: Callable[..., float])
         there = [run.result.epochs for run in runs if epoch < len(run.result.epochs)]
         estimate = Estimate.of(curve.value(epochs[epoch]) for epochs in there)
         if estimate is not None:
-            dots.append((along(there, epoch), estimate))
+            shown = estimate if curve.has_band else replace(estimate, half_width=None)
+            dots.append((along(there, epoch), shown))
     return dots
 
 

@@ -86,7 +86,8 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
         caption = f"{words} after each epoch{bands}"
         yield Plot(subgrid.name, name, caption, learning_figure(subgrid))
     if has_loss_course(subgrid):
-        caption = f"Training and {part} loss by epoch{bands}"
+        means = "; means over the repetitions" if bands else ""
+        caption = f"Training and {part} loss by epoch{means}"
         yield Plot(subgrid.name, f"{subgrid.name}-{LOSS}", caption, loss_figure(subgrid))
     if len(subgrid.settings) > 1 and has_course(subgrid):
         caption = f"{words} along the seconds of training and aggregation, without evaluation"

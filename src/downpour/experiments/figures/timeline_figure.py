@@ -6,6 +6,7 @@ numbers, and below it some rounds once more, as large as their numbers need.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _LOOKS = {
     "open": ("muted", "", "not ended"),
 }
 """Colour, hatch and name of attempts that have another end than an update."""
+_NOTABLE = ("moved", "failed")
 _STRONGEST = ("failed", "moved", "stopped", "open", "trained")
 """Of boxes that are drawn as one, the first of these is what the reader must not miss."""
 _LANE_INCHES = 0.24
@@ -45,7 +47,9 @@ _FITTING_SHARE = 0.8
 _ENDS_MAX = 80
 """More lines than these, of the ends of rounds, would hide the boxes."""
 _SPECK_INCHES = 0.02
-"""Narrower boxes are drawn together with their neighbours."""
+"""Narrower boxes are drawn as one with their neighbours, whatever those are."""
+_NARROW_INCHES = 0.08
+"""Narrower boxes are drawn as one with neighbours of the same look: their edges would hide them."""
 _NEVER: Mapping[str, Sequence[float]] = {}
 Look = tuple[str, str]
 """The name of a colour, and a hatch."""
@@ -171,7 +175,7 @@ def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
 
     def weight(number: int) -> tuple[int, float]:
         window = _Window.around(rounds[number], WIDE_INCHES)
-        other = sum(span.outcome in ("moved", "failed") for span in rounds[number])
+        other = sum(span.outcome in _NOTABLE for span in rounds[number])
         return other, window.seconds
 
     numbers = sorted(rounds)
@@ -188,7 +192,10 @@ def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
 
 
 def _workers(spans: Sequence[AttemptSpan]) -> list[str]:
-    return sorted({span.worker for span in spans}, key=natural)[:LANES_MAX]
+    """Return whose lanes are drawn: of many workers those of whom there is most to see."""
+    told = Counter(span.worker for span in spans if span.last or span.outcome in _NOTABLE)
+    names = sorted({span.worker for span in spans}, key=natural)
+    return sorted(sorted(names, key=lambda name: -told[name])[:LANES_MAX], key=natural)
 
 
 def _draw_lanes(
@@ -225,7 +232,7 @@ def _draw_whole(
         lanes.get(span.worker, []).append(span)
     corners: dict[Look, list[tuple[float, float]]] = {}
     for lane, own in enumerate(lanes.values()):
-        for begin, end, span in _merged(own, _SPECK_INCHES / window.scale):
+        for begin, end, span in _merged(own, window.scale):
             top, bottom = lane - 0.37, lane + 0.37
             box = [(begin, top), (end, top), (end, bottom), (begin, bottom), (begin, top)]
             corners.setdefault(_look_of(span), []).extend(box)
@@ -236,15 +243,22 @@ def _draw_whole(
         axis.add_patch(PathPatch(path, hatch=hatch, linewidth=0.3, **look))
 
 
-def _merged(spans: Sequence[AttemptSpan], speck: float) -> Iterator[Box]:
-    """Yield the boxes of a lane; those that are narrower than `speck` with those beside them."""
+def _merged(spans: Sequence[AttemptSpan], scale: float) -> Iterator[Box]:
+    """Yield the boxes of a lane: specks joined with what is beside them, narrow boxes with equals.
+
+    A second takes `scale` inches.
+    """
+    speck, narrow = _SPECK_INCHES / scale, _NARROW_INCHES / scale
     box: Box | None = None
     for span in spans:
         begin, end = span.begin_seconds, span.end_seconds
-        if box is not None and max(box[1], end) - box[0] < speck:
-            box = box[0], max(box[1], end), min(box[2], span, key=_strength)
-            continue
         if box is not None:
+            begun, until, before = box
+            is_speck = max(until, end) - begun < speck
+            is_equal = begin - until < speck and _look_of(span) == _look_of(before)
+            if is_speck or (is_equal and end - begin < narrow):
+                box = begun, max(until, end), min(before, span, key=_strength)
+                continue
             yield box
         box = begin, end, span
     if box is not None:
@@ -285,7 +299,9 @@ def _frame(
 def _entitle(above: Axes, below: Axes, spans: Sequence[AttemptSpan], closer: _Window) -> None:
     """Say what the whole run and the rounds below it are."""
     rounds, workers = ({span.round for span in spans}, {span.worker for span in spans})
-    drawn = "" if len(workers) <= LANES_MAX else f"; {LANES_MAX} of {len(workers):,} workers"
+    drawn = ""
+    if len(workers) > LANES_MAX:
+        drawn = f"; {LANES_MAX} of {len(workers):,} workers, with most waits, moves and failures"
     above.set_title(f"the whole run: {len(rounds):,} rounds, {len(spans):,} attempts{drawn}")
     seen = closer.seen(spans)
     first, last = min(span.round for span in seen), max(span.round for span in seen)

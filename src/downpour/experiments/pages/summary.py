@@ -30,9 +30,8 @@ def facts_of(run: RunResult) -> list[Fact]:
     if result.train_samples:
         note = f"{result.test_samples:,} test examples"
         facts.append(Fact("training examples", f"{result.train_samples:,}", note))
-        facts.append(
-            Fact("parameters", f"{result.parameters:,}", str(result.spec.get("model", "")))
-        )
+        model = str(result.spec.get("model", ""))
+        facts.append(Fact("parameters", f"{result.parameters:,}", model))
     return facts
 
 
@@ -41,9 +40,8 @@ def _quality(result: Result) -> Iterator[Fact]:
     if first is not None and first[0].name != LOSS:
         measure, value = first
         yield Fact(f"{result.last_part} {measure.words}", measure.text(value))
-    trained = next(
-        (r.train_loss for r in reversed(result.rounds) if r.train_loss is not None), None
-    )
+    losses = (r.train_loss for r in reversed(result.rounds))
+    trained = next((loss for loss in losses if loss is not None), None)
     note = "" if trained is None else f"{Measure(LOSS).text(trained)} in training"
     if result.test_loss is not None:
         yield Fact(f"{result.last_part} loss", Measure(LOSS).text(result.test_loss), note)
@@ -57,9 +55,8 @@ def _course(result: Result) -> Iterator[Fact]:
         f"{epochs:,}" if epochs == asked else f"{epochs:,} of {asked:,}",
         f"{rounds:,} round{'s' * (rounds != 1)}",
     )
-    yield Fact(
-        "in all", f"{result.total_seconds:,.1f} s", f"{result.train_seconds:,.1f} s training"
-    )
+    trained = f"{result.train_seconds:,.1f} s training"
+    yield Fact("total time", f"{result.total_seconds:,.1f} s", trained)
 
 
 def _ends(run: RunResult) -> str:

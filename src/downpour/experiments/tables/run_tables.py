@@ -14,15 +14,17 @@ WORKERS_NAME = "workers"
 
 def shards(subgrid: SubgridResult) -> Table:
     """Return the examples of each shard, and of each class in it, for each split of the runs."""
-    count = max(split.classes for split in subgrid.splits)
+    splits = subgrid.splits
+    count, is_alone = max(split.classes for split in splits), len(splits) == 1
     rows: list[tuple[Cell, ...]] = []
-    for split in subgrid.splits:
+    for split in splits:
         measured = zip(split.sizes, split.distances, split.by_class.tolist(), strict=True)
         for shard, (size, distance, by_class) in enumerate(measured):
             rest = [None] * (count - len(by_class))
-            rows.append((split.split, shard, int(size), float(distance), *by_class, *rest))
+            name = () if is_alone else (split.split,)
+            rows.append((*name, shard, int(size), float(distance), *by_class, *rest))
     columns = (
-        Column("split", "split"),
+        *(() if is_alone else (Column("split", "split"),)),
         Column("shard", "shard", 0),
         Column("examples", "examples", 0),
         Column("distance", "distance", 2),
