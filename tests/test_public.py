@@ -14,8 +14,9 @@ PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Task __version__ allow "
     "load_model replay resumed run",
     data: "ImageFolder TokenWindows local_path transforms",
-    extending: "Action Aggregator Assignment Close Codec Contribution Handoff Mode ModeKind Policy "
-    "Resize RoundView SplitRequest Splitter Withdrawal WorkerRequest",
+    extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
+    "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "
+    "Withdrawal WorkerRequest",
     launchers: "ComposeOptions Ended Engine InlineCluster LaunchPlan Launcher LauncherKind "
     "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose "
     "on_ray on_slurm on_ssh option",

@@ -1,4 +1,4 @@
-"""What a package imports to bring a policy, a mode, a codec, a splitter or an aggregator; public.
+"""What a package imports to bring a policy, a mode, a codec, a logger and so on; public.
 
 It registers what it brings by name, as entry points in its `pyproject.toml`:
 
@@ -9,11 +9,13 @@ The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`)
 (a `Codec`), `downpour.splitters` (a function from a `SplitRequest` to the shard of each example),
 `downpour.aggregators` (a function from `Contribution`s to their weights) and `downpour.launchers`
 (a `LauncherKind` of `downpour.launchers`). A spec then names it, on every machine that has the
-package.
+package. Loggers are of the group `downpour.loggers` (a function from a target to a `Logger`), and
+`--log NAME:TARGET` names them.
 """
 
 from __future__ import annotations
 
+from downpour.base.experiment_event import ExperimentEvent
 from downpour.core.modes import Mode, ModeKind
 from downpour.core.splitters.base import SplitRequest, Splitter
 from downpour.core.stragglers import (
@@ -28,6 +30,8 @@ from downpour.core.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
+from downpour.experiments.loggers import LoggedRun, Logger
+from downpour.experiments.reading import RoundResult
 from downpour.files.aggregators import Aggregator, Contribution
 from downpour.files.compression import Codec
 
@@ -38,11 +42,15 @@ __all__ = [
     "Close",
     "Codec",
     "Contribution",
+    "ExperimentEvent",
     "Handoff",
+    "LoggedRun",
+    "Logger",
     "Mode",
     "ModeKind",
     "Policy",
     "Resize",
+    "RoundResult",
     "RoundView",
     "SplitRequest",
     "Splitter",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import MissingPackage
-from downpour.host.extras import EXTRAS, require
+from downpour.host.extras import EXTRAS, is_installed, require
 
 PROJECT = Path(__file__).parents[2]
 HIDDEN = sorted({module for modules in EXTRAS.values() for module in modules})
@@ -75,6 +75,9 @@ def spec_file(folder: Path) -> Path:
 
 ENGINES = ("ray",)
 """What those alone install who have such a cluster: hundreds of megabytes."""
+LOGGERS = ("mlflow", "trackio", "wandb")
+"""What those alone install who keep their experiments there. Of them `dev` has those that need
+neither minutes nor older versions of other packages."""
 
 
 def test_the_extras_are_those_of_the_installation() -> None:
@@ -84,9 +87,9 @@ def test_the_extras_are_those_of_the_installation() -> None:
         name: sorted(re.split(r"[>=]", package)[0] for package in packages)
         for name, packages in told["optional-dependencies"].items()
     }
-    on_one_machine = [name for name in EXTRAS if name not in ENGINES]
+    on_one_machine = [name for name in EXTRAS if name not in {*ENGINES, *LOGGERS}]
     assert f"downpour-sgd[{','.join(on_one_machine)}]" in extras.pop("all")
-    assert f"downpour-sgd[all,lora,{','.join(ENGINES)}]" in extras.pop("dev")
+    assert f"downpour-sgd[all,lora,mlflow,{','.join(ENGINES)},wandb]" in extras.pop("dev")
     extras.pop("lora")  # an example's
     assert extras == {name: sorted(modules.values()) for name, modules in EXTRAS.items()}
 
@@ -96,6 +99,8 @@ def test_one_missing_library_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: str, module: str
 ) -> None:
     """Whichever it is, with the extra that brings it; what is there is not refused."""
+    if extra == "trackio" and not is_installed(module):
+        pytest.skip("trackio is not installed")
     require("this", extra)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingPackage) as caught:
@@ -134,6 +139,17 @@ def test_one_missing_library_is_named(
         (
             "run {file} --shared {folder}/new --tensorboard {folder}/runs",
             "writing event files needs tensorboard; install downpour-sgd[tensorboard]",
+        ),
+        *(
+            (
+                f"run {{file}} --shared {{folder}}/new --log {name}",
+                f"--log {name} needs {package}; install downpour-sgd[{name}]",
+            )
+            for name, package in (
+                ("mlflow", "mlflow-skinny"),
+                ("wandb", "wandb"),
+                ("trackio", "trackio"),
+            )
         ),
     ],
 )

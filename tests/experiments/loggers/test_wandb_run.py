@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def proxy() -> socket.socket:
+def proxy() -> Iterator[socket.socket]:
     """A listening socket through which every HTTP client would go, and which answers none."""
-    return socket.create_server(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, proxy: socket.socket) -> lis
     kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     proxies = {spelled: address for name in names for spelled in (name, name.lower())}
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     own = {"HOME": str(folder), "PYTHONPATH": path, "WANDB_API_KEY": "0" * 40}
     subprocess.run(
         [sys.executable, "-c", CODE], cwd=folder, env={**kept, **proxies, **own}, check=True

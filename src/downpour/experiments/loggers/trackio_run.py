@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, redirect_stdout
+
 from downpour.experiments.loggers.base import LoggedRun, ending_of, scalars_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
@@ -29,13 +32,16 @@ class TrackioRun:
         import trackio
 
         self._run = run
-        self._log = trackio.init(
-            project=self._project or run.name,
-            name=run.first,
-            config=dict(run.spec),
-            resume="allow",
-            embed=False,
-        )
+        with _quiet():
+            self._log = trackio.init(
+                project=self._project or run.name,
+                name=run.first,
+                config=dict(run.spec),
+                resume="allow",
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
 
     def log(self, epoch: RoundResult) -> None:
         """Log an epoch at its number."""
@@ -43,6 +49,14 @@ class TrackioRun:
 
     def end(self, result: Result) -> None:
         """Log what is known at the end, and finish the run."""
+        import trackio
+
         last = self._run.epochs_before + len(result.epochs)
         self._log.log(ending_of(result), step=last)
-        self._log.finish()
+        with _quiet():
+            trackio.finish()
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Keep what Trackio prints away from standard output, which is for results."""
+    return redirect_stdout(sys.stderr)
