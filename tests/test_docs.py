@@ -30,12 +30,12 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_every_option_and_variable_exists(page: str) -> None:
     """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
 
-    The commands of Docker and TensorBoard have options of their own.
+    The commands of Docker, TensorBoard and wandb have options of their own.
     """
     named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
     known = {VARIABLE, FOLDERS, LOCAL_VARIABLE}
     listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | known
-    others = re.compile(r"^ *(?:docker|tensorboard) .*$", re.MULTILINE)
+    others = re.compile(r"^ *(?:docker|tensorboard|wandb) .*$", re.MULTILINE)
     ours = others.sub("", (ROOT / page).read_text("utf-8"))
     assert set(named.findall(ours)) <= listed
 

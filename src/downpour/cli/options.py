@@ -195,8 +195,8 @@ OnEvent = Annotated[
         "--on-event",
         metavar="COMMAND",
         help="Run a command, without a shell, when an experiment has finished, has failed, was "
-        "cancelled, or waits for a worker. DOWNPOUR_EVENT, _EXPERIMENT, _NAME, _STATE and _REASON "
-        "say what has happened, as JSON on standard input does.",
+        "cancelled, or waits for a worker. DOWNPOUR_EVENT, DOWNPOUR_EXPERIMENT, DOWNPOUR_NAME, "
+        "DOWNPOUR_STATE and DOWNPOUR_REASON say what has happened, as does JSON on standard input.",
         show_default="none",
     ),
 ]

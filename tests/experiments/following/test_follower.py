@@ -23,6 +23,7 @@ from downpour.files.records.record import line_text, parse_lines
 from downpour.files.records.record_lines import (
     CancelledLine,
     FailedLine,
+    SubmittedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
 )
@@ -94,8 +95,9 @@ def test_epochs_of_a_resumed_experiment_count_on() -> None:
     """A logger gets the numbers that they have in the whole training, and what came before."""
     record = parse_lines(LINES)
     at, submitted = record[0]
+    assert isinstance(submitted, SubmittedLine)
     spec = {**RESULT.spec, "rounds_before": 7}
-    first = line_text(at, dataclasses.replace(submitted, spec=spec))  # type: ignore[type-var]
+    first = line_text(at, dataclasses.replace(submitted, spec=spec))
     log = Log()
     followed([first, *LINES[1:]], LoggerTaker("log", log, ("b-2", "a-1")))
     assert [(epoch.epoch, epoch.round) for epoch in log.epochs] == [(8, 8), (10, 10)]

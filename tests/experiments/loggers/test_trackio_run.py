@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("trackio", reason="trackio is not installed")
 
+from downpour.experiments.loggers import logger_of
+from downpour.experiments.loggers.trackio_run import TrackioRun
 from tests.experiments.loggers.conftest import EPOCHS, RUN
 
 ROOT = Path(__file__).parents[3]
@@ -47,3 +49,8 @@ def test_a_resumed_experiment_continues_its_run(tmp_path: Path) -> None:
     told = [(row["step"], row["test/accuracy"]) for row in rows if "test/accuracy" in row]
     assert [step for step, _ in told] == [1, 3, 4, 6]
     assert told[0][1] == pytest.approx(EPOCHS[0].accuracy)
+
+
+def test_the_name_and_a_project_make_one() -> None:
+    """As a user types them."""
+    assert isinstance(logger_of("trackio:project"), TrackioRun)

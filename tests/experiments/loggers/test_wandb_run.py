@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("wandb", reason="wandb is not installed")
 
+from downpour.experiments.loggers import logger_of
+from downpour.experiments.loggers.wandb_run import WandbRun
 from tests.experiments.loggers.conftest import EPOCHS, RUN
 
 # In a process of its own: wandb changes the process that it runs in.
@@ -108,3 +110,8 @@ def test_nothing_connects_to_the_network(files: list[Path], proxy: socket.socket
     proxy.settimeout(0.2)
     with pytest.raises(TimeoutError):
         proxy.accept()
+
+
+def test_the_name_and_a_project_make_one() -> None:
+    """As a user types them."""
+    assert isinstance(logger_of("wandb:project"), WandbRun)

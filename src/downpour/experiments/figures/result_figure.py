@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from downpour.base.evaluations import LOSS
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _PANEL_INCHES = 2.0
 _METRICS_MAX = 3
 """With the losses, that is as much as a screen shows."""
-Value = Callable[[RoundResult], float | None]
 
 
 def result_figure(result: Result) -> Figure:
@@ -38,12 +37,17 @@ def result_figure(result: Result) -> Figure:
         figure = new_figure(WIDTH_INCHES, 0.5 + _PANEL_INCHES * (len(metrics) + 1))
         axes = figure.subplots(len(metrics) + 1, 1, sharex=True, squeeze=False)[:, 0]
         for axis, measure in zip(axes, metrics, strict=False):
-            _draw(axis, 0, result.epochs, lambda epoch, m=measure: m.shown(epoch.measured(m.name)))
+            values = [measure.shown(epoch.measured(measure.name)) for epoch in result.epochs]
+            _draw(axis, 0, result.epochs, values)
             axis.set_ylabel(measure.axis)
             if measure.is_share:
                 keep_per_cent(axis)
-        _draw(axes[-1], 0, result.epochs, lambda epoch: epoch.test_loss, result.part)
-        _draw(axes[-1], 1, result.epochs, lambda epoch: epoch.train_loss, "training")
+        losses = {
+            result.part: [epoch.test_loss for epoch in result.epochs],
+            "training": [epoch.train_loss for epoch in result.epochs],
+        }
+        for place, (name, values) in enumerate(losses.items()):
+            _draw(axes[-1], place, result.epochs, values, name)
         axes[-1].set_ylabel(LOSS)
         axes[-1].set_xlabel("epoch")
         axes[-1].legend()
@@ -52,9 +56,14 @@ def result_figure(result: Result) -> Figure:
 
 
 def _draw(
-    axis: Axes, place: int, epochs: Sequence[RoundResult], value: Value, name: str = ""
+    axis: Axes,
+    place: int,
+    epochs: Sequence[RoundResult],
+    values: Sequence[float | None],
+    name: str = "",
 ) -> None:
     """Draw a line through what was measured."""
-    points = [(epoch.epoch, measured) for epoch in epochs if (measured := value(epoch)) is not None]
-    xs, ys = [x for x, _ in points], [y for _, y in points]
+    points = zip((epoch.epoch for epoch in epochs), values, strict=True)
+    measured = [(x, y) for x, y in points if y is not None]
+    xs, ys = [x for x, _ in measured], [y for _, y in measured]
     axis.plot(xs, ys, label=name, clip_on=False, **series(place))

@@ -1,0 +1,62 @@
+"""The figures that a result draws of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import downpour
+from downpour.base.errors import MissingPackage
+from downpour.experiments.figures.shown import new_figure
+
+RESULT = downpour.Result.read(Path(__file__).parents[1] / "recorded" / "gestures")
+
+
+def test_a_plot_has_the_metric_and_the_losses() -> None:
+    """A panel for each metric and one for the losses; an epoch without a value has no point."""
+    accuracy, losses = RESULT.plot().axes
+    (line,) = accuracy.get_lines()
+    assert [*line.get_xdata()] == [1, 3]
+    assert [*line.get_ydata()] == pytest.approx([45.0, 91.25])
+    assert accuracy.get_ylabel() == "test accuracy, %"
+    drawn = {str(one.get_label()): [*one.get_xdata()] for one in losses.get_lines()}
+    trained = [epoch.epoch for epoch in RESULT.epochs if epoch.train_loss is not None]
+    assert drawn == {"test": [1, 3], "training": trained}
+
+
+def test_an_experiment_without_metrics_has_its_losses() -> None:
+    """Also one that has only begun."""
+    bare = dataclasses.replace(RESULT, rounds=(), epochs=())
+    (losses,) = bare.plot().axes
+    assert losses.get_ylabel() == "loss"
+
+
+def test_a_timeline_has_every_worker() -> None:
+    """In lanes, as the report draws them."""
+    (axis,) = RESULT.timeline().axes
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert names == ["worker-2", "worker-10"]
+
+
+def test_a_figure_shows_itself_in_a_notebook() -> None:
+    """As an image, whether or not pyplot was imported."""
+    html = new_figure(1.0, 1.0)._repr_html_()
+    assert isinstance(html, str)
+    _, _, source = html.partition("base64,")
+    assert b64decode(source.partition('"')[0]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("draw", [downpour.Result.plot, downpour.Result.timeline])
+def test_without_matplotlib_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, draw: Callable[[downpour.Result], object]
+) -> None:
+    """As of every other extra."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = rf"Result\.{draw.__name__} needs matplotlib; install downpour-sgd\[report\]"
+    with pytest.raises(MissingPackage, match=said):
+        draw(RESULT)
