@@ -49,7 +49,8 @@ def bare(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "hides"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(HIDES)
-    return {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 
 def command(bare: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
@@ -163,6 +164,24 @@ def test_a_command_without_its_library_is_one_line(
     assert (outcome.returncode, outcome.stdout) == (2, "")
     assert outcome.stderr == f"downpour: {line}\n"
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_a_demo_makes_do_with_data_of_its_own_and_without_a_figure(
+    bare: dict[str, str], tmp_path: Path
+) -> None:
+    """The table is there, and a line says what is missing for the figure."""
+    line = [sys.executable, "-m", "downpour.cli", "demo", "splits", "--epochs", "2"]
+    outcome = subprocess.run(
+        line, env=bare, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome
+    assert (
+        "the figure of downpour demo needs jinja2; install downpour-sgd[report]" in outcome.stderr
+    )
+    assert "Notice: " in outcome.stdout
+    assert "Figure: " not in outcome.stdout
+    assert "--data-path=results/clouds.npz" in outcome.stdout
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from downpour.experiments.demos.demo import Acted, Demo
 
@@ -71,17 +71,21 @@ def demo(
             say(f"{known:<12}{one.about}")
         return
     if name not in DEMOS:
-        accepted = f"must be {', '.join(DEMOS)}{did_you_mean(name, DEMOS)}"
+        *others, last = DEMOS
+        accepted = f"must be {', '.join(others)} or {last}{did_you_mean(name, DEMOS)}"
         raise SpecError("demo", name, accepted)
     check_figure("to", to)
-    _play(DEMOS[name], to or RESULTS / f"demo-{name}.png", shared, epochs)
+    fewer = {} if epochs is None else {"epochs": epochs}
+    for act in DEMOS[name].acts:
+        act.check(fewer)
+    _play(DEMOS[name], to or RESULTS / f"demo-{name}.png", shared, fewer)
 
 
-def _play(demo: Demo, figure: Path, shared: Path, epochs: int | None) -> None:
+def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
     from downpour.experiments.demos.staging import Stage, data_in
     from downpour.experiments.tables.progress import ProgressDisplay
 
-    changes = data_in(RESULTS) | ({} if epochs is None else {"epochs": epochs})
+    changes = {**data_in(RESULTS), **fewer}
     stage = Stage(shared=shared, changes=changes)
     acted = []
     for number, act in enumerate(demo.acts, 1):

@@ -253,6 +253,19 @@ def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
     assert "went on elsewhere" in [text.get_text() for text in key.get_texts()]
 
 
+def test_a_kill_is_a_line_in_its_run_alone(make: Make) -> None:
+    """The legend names it; without kills it does not."""
+    spans = make.spans(2)
+    figure = timelines_figure({"calm": spans, "killed": spans}, {"killed": [1.5]})
+    dashed = [
+        [line.get_xdata()[0] for line in axis.lines if line.is_dashed()] for axis in figure.axes
+    ]
+    assert dashed == [[], [1.5]]
+    assert "a process killed" in [text.get_text() for text in figure.legends[0].get_texts()]
+    [key] = timelines_figure({"calm": spans}).legends
+    assert "a process killed" not in [text.get_text() for text in key.get_texts()]
+
+
 def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     """CPU, memory, threads and I/O wait over time; a line a process."""
     samples = make.samples("worker-1", "worker-2")

@@ -19,6 +19,8 @@ STRETCH_SECONDS = 0.05
 20 ms a process at 0.25 of its speed came to 0.21. With this much it comes to 0.24."""
 STILL_SECONDS_MAX = 1.0
 """A heartbeat is late by a stop at most, and the manager misses a worker after five seconds."""
+_OWED_SECONDS_MAX = 3 * STILL_SECONDS_MAX
+_RUN_SECONDS_MIN = 0.001
 
 
 class DutyCycle:
@@ -40,22 +42,22 @@ class DutyCycle:
     @property
     def run_seconds(self) -> float:
         """How long the process should run now."""
-        return self._usual_seconds + max(0.0, -self._owed_seconds) / self._still_per_run
+        return max(_RUN_SECONDS_MIN, self._usual_seconds - self._owed_seconds / self._still_per_run)
 
     @property
     def still_seconds(self) -> float:
         """How long the process should stand still now."""
-        return max(0.0, self._owed_seconds)
+        return min(max(0.0, self._owed_seconds), STILL_SECONDS_MAX)
 
     def ran(self, seconds: float) -> None:
         """Note how long the process has run."""
         # Bounded both ways, because a laptop that was asleep for an hour owes no hour.
         owed = self._owed_seconds + seconds * self._still_per_run
-        self._owed_seconds = min(owed, STILL_SECONDS_MAX)
+        self._owed_seconds = min(owed, _OWED_SECONDS_MAX)
 
     def stood(self, seconds: float) -> None:
         """Note how long the process has stood still."""
-        self._owed_seconds = max(self._owed_seconds - seconds, -STILL_SECONDS_MAX)
+        self._owed_seconds = max(self._owed_seconds - seconds, -_OWED_SECONDS_MAX)
 
 
 class Slowing:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _act(mode: str, title: str) -> Act:
     fields = {"name": f"demo-asynchrony-{mode}", "mode": mode, "policy": "wait", **SMALL_STEPS}
-    return Act(title=title, fields=fields, workers=3, slow=SLOW)
+    return Act(title=title, fields=fields, workers=2, slow=SLOW)
 
 
 def _versions(one: Acted) -> list[AggregatedLine]:
@@ -35,7 +35,7 @@ def _table(acted: Sequence[Acted]) -> Table:
         Column("train_seconds", "training\ns", 1),
         Column("versions", "model\nversions", 0),
         Column("stalest", "most stale\nupdate", 0),
-        Column("slow_tasks", "shards by\nworker-3", 0),
+        Column("slow_tasks", "shards by\nworker-2", 0),
         Column("accuracy", "accuracy\n%", 1),
     )
     rows = tuple(
@@ -49,7 +49,7 @@ def _table(acted: Sequence[Acted]) -> Table:
         )
         for one in acted
     )
-    return Table("asynchrony", "A barrier, or none, with one slow worker of three", columns, rows)
+    return Table("asynchrony", "A barrier, or none, with one slow worker of two", columns, rows)
 
 
 def _notice(acted: Sequence[Acted]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
 from downpour.experiments.reading.study_result import RunResult
@@ -34,6 +35,20 @@ class Act:
     def spec(self, changes: Mapping[str, Any]) -> Spec:
         """Return its spec, with some fields changed."""
         return Spec.make({**self.fields, **changes})
+
+    @property
+    def disturbances(self) -> Disturbances:
+        """Who is slow, and who dies when."""
+        return Disturbances.of(self.slow, self.kill)
+
+    def check(self, changes: Mapping[str, Any]) -> None:
+        """Refuse changes with which it cannot be played.
+
+        Raises:
+            SpecError: a field is invalid, or a kill is in none of its rounds.
+        """
+        rounds = self.spec(changes).meetings.rounds
+        self.disturbances.check(self.workers, rounds, is_local=True)
 
     def words(self, changes: Mapping[str, Any]) -> list[str]:
         """Return the words of the command line that repeats it, with these fields changed."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from downpour.base.errors import SpecError
-from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.experiments.client import OnStatus
 from downpour.experiments.demos.demo import Act, Acted
 from downpour.experiments.reading.study_result import read_run
@@ -48,8 +47,7 @@ class Stage:
             LaunchError: a process could not be started.
         """
         spec = act.spec(self.changes)
-        disturbances = Disturbances.of(act.slow, act.kill)
-        place = replace(Surroundings.of(self.shared), disturbances=disturbances)
+        place = replace(Surroundings.of(self.shared), disturbances=act.disturbances)
         began = time.monotonic()
         result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
         wall_seconds = time.monotonic() - began

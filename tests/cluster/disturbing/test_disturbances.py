@@ -1,0 +1,131 @@
+"""What users write to disturb a run, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.base.errors import SpecError
+from downpour.cluster.disturbing.disturbances import Disturbances, Kill, Pauses, Slow
+
+TENTHS = st.integers(1, 99).map(lambda number: number / 100)
+
+
+def test_both_forms_of_python_and_of_the_command_line_mean_the_same() -> None:
+    """A mapping has numbers or texts; the command line has texts alone."""
+    pauses = Pauses(still_seconds=6, every_seconds=10)
+    expected = (
+        Slow(worker="worker-1", speed=0.5),
+        Slow(worker="worker-3", speed=0.25, pauses=pauses),
+    )
+    mapping = {"worker-1": 0.5, "worker-3": "0.25,pauses=6/10"}
+    assert Disturbances.of(mapping).slow == expected
+    assert Disturbances.of(["worker-1=0.5", "worker-3=0.25,pauses=6/10"]).slow == expected
+
+
+def test_who_dies_when_is_read_from_one_word() -> None:
+    """A worker stays away unless it is said to start again; a manager always starts again."""
+    kills = Disturbances.of(None, ["worker-2@round3", "worker-1@2.5s,restart", "manager@20s"]).kill
+    assert kills == (
+        Kill(who="worker-2", round=3),
+        Kill(who="worker-1", seconds=2.5, again=True),
+        Kill(who="manager", seconds=20.0),
+    )
+    assert [kill.comes_back for kill in kills] == [False, True, True]
+
+
+@given(speed=TENTHS, still=TENTHS, more=TENTHS)
+def test_what_is_shown_of_a_slow_worker_means_the_same_again(
+    speed: float, still: float, more: float
+) -> None:
+    """So a refusal shows what can be typed."""
+    pauses = Pauses(still_seconds=still, every_seconds=round(still + more, 2))
+    slow = Slow(worker="worker-1", speed=speed, pauses=pauses)
+    assert Disturbances.of([str(slow)]).slow == (slow,)
+
+
+@given(number=st.integers(1, 10**6), seconds=TENTHS, again=st.booleans())
+def test_what_is_shown_of_a_kill_means_the_same_again(
+    number: int, seconds: float, *, again: bool
+) -> None:
+    """At a round, or after seconds."""
+    for kill in (
+        Kill(who="worker-1", round=number, again=again),
+        Kill(who="worker-1", seconds=seconds, again=again),
+    ):
+        assert Kill.of(str(kill)) == kill
+
+
+@pytest.mark.parametrize(
+    ("slow", "kill", "line"),
+    [
+        ("worker-1", (), "slow = 'worker-1=': must be WORKER=SPEED"),
+        ("=0.5", (), "slow = '=0.5': must be WORKER=SPEED"),
+        ("worker-1=fast", (), "slow = 'worker-1=fast': must be WORKER=SPEED"),
+        ("worker-1=nan", (), "slow = 'worker-1=nan': must be WORKER=SPEED"),
+        ("worker-1=0", (), "slow = 'worker-1=0': SPEED must be above 0 and at most 1"),
+        ("worker-1=1.5", (), "slow = 'worker-1=1.5': SPEED must be above 0 and at most 1"),
+        ("worker-1=-1", (), "slow = 'worker-1=-1': SPEED must be above 0 and at most 1"),
+        ("worker-1=1", (), "slow = 'worker-1=1': SPEED must be below 1"),
+        ("worker-1=0.5,", (), "slow = 'worker-1=0.5,': must be WORKER=SPEED"),
+        ("worker-1=0.5,pauses=6", (), "slow = 'worker-1=0.5,pauses=6': must be WORKER=SPEED"),
+        ("worker-1=0.5,pauses=x/9", (), "must be WORKER=SPEED"),
+        ("worker-1=0.5,pauses=9/9", (), "above 0 s and shorter than its interval"),
+        ("worker-1=0.5,pauses=0/9", (), "above 0 s and shorter than its interval"),
+        (["worker-1=0.5", "worker-1=0.2"], (), "slow = 'worker-1': is there twice"),
+        (3, (), "slow = 3: must be WORKER=SPEED"),
+        ([3], (), "slow = [3]: must be WORKER=SPEED"),
+        ({"worker-1": None}, (), "slow = 'worker-1=None': must be WORKER=SPEED"),
+        ((), "worker-1", "kill = 'worker-1': must be WHO@roundN or WHO@SECONDSs"),
+        ((), "worker-1@3", "kill = 'worker-1@3': must be WHO@roundN"),
+        ((), "@3s", "kill = '@3s': must be WHO@roundN"),
+        ((), "worker-1@1.2.3s", "kill = 'worker-1@1.2.3s': must be WHO@roundN"),
+        ((), "worker-1@round-1", "kill = 'worker-1@round-1': must be WHO@roundN"),
+        ((), "manager@round1,restart", "a manager always starts again"),
+        ((), 3, "kill = 3: must be WHO@roundN"),
+        ((), [3], "kill = [3]: must be WHO@roundN"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(slow: object, kill: object, line: str) -> None:
+    """It names the option, what was given and what is accepted."""
+    with pytest.raises(SpecError) as refused:
+        Disturbances.of(slow, kill)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("slow", "kill", "line"),
+    [
+        ("worker-3=0.5", (), "slow = 'worker-3=0.5': WHO must be worker-1 to worker-2"),
+        ("manager=0.5", (), "slow = 'manager=0.5': WHO must be worker-1 to worker-2"),
+        ((), "worker-0@1s", "kill = 'worker-0@1s': WHO must be manager or worker-1 to worker-2"),
+        ((), "manager@round0", "kill = 'manager@round0': this run has the rounds 1 to 4"),
+        ((), "worker-1@round5", "kill = 'worker-1@round5': this run has the rounds 1 to 4"),
+        ((), ["worker-1@1s", "worker-2@1s"], "kill = 'worker-2@1s': leaves no worker"),
+    ],
+)
+def test_what_a_run_does_not_have_is_refused(slow: object, kill: object, line: str) -> None:
+    """Workers beyond those that start, rounds beyond the last, and the death of all workers."""
+    with pytest.raises(SpecError) as refused:
+        Disturbances.of(slow, kill).check(workers=2, rounds=4, is_local=True)
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(("slow", "kill"), [("worker-1=0.5", ()), ((), "manager@1s")])
+def test_only_processes_of_this_machine_are_disturbed(slow: object, kill: object) -> None:
+    """Those of another launcher are not this command's; without disturbances any launcher will do.
+
+    Killing the manager of threads in this process would end the process.
+    """
+    with pytest.raises(SpecError, match="needs --on local"):
+        Disturbances.of(slow, kill).check(workers=2, rounds=4, is_local=False)
+    Disturbances.of().check(workers=2, rounds=4, is_local=False)
+
+
+def test_workers_may_die_as_long_as_one_is_left_or_starts_again() -> None:
+    """The cluster goes on with the one that is left."""
+    Disturbances.of(None, ["worker-1@1s"]).check(workers=2, rounds=4, is_local=True)
+    both = Disturbances.of(None, ["worker-1@1s", "worker-2@1s,restart"])
+    both.check(workers=2, rounds=4, is_local=True)

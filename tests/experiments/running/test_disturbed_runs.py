@@ -1,0 +1,89 @@
+"""Runs with slow workers and kills: real processes, which end with the same bytes as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import downpour
+from downpour.experiments.reading import Result
+from downpour.files.records.record import read_record
+from downpour.files.records.record_lines import DisturbedLine
+from downpour.files.store.layout import RECORD_NAME
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_clusters")]
+
+SPEC = downpour.Spec(shards=2, epochs=5, batch_size=1, learning_rate=0.002, policy="wait")
+"""Its rounds take half a second or more, so a kill comes in time."""
+
+
+def disturbances(result: Result) -> list[str]:
+    """Return what the record of a run says of them."""
+    assert result.model_file is not None
+    record = read_record(result.model_file.with_name(RECORD_NAME))
+    return [str(line) for _, line in record if isinstance(line, DisturbedLine)]
+
+
+def model(result: Result) -> bytes:
+    """Return a model's bytes."""
+    assert result.model_file is not None
+    return result.model_file.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of an undisturbed run."""
+    shared = tmp_path_factory.mktemp("calm")
+    result = downpour.run(SPEC, workers=2, shared=shared, progress=False)
+    assert disturbances(result) == []
+    return model(result)
+
+
+def test_a_slowed_worker_is_slower_and_not_lost(tmp_path: Path, calm: bytes) -> None:
+    """At a fifth of its speed, its steps take about five times as long as the other worker's.
+
+    The band is wide, because other tests compute beside it.
+    """
+    slow = {"worker-2": 0.2}
+    result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, slow=slow)
+    paces = {
+        name: median(
+            task.train_seconds / task.steps for task in result.tasks if task.worker == name
+        )
+        for name in ("worker-1", "worker-2")
+    }
+    ratio = paces["worker-2"] / paces["worker-1"]
+    assert ratio > 2
+    assert ratio < 15
+    assert not any("lost" in change for change in result.worker_changes)
+    assert result.failures == ()
+    assert disturbances(result) == ["worker-2 runs at 0.2 of its speed"]
+    assert model(result) == calm
+
+
+@pytest.mark.parametrize(
+    ("kill", "said"),
+    [
+        ("manager@round3", "manager is killed and starts again"),
+        ("worker-2@round3", "worker-2 is killed and stays away"),
+        ("worker-2@0s,restart", "worker-2 is killed and starts again"),
+    ],
+)
+def test_kills_change_no_byte_of_the_model(
+    tmp_path: Path, calm: bytes, kill: str, said: str
+) -> None:
+    """The record has the kill, whoever goes on."""
+    result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, kill=[kill])
+    assert result.state == "finished"
+    assert disturbances(result) == [said]
+    assert model(result) == calm
+
+
+def test_a_worker_that_stays_away_trains_no_more(tmp_path: Path) -> None:
+    """The other one trains all that is left."""
+    kill = ["worker-2@round3"]
+    result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, kill=kill)
+    late = {task.worker for task in result.tasks if task.round == 5}
+    assert late == {"worker-1"}
