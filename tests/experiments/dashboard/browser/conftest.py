@@ -31,7 +31,7 @@ class Minutes:
         """Note what happens on a page from now on."""
 
         def asked(url: str) -> None:
-            if not url.startswith((f"{origin}/", "data:", "blob:")):
+            if not url.startswith((f"{origin}/", "data:")):
                 self.foreign.append(url)
 
         def said(text: str) -> None:

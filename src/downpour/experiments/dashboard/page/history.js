@@ -93,17 +93,19 @@
       this.name = name;
       if (!name) return;
       say(this.title, name);
+      this.note.hidden = false;
       say(this.note, "Reading…");
       this.place.replaceChildren();
       let study = null;
       try {
         study = await this.source.study(name);
       } catch (error) {
-        say(this.note, `Cannot read the study: ${error.message}`);
+        if (this.name === name) say(this.note, `Cannot read the study: ${error.message}`);
         return;
       }
       if (this.name !== name) return;
-      say(this.note, study ? words.count(study.rows.length, "run") : "There is no such study here.");
+      say(this.note, study ? "" : "There is no such study here.");
+      this.note.hidden = Boolean(study);
       if (study) this._fill(study);
     }
 
@@ -114,7 +116,7 @@
         const text = value === null ? "–" : typeof value === "number" ? words.number(value) : String(value);
         return column === 0 && runs && runs[place] ? node("a", { href: `#/experiments/${encodeURIComponent(runs[place])}` }, text || runs[place]) : text;
       }));
-      this.place.replaceChildren(downpour.table("Runs of this study", heads, cells));
+      this.place.replaceChildren(downpour.table(words.count(rows.length, "run"), heads, cells));
     }
   }
 

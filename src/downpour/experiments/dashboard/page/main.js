@@ -83,6 +83,7 @@
       if (isExperiment) this._use(name);
       else this._leave();
       this._showTask(isTask ? [Number(round), Number(shard)] : null);
+      this.panelsDrawn = 0;
       this.changed();
       await this.history.show(listed);
     }

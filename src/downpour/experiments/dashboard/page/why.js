@@ -4,7 +4,7 @@
   const { words, node, say } = downpour;
   const PAGE = 40;
   const SIGNS = {
-    "hand-over": "⇄", copy: "⧉", drop: "⌀", resize: "⇔", wait: "◷", worker: "＋", fail: "✕", end: "■", differ: "≠",
+    "hand-over": "⇄", copy: "⇉", drop: "−", resize: "⇔", wait: "◷", worker: "+", fail: "✕", end: "■", differ: "≠",
   };
 
   class Why {
@@ -44,7 +44,7 @@
       const button = node("button", { type: "button", class: `decision${chosen ? " marked" : ""}`, "data-n": decision.n,
         "aria-current": chosen ? "true" : null, title: "Show it in the timeline", onclick: () => this._choose(decision) },
         node("span", { class: `sign ${decision.kind === "fail" ? "failure" : ""}`, "aria-hidden": "true" }, SIGNS[decision.kind] || "·"),
-        node("span", { class: "said" }, node("span", { class: "kind" }, `${decision.kind} `), decision.text),
+        node("span", { class: "said" }, saysKind(decision) ? null : node("span", { class: "kind" }, `${decision.kind} `), decision.text),
         node("time", {}, words.moment(decision.at)));
       return node("li", {}, button);
     }
@@ -62,6 +62,12 @@
       const again = held === null ? null : this.list.querySelector(`[data-n="${Number(held)}"]`);
       if (again) again.focus({ preventScroll: true });
     }
+  }
+
+  /** Say whether a text begins with its kind: "hand over from d to a". */
+  function saysKind({ kind, text }) {
+    const plain = (words) => String(words).toLowerCase().replace(/-/g, " ");
+    return plain(text).startsWith(plain(kind));
   }
 
   downpour.Why = Why;

@@ -1,0 +1,110 @@
+"""The page against the real server and in its static copy: both tell what the record says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from downpour.experiments.dashboard.page_files import PAGE
+from downpour.experiments.dashboard.serving import PageServer, serve
+from downpour.experiments.dashboard.static_copy import static_page
+from downpour.network.rpc.trust import Trust
+from tests.experiments.dashboard.browser.conftest import Visit, until
+from tests.experiments.dashboard.records import large_record, texts
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a recorded experiment, whose slow shard moved and was copied."""
+    shutil.copytree(RECORDED / "handoff", tmp_path / "handoff")
+    return tmp_path
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    """Serve the folder from a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    started: list[PageServer] = []
+    thread = threading.Thread(
+        target=serve, args=(str(folder), listener, Trust(), "127.0.0.1", started.append)
+    )
+    thread.start()
+    host, port = listener.getsockname()
+    yield f"http://{host}:{port}"
+    started[0].leave()
+    thread.join()
+
+
+def assigned(folder: Path) -> int:
+    """Count the attempts that a record tells of."""
+    lines = map(json.loads, (folder / "record.jsonl").read_text().splitlines())
+    return sum(line["kind"] == "assigned" for line in lines)
+
+
+def test_a_recorded_run_is_shown_with_its_tasks(visit: Visit, address: str, folder: Path) -> None:
+    """Every attempt of the record is in the page's tables, and a task's history is in words."""
+    page = visit(f"{address}/#/experiments/handoff/tasks/1/3")
+    count = assigned(folder / "handoff")
+    until(page, "count => window.downpour?.page?.tables.attempts.count === count", count)
+    page.locator("#task .lines li").first.wait_for()
+    assert page.locator("#task .attempt").count() == 2
+    assert "hand" in page.locator("#task .lines").inner_text()
+    assert page.locator(".decision", has_text="hand over from d to a").count() == 1
+
+
+def test_a_line_that_is_appended_to_a_record_is_seen_within_two_seconds(
+    visit: Visit, address: str, folder: Path
+) -> None:
+    """From the file to the canvas it takes less than two seconds, however it got there."""
+    lines = list(texts(large_record(4, 3)))
+    half = len(lines) // 2
+    (folder / "growing").mkdir()
+    with (folder / "growing" / "record.jsonl").open("w") as record:
+        record.writelines(lines[:half])
+        record.flush()
+        page = visit(f"{address}/#/experiments/growing")
+        until(page, "seq => window.downpour?.page?.tables.seq === seq", half)
+        record.writelines(lines[half:])
+        record.flush()
+        until(page, "seq => downpour.page.tables.seq === seq", len(lines), seconds=2)
+    page.locator("#now").get_by_text("✓ finished").wait_for()
+
+
+def test_a_static_copy_needs_no_server(visit: Visit, folder: Path, tmp_path: Path) -> None:
+    """One file shows the run, its histories and its replay, and its policy lets nothing else in."""
+    file = tmp_path / "copy.html"
+    file.write_text(static_page([folder / "handoff"], "<b>copied</b>"))
+    page = visit(file.as_uri())
+    until(
+        page,
+        "count => window.downpour?.page?.tables.attempts.count === count",
+        assigned(folder / "handoff"),
+    )
+    until(page, "downpour.page.timeline.frames > 0")
+    page.evaluate("downpour.page._openAttempt(0)")
+    page.locator("#task .lines li").first.wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="All experiments").click()
+    assert page.locator("#history a .name").inner_text().startswith("uneven")
+    page.go_back()
+    page.get_by_role("button", name="Replay").click()
+    until(page, "downpour.page.clock.replaying")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb(253, 253, 252)", "the styles are inside"
+
+
+def test_every_script_of_the_page_is_loaded_and_every_file_is_used() -> None:
+    """index.html names each file of the page once, and the licence lies beside the library."""
+    named = re.findall(r'(?:src|href)="/assets/([^"]+)"', (PAGE / "index.html").read_text())
+    there = {str(path.relative_to(PAGE)) for path in PAGE.rglob("*") if path.is_file()}
+    assert len(named) == len(set(named))
+    assert set(named) | {"index.html", "uplot/LICENSE"} == there
