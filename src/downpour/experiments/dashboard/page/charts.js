@@ -4,6 +4,7 @@
   const { words, node } = downpour;
   const HEIGHT = 220;
   const DASH = [6, 4];
+  const POINTS_MOST = 2000;
   const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
   const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000];
   const OF_CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
@@ -39,7 +40,13 @@
       const trained = [...tables.versions.values()].filter((row) => row.at <= now && row.loss !== null);
       if (trained.length) parts.set("training", trained.map((row) => point(row, bytes.get(row.round) ?? null, row.loss)));
     }
-    return [...parts].map(([label, points]) => ({ label, points }));
+    return [...parts].map(([label, points]) => ({ label, points: thinned(points) }));
+  }
+
+  /** Keep every nth point, and the last one, where there are more than a screen has pixels. */
+  function thinned(points) {
+    const every = Math.ceil(points.length / POINTS_MOST);
+    return every < 2 ? points : points.filter((_, place) => place % every === 0 || place === points.length - 1);
   }
 
   /** Write a number beside an axis, without zeros that say nothing. */

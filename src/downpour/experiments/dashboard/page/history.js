@@ -38,15 +38,24 @@
         this.known = [...answer.experiments, ...older];
         this._draw(answer.studies || []);
       } catch (error) {
-        say(this.note, `Cannot read the list: ${error.message}`);
+        this._trouble(error);
       }
     }
 
     async _more() {
-      const answer = await this.source.experiments(this.next);
-      this.next = answer.next;
-      this.known = [...this.known, ...answer.experiments];
-      this._draw(answer.studies || []);
+      try {
+        const answer = await this.source.experiments(this.next);
+        this.next = answer.next;
+        this.known = [...this.known, ...answer.experiments];
+        this._draw(answer.studies || []);
+      } catch (error) {
+        this._trouble(error);
+      }
+    }
+
+    _trouble(error) {
+      this.note.hidden = false;
+      say(this.note, `Cannot read the list: ${error.message}`);
     }
 
     _draw(studies) {

@@ -12,9 +12,10 @@
         Object.keys(AXES).map((name) => node("label", {},
           node("input", { type: "radio", name: "axis", value: name, checked: name === "epoch", onchange: () => this._turn(name) }), name)));
       this.compare = node("select", { onchange: () => this._compare(this.compare.value) }, node("option", { value: "" }, "nothing"));
+      this.note = node("span", { class: "muted", role: "status" });
       this.figures = node("div", { class: "figures" });
       this.empty = node("p", { class: "muted" }, "Nothing has been measured yet. The first point comes after the first round.");
-      root.append(node("div", { class: "tools" }, this.axes, node("label", {}, "compare with ", this.compare)), this.empty, this.figures);
+      root.append(node("div", { class: "tools" }, this.axes, node("label", {}, "compare with ", this.compare), this.note), this.empty, this.figures);
       new ResizeObserver(() => { this.drawn = ""; this.draw(this.now); }).observe(this.figures);
     }
 
@@ -44,11 +45,15 @@
 
     async _compare(id) {
       Object.assign(this, { otherId: id, other: null, drawn: "" });
-      if (id) {
+      say(this.note, id ? "Reading…" : "");
+      try {
         const tables = new downpour.Tables();
-        for (const frame of await this.source.frames(id)) tables.take(frame);
+        for (const frame of id ? await this.source.frames(id) : []) tables.take(frame);
         if (this.otherId !== id) return;
-        this.other = tables;
+        this.other = id ? tables : null;
+        say(this.note, "");
+      } catch (error) {
+        say(this.note, `Cannot read it: ${error.message}`);
       }
       this.draw(this.now);
     }

@@ -75,6 +75,8 @@
       const most = Math.max(180, Math.min(HEIGHT_MOST, window.innerHeight * 0.62));
       const high = Math.round(Math.max(60, Math.min(most, rows * 26))) + AXIS + FOOT;
       this._size(wide, high);
+      // A finger moves the page, unless there are rows to move.
+      this.canvas.style.touchAction = this.view.rowHeight * rows > high - AXIS ? "none" : "pan-y";
       this.view.fit(downpour.beginOf(this.tables), this._horizon(now), rows, wide - this.gutter - 8, high - AXIS - FOOT);
       return true;
     }
