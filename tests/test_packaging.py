@@ -26,7 +26,7 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     checkout, wheels = tmp_path / "checkout", tmp_path / "wheels"
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", checkout / "src", ignore=unwanted)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, checkout)
     wheels.mkdir()
     before = names_in(checkout)
@@ -38,3 +38,7 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     [wheel] = wheels.iterdir()
     held = zipfile.ZipFile(wheel).namelist()
     assert {"downpour/cli/__init__.py", "downpour/experiments/pages/page.html"} <= set(held)
+    page = "downpour/experiments/dashboard/page"
+    assert {f"{page}/index.html", f"{page}/main.js", f"{page}/uplot/uPlot.iife.min.js"} <= set(held)
+    assert f"{page}/uplot/LICENSE" in held, "the library's licence goes where the library goes"
+    assert any(name.endswith("/licenses/NOTICE") for name in held)
