@@ -21,6 +21,8 @@ from downpour.host.extras import require
 if TYPE_CHECKING:
     from downpour.network.rpc.trust import Trust
 
+_HERE = "127.0.0.1"
+
 DashboardFlag = Annotated[
     bool,
     typer.Option(
@@ -69,14 +71,12 @@ def page_url(listener: socket.socket, trust: Trust) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-@contextmanager
-def page_if_wanted(
-    shared: Path | str, credentials: Credentials, port: int | None, *, wanted: bool
-) -> Iterator[None]:
-    """Serve a page on loopback while the block runs, if one of the options asks for it.
+def page_socket(
+    credentials: Credentials, port: int | None, *, wanted: bool
+) -> socket.socket | None:
+    """Return a socket on loopback for a page, and say where it is; None if no option asks for it.
 
     Args:
-        shared: the shared directory, or an object store's URL; it may not exist yet.
         credentials: what viewers are asked for.
         port: what `--dashboard-port` says.
         wanted: what `--dashboard` says.
@@ -86,20 +86,26 @@ def page_if_wanted(
         SpecError: the port cannot be had.
     """
     if not wanted and port is None:
-        yield
-        return
+        return None
     require("--dashboard", "dashboard")
-    from downpour.experiments.dashboard.process import page_beside
     from downpour.network.rpc.trust import Trust
 
-    trust = Trust.load(credentials)
-    listener = listen_for_page(
-        "127.0.0.1",
-        PAGE_PORT if port is None else port,
-        trust,
-        "dashboard_port",
-        or_any=port is None,
-    )
+    trust, usual = Trust.load(credentials), PAGE_PORT if port is None else port
+    listener = listen_for_page(_HERE, usual, trust, "dashboard_port", or_any=port is None)
     note(f"page at {page_url(listener, trust)}")
+    return listener
+
+
+@contextmanager
+def page_if_wanted(
+    shared: Path | str, credentials: Credentials, port: int | None, *, wanted: bool
+) -> Iterator[None]:
+    """Serve a page of a shared directory while the block runs, if it is wanted: `page_socket`."""
+    listener = page_socket(credentials, port, wanted=wanted)
+    if listener is None:
+        yield
+        return
+    from downpour.experiments.dashboard.process import page_beside
+
     with page_beside(str(shared), listener, credentials):
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +12,9 @@ import typer
 from downpour.base.errors import SpecError
 from downpour.cli.capacity import _at_least_0, at_least_one, load_of, plan_capacity, timings_of
 from downpour.cli.option_conflicts import refuse_unused
-from downpour.cli.options import AsJson, number, whole_number
+from downpour.cli.options import AsJson, number, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
+from downpour.files.store.os_errors import explain
 
 if TYPE_CHECKING:
     from downpour.virtual.faults.plan import Plan
@@ -25,7 +27,7 @@ _STORY_LINES = 30
 _ENOUGH_SEEDS = 1000
 """Fewer leave out so much that the list of it is long, and says nothing."""
 _SEARCHING = {"seeds", "from_seed"}
-_REPLAYING = {"faults", "story"}
+_REPLAYING = {"faults", "story", "keep"}
 _PLANNING = {
     *("shards", "rounds", "mode", "policy", "deaths_an_hour"),
     *("task_seconds", "spread", "worker_spread", "network_seconds"),
@@ -50,6 +52,16 @@ Faults = Annotated[
         metavar="N,N",
         help="With --seed: only these of its faults, or none of them.",
         show_default="all of them",
+    ),
+]
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        parser=path_option("keep"),
+        help="With --seed: write the records of its experiments to folders there, for `downpour "
+        "dashboard DIR`, `report` and `trace`.",
+        show_default="nowhere",
     ),
 ]
 Story = Annotated[bool, typer.Option("--story", help="Print what happens, event by event.")]
@@ -94,6 +106,7 @@ def simulate(
     from_seed: FromSeed = 0,
     seed: Seed = None,
     faults: Faults = "",
+    keep: Keep = None,
     *,
     story: Story = False,
     as_json: AsJson = False,
@@ -143,7 +156,7 @@ def simulate(
         load = replace(load, mode=mode, policy=policy, deaths_an_hour=deaths)
         plan_capacity(load, as_json=as_json)
     elif seed is not None:
-        _replay(seed, faults, story=story, as_json=as_json)
+        _replay(seed, faults, keep, story=story, as_json=as_json)
     else:
         _search(from_seed, at_least_one("seeds", seeds), story=story, as_json=as_json)
 
@@ -157,7 +170,7 @@ def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> No
     if alone:
         refuse_unused(context, _SEARCHING, "changes nothing beside --seed")
     else:
-        refuse_unused(context, {"faults"}, "needs --seed")
+        refuse_unused(context, {"faults", "keep"}, "needs --seed")
 
 
 # Faults
@@ -225,14 +238,16 @@ def _never(tally: RunsTally) -> dict[str, list[str]]:
     return tally.never(messages(), kinds_of_refusals())
 
 
-def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
+def _replay(seed: int, faults: str, keep: Path | None, *, story: bool, as_json: bool) -> None:
     from downpour.virtual.faults.plan import plan_of
     from downpour.virtual.trials.simulation import simulate as run
 
     plan = plan_of(seed)
     if faults:
         plan = plan.with_faults(_numbers(faults, len(plan.faults)))
-    outcome = run(plan, story=story)
+    outcome = run(plan, story=story, records=keep is not None)
+    if keep is not None:
+        _keep(outcome, keep)
     if as_json:
         print_json(_as_json(outcome))
     elif story:
@@ -242,6 +257,22 @@ def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
         _print_lines((f"seed {seed}: {outcome.failure or 'all is well'} ({took})",))
     if outcome.failure:
         raise typer.Exit(_FAILED)
+
+
+def _keep(outcome: Outcome, folder: Path) -> None:
+    """Write the records of a run where the page, reports and traces find them."""
+    from downpour.files.records.record import export_record
+    from downpour.files.store.layout import RECORD_NAME
+
+    for name, lines in outcome.records.items():
+        place = folder / name
+        if (place / RECORD_NAME).exists():
+            raise SpecError("keep", str(folder), f"has a record of {name} already; name another")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpecError("keep", str(folder), f"cannot be written: {explain(error)}") from None
+        export_record(place, lines)
 
 
 def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from downpour.base.devices import check_device
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_socket
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -87,6 +89,8 @@ def up(
     patience: Patience = 1.0,
     *,
     on_event: OnEvent = "",
+    dashboard_port: DashboardPort = None,
+    dashboard: DashboardFlag = False,
     service: Service = False,
     no_manager: NoManager = False,
     dry_run: DryRun = False,
@@ -108,6 +112,9 @@ def up(
     for name, value in {"host": host, "service": service}.items():
         if value and launching.on != "local":
             raise SpecError(name, value, "is for this machine alone, so it needs --on local")
+    if service and (dashboard or dashboard_port is not None):
+        accepted = "serves no page with --service; `downpour dashboard` serves one"
+        raise SpecError("dashboard", value=True, accepted=accepted)
     manager = ManagerOptions(
         shared=str(shared.absolute()),
         host=host or "127.0.0.1",
@@ -132,7 +139,10 @@ def up(
         for line in launching.shown(plan).splitlines():
             say(line)
     else:
+        page = page_socket(credentials, dashboard_port, wanted=dashboard)
         _keep(plan, launching)
+        if page is not None:
+            _serve_page(plan, page)
 
 
 def down(
@@ -211,6 +221,14 @@ def _keep(plan: LaunchPlan, launching: Launching) -> None:
         note(f"not registered yet: {', '.join(late)}; {where}")
     token = f" --token-file {shared / cluster.token_file}" if cluster.token_file else ""
     note(f"`downpour submit FILE --manager {cluster.manager}{token}` gives it work")
+
+
+def _serve_page(plan: LaunchPlan, listener: socket.socket) -> None:
+    """Serve a page from a process that ends with the cluster."""
+    from downpour.experiments.dashboard.process import start_page
+
+    options = plan.manager
+    start_page(options.shared, listener, options.credentials, follows_cluster=True)
 
 
 def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:

@@ -75,7 +75,7 @@ def _round(
         name = f"worker-{(shard + number) % workers + 1}"
         about: Any = {"round": number, "shard": shard, "attempt": 0, "worker": name}
         takes = seconds * draw.uniform(0.6, 0.9)
-        band = {"q10_seconds": 0.9 * takes, "q50_seconds": takes, "q90_seconds": 1.2 * takes}
+        band: Any = {"q10_seconds": 0.9 * takes, "q50_seconds": takes, "q90_seconds": 1.2 * takes}
         yield begin + draw.uniform(0, 0.2), AssignedLine(**about, reason=REASON, **band)
         for quarter in (1, 2, 3):
             elapsed = takes * quarter / 4

@@ -192,10 +192,13 @@ def test_a_damaged_line_counts_and_changes_nothing(lines: list[Any], data: st.Da
     damaged = dict(fields[-1])
     damaged[data.draw(st.sampled_from(sorted(damaged)))] = data.draw(JUNK)
     before = seen_at_once(model).shown
+    refused = ""
     try:
         model.take(damaged)
     except ValueError as error:
-        assert str(error) == f"line {len(fields)} is not a fact of an experiment"
+        refused = str(error)
+    if refused:
+        assert refused == f"line {len(fields)} is not a fact of an experiment"
         assert seen_at_once(model).shown == before
     model.take(fields[-1])
     viewer = seen_at_once(model)
@@ -235,7 +238,8 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
     """The copy was needless for a while; once the update is lost it is open again."""
     task: Fields = {"round": 0, "shard": 0}
     copy = {"kind": "assigned", **task, "attempt": 1, "worker": "b", "reason": "try", "at": 2.0}
-    lines = as_read([])[:6] + [
+    lines = [
+        *as_read([])[:6],
         {**copy, "attempt": 0, "worker": "a", "at": 1.0},
         copy,
         {**json.loads(_an_update()), "at": 3.0},
@@ -279,7 +283,8 @@ def test_time_left_is_wide_after_two_rounds_and_narrows() -> None:
     """It grows with the rounds that are left, and says nothing before two have ended."""
     assert time_left([], 3) is time_left([10.0], 3) is None
     two, many = time_left([9.0, 11.0], 10), time_left([9.0, 11.0] * 15, 10)
-    assert two and many
+    assert two is not None
+    assert many is not None
     assert two["q50"] == many["q50"] == 100
     assert two["q10"] < many["q10"] < 100 < many["q90"] < two["q90"]
     assert time_left([9.0, 11.0], 0) == {"q10": 0, "q50": 0, "q90": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from downpour.base.errors import StoreError
 from downpour.experiments.dashboard.event_stream import Chunk, event
 from downpour.experiments.dashboard.history import Told, task_history
 from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.plain import Fields
 from downpour.experiments.dashboard.sources import RecordSource
 
 TICK_SECONDS = 0.5
@@ -47,6 +49,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
+        self._clock = "", math.inf
         self._frames: dict[tuple[int, int], Chunk] = {}
 
     @property
@@ -115,11 +118,12 @@ class Feed:
         """Fold the next lines; returns whether there may be more of them now."""
         async with self._reading:
             before = self.trouble, self.is_caught_up
-            lines = []
+            lines: list[Fields] = []
+            clock = "", math.inf
             try:
                 if self.is_caught_up:
                     await asyncio.to_thread(self._refresh)
-                lines = await asyncio.to_thread(self._source.read, _BATCH_LINES)
+                lines, clock = await asyncio.to_thread(self._gained)
                 self._away = ""
             except StoreError as error:
                 self._away = str(error)
@@ -129,9 +133,23 @@ class Feed:
                 except ValueError as error:
                     self._damaged = self._damaged or f"{error}; it is left out"
             self.is_caught_up = not lines
+            if lines:
+                self._set_clock(clock)
             if lines or before != (self.trouble, self.is_caught_up):
                 self._tell()
             return bool(lines)
+
+    def _gained(self) -> tuple[list[Fields], tuple[str, float]]:
+        """Read the next lines, and find out where their clock begins."""
+        lines = self._source.read(_BATCH_LINES)
+        return lines, self._source.clock() if lines else ("", math.inf)
+
+    def _set_clock(self, clock: tuple[str, float]) -> None:
+        # Of one file the earliest, because lines may be written late, but never early.
+        file, begins = clock
+        if math.isfinite(begins) and (file != self._clock[0] or begins < self._clock[1]):
+            self._clock = clock
+            self.model.set_clock(begins)
 
     def _tell(self) -> None:
         self._frames.clear()

@@ -49,6 +49,8 @@ Frame = dict[str, Any]
 DECISIONS_MAX = 20_000
 _WAITED_SHARE = 0.2
 """Of a round's time: a wait that is shorter is not worth a line."""
+_CLOCK_SECONDS = 0.02
+"""Smaller errors of the clock are not worth telling."""
 _STEPPING = {"sync", "k-sync"}
 
 
@@ -102,6 +104,13 @@ class Model:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"line {self.line} is not a fact of an experiment") from error
         self._last_at = relative
+
+    def set_clock(self, begins: float) -> None:
+        """Say where the record's clock begins, in seconds of unix time."""
+        start = begins + self.start
+        if self._about and abs(start - self._about["start"]) >= _CLOCK_SECONDS:
+            self._about["start"] = round(start, 3)
+            self._about_line = self.line
 
     def since(self, after: int, upto: int) -> Frame:
         """Return what changed in the lines after one, up to another, which is the frame's `seq`.
@@ -165,7 +174,7 @@ class Model:
 
     @property
     def start(self) -> float:
-        """When the experiment was submitted, in unix seconds."""
+        """When the experiment was submitted, by the record's clock."""
         return self._start or 0.0
 
     @property

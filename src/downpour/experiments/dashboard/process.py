@@ -13,30 +13,39 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from threading import Thread
 
 from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError
+from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.dashboard.serving import PageServer, serve
 from downpour.host.credentials import Credentials
 from downpour.network.rpc.trust import Trust
 
+_LOOK_SECONDS = 1.0
 END_SECONDS = 8.0
 """More than its viewers get to take the last lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """What a page's process is to serve: a location, on the socket of a descriptor."""
+    """What a page's process is to serve: a location, on the socket of a descriptor.
+
+    It ends with its standard input, or with the cluster that a supervisor keeps at the location.
+    """
 
     location: str
     host: str
     descriptor: int
     credentials: Credentials
+    follows_cluster: bool = False
 
     def to_line(self) -> bytes:
         """Write it as a line of JSON."""
@@ -66,9 +75,16 @@ def page_beside(location: str, listener: socket.socket, credentials: Credentials
 
 
 def start_page(
-    location: str, listener: socket.socket, credentials: Credentials
+    location: str,
+    listener: socket.socket,
+    credentials: Credentials,
+    *,
+    follows_cluster: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a page's process; see `page_beside`."""
+    """Start a page's process; see `page_beside`.
+
+    One that follows a cluster outlives this process, and ends when `downpour down` has ended that.
+    """
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
     process = subprocess.Popen(
@@ -76,14 +92,21 @@ def start_page(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         pass_fds=[descriptor],
+        start_new_session=follows_cluster,  # neither Ctrl-C nor a closed terminal reaches it
     )
     request = PageRequest(
-        location=location, host=host, descriptor=descriptor, credentials=credentials
+        location=location,
+        host=host,
+        descriptor=descriptor,
+        credentials=credentials,
+        follows_cluster=follows_cluster,
     )
     assert process.stdin is not None  # noqa: S101 - a pipe, as asked for
     with suppress(BrokenPipeError):  # one that has died has said why
         process.stdin.write(request.to_line())
         process.stdin.flush()
+        if follows_cluster:
+            process.stdin.close()
     listener.close()
     return process
 
@@ -109,17 +132,23 @@ def main() -> int:
     listener = socket.socket(fileno=request.descriptor)
     try:
         trust = Trust.load(request.credentials)
-        serve(request.location, listener, trust, request.host, _leave_at_end_of_input)
+        ready = partial(_leave_when_over, request)
+        serve(request.location, listener, trust, request.host, ready)
     except DownpourError as error:
         sys.stderr.write(f"downpour: the page has ended: {error}\n")
         return error.exit_status
     return 0
 
 
-def _leave_at_end_of_input(server: PageServer) -> None:
+def _leave_when_over(request: PageRequest, server: PageServer) -> None:
     def wait() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
+        if request.follows_cluster:
+            cluster = ClusterFiles(Path(request.location))
+            while cluster.is_kept():
+                time.sleep(_LOOK_SECONDS)
+        else:
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
         server.leave()
 
     Thread(target=wait, daemon=True).start()

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,10 +47,12 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
     """
     data: dict[str, Any] = {"experiments": [], "frames": {}, "tasks": {}, "splits": {}}
     for source in sources:
-        lines = _lines_of(source)
+        lines, clock = _lines_of(source)
         model = Model()
         for fields in lines:
             _take(model, fields)
+        if math.isfinite(clock):
+            model.set_clock(clock)
         about = model.about()
         name = _unused(str(about.get("id") or "experiment"), data["frames"])
         data["experiments"].append({"id": name, "name": about.get("name", name)})
@@ -57,22 +60,23 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
         if len(lines) <= HISTORY_LINES_MAX:
             data["tasks"][name] = _tasks(lines, model.start)
         else:
-            said = f"a record of more than {HISTORY_LINES_MAX:,} lines: histories of tasks are left out"
-            data["left_out"] = said
+            many = f"a record of more than {HISTORY_LINES_MAX:,} lines"
+            data["left_out"] = f"{many}: histories of tasks are left out"
         splits = model.splits()
         if splits is not None:
             data["splits"][name] = splits
     return _inlined((PAGE / "index.html").read_text("utf-8"), data, title)
 
 
-def _lines_of(source: Path | Record) -> list[Fields]:
+def _lines_of(source: Path | Record) -> tuple[list[Fields], float]:
+    """Return the lines of a record, and where its clock begins in unix time, if that is known."""
     if not isinstance(source, Path):
-        return [{"at": at, **to_fields(line)} for at, line in source]
+        return [{"at": at, **to_fields(line)} for at, line in source], math.inf
     found: list[Fields] = []
     reader = RecordSource(source)
     while gained := reader.read(_BATCH_LINES):
         found += gained
-    return found
+    return found, reader.clock()[1] if found else math.inf
 
 
 def _take(model: Model, fields: Fields) -> None:
@@ -83,10 +87,12 @@ def _take(model: Model, fields: Fields) -> None:
 
 
 def _frames(model: Model) -> list[Frame]:
-    after, frames = 0, []
+    after = 0
+    frames: list[Frame] = []
     while not frames or after < model.line:
         upto = min(model.line, after + _FRAME_LINES)
-        frames.append(model.since(after, upto) | {"clock": model.start + model.last_at})
+        clock = model.about().get("start", 0.0) + model.last_at
+        frames.append(model.since(after, upto) | {"clock": clock})
         after = upto
     return frames
 

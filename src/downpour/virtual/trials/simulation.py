@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from random import Random
 
 from downpour.core.node.step_loop import StepLoop
@@ -13,7 +14,9 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.facts import Fact
 from downpour.core.stragglers import POLICIES
+from downpour.files.records.record import line_text
 from downpour.files.records.recovery import replay
+from downpour.files.records.view import View
 from downpour.files.store import layout
 from downpour.virtual.checks.checks import (
     CallCheck,
@@ -52,7 +55,8 @@ class Outcome:
 
     `broken` is the promise that was not kept, if the failure is one of these. `compared` are the
     comparisons made with each promise, and `happened` is what the run has shown. Runs of one plan
-    have the same `digest`, which is of all that they did and when.
+    have the same `digest`, which is of all that they did and when. `records` are the lines of each
+    experiment's record, if they are wanted.
     """
 
     plan: Plan
@@ -64,6 +68,7 @@ class Outcome:
     compared: Mapping[Promise, int] = field(default_factory=dict)
     happened: Mapping[Happening, int] = field(default_factory=dict)
     digest: str = ""
+    records: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def simulate(
@@ -73,6 +78,7 @@ def simulate(
     worker_node: NodeClass = WorkerNode,
     step_loop: type[StepLoop] = StepLoop,
     story: bool = False,
+    records: bool = False,
 ) -> Outcome:
     """Run a plan to its end, or to the first check that fails."""
     run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
@@ -95,6 +101,7 @@ def simulate(
         compared=run.comparisons.made,
         happened=run.happenings.counted,
         digest=run.cluster.clock.digest,
+        records=run.records() if records else {},
     )
 
 
@@ -132,6 +139,15 @@ class _Run:
     def tell(self, line: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
+
+    def records(self) -> dict[str, tuple[str, ...]]:
+        """Project the records from the journals, as far as they go."""
+        disk, found = self.cluster.disk, {}
+        for name in (name for name, _ in self._plan.specs if name not in disk.harmed):
+            view = View()
+            dated = (one for line in disk.journal(name) for one in view.take(line))
+            found[name] = tuple(starmap(line_text, dated))
+        return found
 
     def _watch(self, disk: Disk) -> Observer:
         made = self.comparisons
