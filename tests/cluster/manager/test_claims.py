@@ -49,6 +49,9 @@ def test_what_does_not_follow_from_the_task_is_refused(cluster: Any, field: str)
     assert all(field.split(".")[1] in refusal for refusal in refusals)
 
 
+OLD = "transformers 4.45, the manager 5.23"
+
+
 def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
     """Log, spec, models and other attempts' files are no update and no snapshot."""
     named, taken = set[str](), list[str]()
@@ -98,15 +101,32 @@ def test_other_packages_of_a_worker_are_logged_once_and_shown(
 ) -> None:
     """As long as it says so; whatever it says stays a line of a limited length."""
     worker = cluster.join("one")
-    old = "transformers 4.45, the manager 5.23"
-    for differs in ((old,), (old,), ("no fancy\n\x1b", "x" * 999), ()):
+    for differs in ((OLD,), (OLD,), ("no fancy\n\x1b", "x" * 999), ()):
         beat = Heartbeat(worker=worker.name, running=(), system=CALM, differs=differs)
         worker.client.heartbeat(beat)
         (shown,) = worker.client.status("", 0, 0.0).workers
         assert len(shown.differs) == len(differs)
         assert all(line.isprintable() and len(line) <= 200 for line in shown.differs)
-    assert caplog.text.count(f"one has {old}") == 1
+    assert caplog.text.count(f"one has {OLD}") == 1
     assert caplog.text.count("one has no fancy") == 1
+
+
+def test_other_packages_are_on_record_once_an_experiment(cluster: Any) -> None:
+    """The worker says so with each heartbeat; whoever reads the results later knows, too."""
+
+    def differing(worker: FakeWorker, task: TaskMessage) -> None:
+        done = Progress(attempt=task.id, steps_done=1, steps_total=9, elapsed_seconds=1.0)
+        for _ in range(2):
+            beat = Heartbeat(worker=worker.name, running=(done,), system=CALM, differs=(OLD,))
+            worker.client.heartbeat(beat)
+        diligent(worker, task)
+
+    cluster.join("one", differing)
+    for experiment in (cluster.submit(epochs=2), cluster.submit(epochs=1)):
+        assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+        told = [line for line in cluster.record(experiment) if '"other-packages"' in line]
+        assert len(told) == 1
+        assert OLD in told[0]
 
 
 def _task_of(name: str) -> tuple[int, int] | None:

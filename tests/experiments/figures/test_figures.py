@@ -256,9 +256,10 @@ def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
 def test_a_kill_is_a_line_in_its_run_alone(make: Make) -> None:
     """The legend names it; without kills it does not."""
     spans = make.spans(2)
-    figure = timelines_figure({"calm": spans, "killed": spans}, {"killed": [1.5]})
+    figure = timelines_figure({"calm": spans, "killed": spans}, killed={"killed": [1.5]})
     dashed = [
-        [line.get_xdata()[0] for line in axis.lines if line.is_dashed()] for axis in figure.axes
+        [np.asarray(line.get_xdata())[0] for line in axis.lines if line.is_dashed()]
+        for axis in figure.axes
     ]
     assert dashed == [[], [1.5]]
     assert "a process killed" in [text.get_text() for text in figure.legends[0].get_texts()]

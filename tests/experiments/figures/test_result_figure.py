@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import downpour
@@ -21,10 +22,10 @@ def test_a_plot_has_the_metric_and_the_losses() -> None:
     """A panel for each metric and one for the losses; an epoch without a value has no point."""
     accuracy, losses = RESULT.plot().axes
     (line,) = accuracy.get_lines()
-    assert [*line.get_xdata()] == [1, 3]
-    assert [*line.get_ydata()] == pytest.approx([45.0, 91.25])
+    assert [*np.asarray(line.get_xdata())] == [1, 3]
+    assert [*np.asarray(line.get_ydata())] == pytest.approx([45.0, 91.25])
     assert accuracy.get_ylabel() == "test accuracy, %"
-    drawn = {str(one.get_label()): [*one.get_xdata()] for one in losses.get_lines()}
+    drawn = {str(one.get_label()): [*np.asarray(one.get_xdata())] for one in losses.get_lines()}
     trained = [epoch.epoch for epoch in RESULT.epochs if epoch.train_loss is not None]
     assert drawn == {"test": [1, 3], "training": trained}
 

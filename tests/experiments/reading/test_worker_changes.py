@@ -6,6 +6,7 @@ from downpour.experiments.reading.worker_changes import worker_changes_of
 from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
     DisturbedLine,
+    OtherPackagesLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,
@@ -68,3 +69,10 @@ def test_an_old_record_says_that_a_worker_left() -> None:
     """It does not know whether that one was lost."""
     fields = {"kind": "worker-left", "worker": "w1", "reason": "gone"}
     assert from_fields(fields) == WorkerLeftLine(worker="w1", reason="gone", lost=False)
+
+
+def test_whose_packages_differ_is_told_with_both_versions() -> None:
+    """It explains a task that fails on one machine alone, also when the run is over."""
+    line = OtherPackagesLine(worker="w1", packages=("transformers 4.45, the manager 5.23",))
+    said = worker_changes_of([(5.0, SUBMITTED), (6.0, line)])
+    assert said == ("w1 has transformers 4.45, the manager 5.23",)

@@ -18,7 +18,13 @@ from downpour.virtual.trials.simulation import Outcome, simulate
 from downpour.virtual.trials.tally import RunsTally
 
 # Neither is simulated: registering tells what `describe` would, and nobody watches a run.
-UNSIMULATED = {"manager.describe", "manager.status", "manager.list_experiments", "manager.results"}
+UNSIMULATED = {
+    "manager.describe",
+    "manager.disturbed",
+    "manager.status",
+    "manager.list_experiments",
+    "manager.results",
+}
 
 
 @pytest.fixture(scope="module")

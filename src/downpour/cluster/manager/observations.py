@@ -18,6 +18,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.records.record_lines import (
     DisturbedLine,
+    OtherPackagesLine,
     PreparedLine,
     RecordLine,
     WorkerJoinedLine,
@@ -37,6 +38,7 @@ class Observations:
         self._spaces = spaces
         self._roster = roster
         self._usage = Usage()
+        self._told: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def story(self, core: Scheduler, event: on.Event, output: Output) -> Iterator[Happened]:
         """Yield an event and the facts of its output, and what is observed of each, in order."""
@@ -69,11 +71,22 @@ class Observations:
                 # An unknown worker must register first.
                 if self._roster.get(event.worker) is not None:
                     yield from self._usage.hear(event)
+                    yield from self._compared(event)
             case on.Disturbed():
                 line = DisturbedLine(who=event.who, what=event.what)
                 yield observed(event.experiment, line)
             case _:
                 pass
+
+    def _compared(self, event: on.HeartbeatReceived) -> Iterator[Observed]:
+        """Tell of each worker, once an experiment, which of its packages differ."""
+        packages = self._roster.differences(event.worker)
+        for progress in event.running if packages else ():
+            experiment = progress.attempt.experiment
+            if self._told.get(event.worker) != (experiment, packages):
+                self._told[event.worker] = experiment, packages
+                line = OtherPackagesLine(worker=event.worker, packages=packages)
+                yield observed(experiment, line)
 
     def _noticed(self, fact: facts.Fact) -> Iterator[Observed]:
         match fact:

@@ -1,4 +1,4 @@
-"""Workers that joined an experiment late, left or were lost, or were disturbed: a line each."""
+"""Workers that joined late, left, were lost or disturbed, or have other packages: a line each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from downpour.files.records.attempt_lines import AssignedLine
 from downpour.files.records.record_lines import (
     DisturbedLine,
+    OtherPackagesLine,
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,
@@ -39,6 +40,8 @@ def _changes(record: Iterable[tuple[float, RecordLine]]) -> Iterator[str]:
             case WorkerLeftLine(worker=name):
                 here.discard(name)
                 yield f"{name} {'was lost' if fact.lost else 'left'} {after}: {fact.reason}"
+            case OtherPackagesLine():
+                yield f"{fact.worker} has {'; '.join(fact.packages)}"
             case DisturbedLine():
                 yield f"{fact} on purpose, {after}"
             case _:

@@ -72,6 +72,14 @@ class WorkerLeftLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPackagesLine:
+    """A worker has other versions of packages than the manager, a phrase each."""
+
+    worker: str
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLine:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
@@ -241,6 +249,7 @@ RecordLine = (
     SubmittedLine
     | WorkerJoinedLine
     | WorkerLeftLine
+    | OtherPackagesLine
     | PreparedLine
     | AssignedLine
     | ForeseenLine
@@ -269,6 +278,7 @@ KINDS: dict[str, type[RecordLine]] = {
     "submitted": SubmittedLine,
     "worker-joined": WorkerJoinedLine,
     "worker-left": WorkerLeftLine,
+    "other-packages": OtherPackagesLine,
     "prepared": PreparedLine,
     "assigned": AssignedLine,
     "foreseen": ForeseenLine,
