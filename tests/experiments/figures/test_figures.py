@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
+from downpour.core.splitters.cut import ShardCounts
 from downpour.experiments.figures.class_figures import classes_figure
 from downpour.experiments.figures.curves import learning_figure
 from downpour.experiments.figures.export import for_page, to_png, to_svg
@@ -48,6 +49,29 @@ def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
     ]
     assert len([plot for plot in plots if plot.part == "timeline"]) == 3
     assert len({plot.name for plot in plots}) == len(plots)
+
+
+def test_splits_are_drawn_where_the_record_counts_them(make: Make) -> None:
+    """A figure for each number of shards, with every split once."""
+    counts = [
+        ShardCounts(
+            split=split,
+            sizes=np.full(shards, 4),
+            by_class=np.full((shards, 2), 2),
+            held_out=0,
+        )
+        for split, shards in (("random", 2), ("class", 2), ("random", 3))
+    ]
+    values = [("a",), ("b",), ("c",), ("d",)]
+    runs = [
+        make.run([0.5], values=one, split=split)
+        for one, split in zip(values, [*counts, counts[0]], strict=True)
+    ]
+    subgrid = make.subgrid(axes=("setting",), settings=values, runs=runs)
+    drawn = {plot.name: plot.figure for plot in plots_of(make.study(subgrid))}
+    assert {name for name in drawn if "split-" in name} == {"splits-split-2", "splits-split-3"}
+    titles = [axis.get_title("left") for axis in drawn["splits-split-2"].axes[::2]]
+    assert [title.split(":")[0] for title in titles] == ["random", "class"]
 
 
 def test_learning_is_drawn_a_panel_for_each_split(make: Make) -> None:

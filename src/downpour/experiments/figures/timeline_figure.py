@@ -89,7 +89,12 @@ class _Window:
 
     def seen(self, spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
         """Return the attempts of which it shows a part."""
-        return [s for s in spans if s.begin_seconds < self.end and s.end_seconds > self.begin]
+        return [
+            span
+            for span in spans
+            if span.begin_seconds < self.end
+            and (span.end_seconds > self.begin or span.begin_seconds >= self.begin)
+        ]
 
 
 def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
@@ -119,7 +124,8 @@ def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
 
 def is_enlarged(spans: Sequence[AttemptSpan]) -> bool:
     """Whether some rounds are drawn twice, because most boxes have no room for numbers."""
-    return len(spans) > SPANS_MAX or not _Window.around(spans, WIDE_INCHES).fit(spans)
+    has_room = len(spans) <= SPANS_MAX and _Window.around(spans, WIDE_INCHES).fit(spans)
+    return not has_room and len({span.round for span in spans}) > 1
 
 
 def timelines_figure(
@@ -176,7 +182,7 @@ def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
     def weight(number: int) -> tuple[int, float]:
         window = _Window.around(rounds[number], WIDE_INCHES)
         other = sum(span.outcome in _NOTABLE for span in rounds[number])
-        return other, window.seconds
+        return other, round(window.seconds, 3)
 
     numbers = sorted(rounds)
     first = max(numbers, key=weight)
