@@ -58,7 +58,7 @@ def numbered(axis: object) -> Iterator[tuple[Rectangle, object]]:
 def test_a_number_is_no_wider_than_its_box(workers: int, each: int, rounds: int) -> None:
     """However many boxes there are; and most boxes of the lowest panel have one."""
     figure = timeline_figure(spans(workers, each, rounds))
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     figure.draw(renderer)
     axis = figure.axes[-1]
     found = list(numbered(axis))
