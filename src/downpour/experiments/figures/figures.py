@@ -54,13 +54,17 @@ Part = Literal["outcome", "timeline", "resources"]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure, its subgrid, the name of its files, what it shows, and the part it belongs to."""
+    """A figure, its subgrid, the name of its files, what it shows, and the part it belongs to.
+
+    One along time is of a single `experiment`.
+    """
 
     subgrid: str
     name: str
     caption: str
     figure: Figure
     part: Part = "outcome"
+    experiment: str = ""
 
 
 def plots_of(study: StudyResult) -> list[Plot]:
@@ -152,9 +156,9 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
         twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
         caption = f"{setting}: who trained which shard when{which}{twice}"
         figure = timeline_figure(run.attempt_spans)
-        yield Plot(subgrid.name, f"timeline-{name}", caption, figure, part="timeline")
+        yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)
     if measures := measures_of(run.resources):
         rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"
         caption = f"{setting}: what the workers' processes used over time{which}{rest}"
         figure = resource_figure(run.resources)
-        yield Plot(subgrid.name, f"resources-{name}", caption, figure, part="resources")
+        yield Plot(subgrid.name, f"resources-{name}", caption, figure, "resources", name)

@@ -6,6 +6,7 @@ own colours.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,13 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure for a page: its SVG and what it shows."""
+    """A figure for a page: its SVG, what it shows, and where its run can be replayed, if it can."""
 
     caption: str
     svg: str
     subgrid: str
     part: Part
+    live: str = ""
 
 
 def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
@@ -43,8 +45,8 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shown = [
-        {"caption": f.caption, "svg": Markup(f.svg), "subgrid": f.subgrid, "part": f.part}  # noqa: S704
-        for f in figures
+        {**dataclasses.asdict(figure), "svg": Markup(figure.svg)}  # noqa: S704
+        for figure in figures
     ]
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
         study=study,

@@ -9,6 +9,7 @@ from pathlib import Path
 from downpour.base.errors import SpecError
 from downpour.experiments.figures.export import for_page, to_png, to_svg
 from downpour.experiments.figures.figures import Plot, plots_of
+from downpour.experiments.pages.live_copy import write_live_copy
 from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.reading.study_result import StudyResult
 from downpour.experiments.tables.report_tables import tables_of
@@ -29,13 +30,14 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
 
     Args:
         study: What to report.
-        out: A folder, made where it is missing; its `tables/`, `figures/` and page are replaced.
+        out: A folder, made where it is missing; its `tables/`, `figures/` and pages are replaced.
         on_progress: Called with how many figures are drawn, and of how many.
 
     Raises:
         MissingPackage: a library of the extra `report` is not installed.
         SpecError: there is nothing to report yet, or the folder holds something else or cannot be
             written.
+        StoreError: a record cannot be read.
     """
     require("a report", "report")
     if not any(subgrid.runs for subgrid in study.subgrids):
@@ -48,10 +50,11 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
             (out / name).mkdir(parents=True)
         for table in tables:
             _write_table(table, out / _TABLES)
+        live = write_live_copy(study, out)
         drawn = []
         for done, plot in enumerate(plots):
             on_progress(done, len(plots))
-            drawn.append(_draw(plot, out / _FIGURES))
+            drawn.append(_draw(plot, out / _FIGURES, live.get(plot.experiment, "")))
         on_progress(len(plots), len(plots))
         page.write_text(html_page(study, tables, drawn), "utf-8")
     except OSError as error:
@@ -66,12 +69,12 @@ def _write_table(table: Table, folder: Path) -> None:
         (folder / f"{table.name}.{suffix}").write_text(text, "utf-8")
 
 
-def _draw(plot: Plot, folder: Path) -> Drawn:
-    """Write a figure in both forms; returns it as a page has it."""
+def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
+    """Write a figure in both forms; returns it as a page has it, with where its run is replayed."""
     svg = to_svg(plot.figure, plot.name)
     (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
     (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
-    return Drawn(plot.caption, for_page(svg), plot.subgrid, plot.part)
+    return Drawn(plot.caption, for_page(svg), plot.subgrid, plot.part, live)
 
 
 def _check(out: Path) -> None:

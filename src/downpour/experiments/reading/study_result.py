@@ -29,7 +29,8 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 class RunResult:
     """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
 
-    `split` is there if the record counts the examples of each class in each shard.
+    `split` is there if the record counts the examples of each class in each shard. `folder` is
+    where the record lies.
     """
 
     values: tuple[Any, ...] = ()
@@ -39,6 +40,7 @@ class RunResult:
     attempt_spans: tuple[AttemptSpan, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
     split: ShardCounts | None = None
+    folder: Path | None = None
 
     @property
     def has_uneven_data(self) -> bool:
@@ -133,6 +135,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         attempt_spans=result.spans,
         resources=resources(record),
         split=split_of(record),
+        folder=folder,
     )
 
 
