@@ -126,6 +126,18 @@ def test_one_missing_library_is_named(
             "downpour predictor score needs scikit-learn; install downpour-sgd[predictor]",
         ),
         (
+            "dashboard {folder}",
+            "downpour dashboard needs starlette; install downpour-sgd[dashboard]",
+        ),
+        (
+            "manager --shared {folder} --dashboard",
+            "--dashboard needs starlette; install downpour-sgd[dashboard]",
+        ),
+        (
+            "run {file} --shared {folder}/new --dashboard-port 0",
+            "--dashboard needs starlette; install downpour-sgd[dashboard]",
+        ),
+        (
             "manager --shared {folder} --metrics-port 0",
             "--metrics-port needs prometheus-client; install downpour-sgd[metrics]",
         ),

@@ -97,11 +97,10 @@ def page_socket(
 
 
 @contextmanager
-def page_if_wanted(
-    shared: Path | str, credentials: Credentials, port: int | None, *, wanted: bool
+def page_on(
+    listener: socket.socket | None, shared: Path | str, credentials: Credentials
 ) -> Iterator[None]:
-    """Serve a page of a shared directory while the block runs, if it is wanted: `page_socket`."""
-    listener = page_socket(credentials, port, wanted=wanted)
+    """Serve a page of a shared directory, on a socket if there is one, while the block runs."""
     if listener is None:
         yield
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from downpour.base.values import DEFAULT_PORT
-from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_if_wanted
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_on, page_socket
 from downpour.cli.options import (
     SHARED,
     DataDir,
@@ -92,12 +92,12 @@ def manager(
         on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
+    listener = page_socket(credentials, dashboard_port, wanted=dashboard)
     with ExitStack() as beside:
 
         def ready(address: object) -> None:
             note(f"manager at {address}, shared directory {shared}")
-            # Only now, because the shared directory may have been made by the manager.
-            page = page_if_wanted(shared, credentials, dashboard_port, wanted=dashboard)
-            beside.enter_context(page)
+            # Only now, because the manager may have made the shared directory.
+            beside.enter_context(page_on(listener, shared, credentials))
 
         run_manager(options, ready, say_where)

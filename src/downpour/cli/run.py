@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_if_wanted
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_on, page_socket
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -116,9 +116,11 @@ def run(
     place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
     place = replace(place, disturbances=disturbances)
     remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    SharedDirectory.open(shared, create=True)
-    page = page_if_wanted(shared, Credentials(), dashboard_port, wanted=dashboard)
-    with page, ProgressDisplay(err()) as display:
+    # The credentials of the environment are another cluster's.
+    listener = page_socket(Credentials(), dashboard_port, wanted=dashboard)
+    if listener is not None:
+        SharedDirectory.open(shared, create=True)
+    with page_on(listener, shared, Credentials()), ProgressDisplay(err()) as display:
         shown = SpecOnce(display.show, spec, remarks)
         result = train(
             spec,
