@@ -209,6 +209,20 @@ def test_the_history_of_a_task_is_told_in_words() -> None:
     assert "gave it to a from step 25" in words
 
 
+def test_classes_per_shard_are_told_where_the_record_has_them(folder: Path) -> None:
+    """Older records have not, nor those of experiments without classes."""
+    lines = fields_of(large_record(3, 1))
+    prepared = next(line for line in lines if line["kind"] == "prepared")
+    prepared["shard_classes"] = [[5, 0], [2, 3], [0, 1]]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "growing" / "record.jsonl").write_text(text)
+    with served(folder) as page:
+        told = page.ask("/api/experiments/growing/splits").json
+        unknown = page.ask("/api/experiments/ended/splits")
+    assert told == {"classes": ["0", "1"], "shards": [[5, 0], [2, 3], [0, 1]]}
+    assert (unknown.status, "does not say" in unknown.json["text"]) == (404, True)
+
+
 @pytest.mark.parametrize(
     "path",
     ["nope", "..", "%2e%2e", "..%2fended", "ended%2f..", "%00", ".", "a:b", "ended:x", "%ff", "~"],

@@ -21,12 +21,13 @@ from downpour.files.records import mirror
 from downpour.files.records.journal import Journal, read_journal, segments, term_of
 from downpour.files.records.mirror import (
     FOLDER,
+    MirrorCopy,
     fetch_journals,
     fetch_records,
     journal_of,
     recorded_in,
 )
-from downpour.files.records.record import read_record
+from downpour.files.records.record import RecordReader, read_record
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.layout import RECORD_NAME
@@ -102,6 +103,30 @@ def test_a_reader_has_the_records(cloud: Cloud, tmp_path: Path) -> None:
         assert there == ([] if wanted == {"experiment": "two"} else ["one"])
         assert not there or read_record(read / "one" / RECORD_NAME) == told != []
         shutil.rmtree(read)
+
+
+def test_a_copy_is_brought_up_to_date_while_journals_grow(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each object is fetched once; a reader that follows the copy sees what it would see there."""
+    monkeypatch.setattr(mirror, "GAINS_MAX", 3)
+    first = cloud.on("first", create=True)
+    journal, copied = begun(first), MirrorCopy(cloud.on("reader"), tmp_path)
+    fetched: list[str] = []
+    get = Bucket.get
+    monkeypatch.setattr(Bucket, "get", lambda own, key: fetched.append(key) or get(own, key))
+    copied.fetch()
+    reader = RecordReader(tmp_path / "one")
+    for second in range(2, 9):
+        journal.append(second, float(second), DROPPED)
+        journal.commit()
+        copied.fetch("one" if second % 2 else "")
+        told = list(RecordReader(first.experiment_path("one")).all_lines())
+        assert list(reader.all_lines()) == told
+        assert len(told) == second
+    assert len(fetched) == len(set(fetched)) == 8
+    copied.fetch("two")
+    assert [path.name for path in tmp_path.iterdir() if path.name == "two"] == []
 
 
 def test_a_reader_can_list_whose_records_there_are(cloud: Cloud, tmp_path: Path) -> None:

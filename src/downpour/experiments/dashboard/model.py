@@ -64,6 +64,7 @@ class Model:
         self._last_at = 0.0
         self._about: dict[str, Any] = {}
         self._about_line = 0
+        self._shard_classes: tuple[tuple[int, ...], ...] = ()
         self._unknown: dict[str, None] = {}
         self._meetings = Meetings(0)
         self._workers = Workers()
@@ -184,7 +185,11 @@ class Model:
 
     def splits(self) -> dict[str, Any] | None:
         """Return how many examples of each class each shard has; None where that is not known."""
-        return None
+        counts = self._shard_classes
+        if not counts:
+            return None
+        names = [str(number) for number in range(max(map(len, counts)))]
+        return {"classes": names, "shards": [list(shard) for shard in counts]}
 
     def measure(self) -> dict[str, str] | None:
         """Return how good the model is, as far as it was measured: what by, and its value."""
@@ -314,6 +319,7 @@ class Model:
             "train_samples": line.train_samples,
             "warnings": [*line.warnings, *line.remarks],
         }
+        self._shard_classes = line.shard_classes
         self._results.prepared(line.bytes)
         self._change_state(ExperimentState.RUNNING)
 
