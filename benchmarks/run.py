@@ -35,6 +35,7 @@ USUAL = (
     "scheduler_speed",
     "startup",
     "load",
+    "dashboard",
     "safety",
     "sampling",
     "recovery",
