@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.dashboard.columns import BLOCK
+from downpour.experiments.dashboard.event_stream import event
 from downpour.experiments.dashboard.model import Model
 from downpour.experiments.dashboard.time_left import time_left
 from downpour.experiments.reading.timeline import attempt_spans
@@ -277,6 +278,23 @@ def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same() -> Non
     assert len(viewer.rows("attempts")) == workers * (6 * BLOCK // workers) > 5 * BLOCK
     number = next(row[0] for row in viewer.rows("attempts") if row[2:5] == [1, 7, 0])
     assert viewer.tables["ends"][number,][2] == "failed"
+
+
+def test_a_live_feed_of_a_thousand_workers_takes_little() -> None:
+    """Less than 20 kB/s a viewer, compressed, where they end a round every 10 seconds."""
+    model, known, sent, tick = Model(), 0, 0, 0.5
+    lines = fields_of(large_record(1000, 3))
+    begin = lines[0]["at"] + 2.0
+    due = begin
+    for line in lines[:-1]:
+        while line["at"] >= due:
+            if due > begin + 10:  # the first round has the names of all workers
+                text = json.dumps(model.since(known, model.line), separators=(",", ":"))
+                sent += len(event("frame", text, model.line).deflated)
+            known, due = model.line, due + tick
+        model.take(line)
+    rate = sent / (due - begin - 10) / 1000
+    assert 1 < rate < 20
 
 
 def test_time_left_is_wide_after_two_rounds_and_narrows() -> None:
