@@ -57,7 +57,7 @@
     }
     const from = copy ? all.begin[i] : Math.min(all.end[earlier], now);
     const start = [view.x(from), view.y(rank[all.worker[earlier]]) + height / 2];
-    arrow(context, colours, start, [Math.max(0, view.x(all.begin[i])), y + height / 2]);
+    arrow(context, colours, start, [Math.max(0, view.x(all.begin[i])), y + height / 2], Math.min(1, width / 14));
     context.setLineDash([]);
   }
 
@@ -71,8 +71,8 @@
     return !given && !(ended <= all.begin[i]);
   }
 
-  /** Draw an arrow with a rim of paper, so that it stands out from bars. */
-  function arrow(context, colours, [x0, y0], [x1, y1]) {
+  /** Draw an arrow with a rim of paper, so that it stands out from bars; a small one beside small bars. */
+  function arrow(context, colours, [x0, y0], [x1, y1], size) {
     const lean = Math.min(14, Math.max(6, Math.abs(x1 - x0) / 2));
     const line = () => {
       context.beginPath();
@@ -80,16 +80,16 @@
       context.bezierCurveTo(x0 + lean, y0, x1 - lean, y1, x1, y1);
       context.stroke();
     };
-    for (const [colour, wide] of [[colours.paper, 3.5], [colours.ink, 1.4]]) {
+    for (const [colour, wide] of [[colours.paper, 1 + 2.5 * size], [colours.ink, 0.7 + 0.7 * size]]) {
       context.strokeStyle = colour;
       context.lineWidth = wide;
       line();
     }
     context.fillStyle = colours.ink;
     context.beginPath();
-    context.moveTo(x1 + 3, y1);
-    context.lineTo(x1 - 4, y1 - 3.5);
-    context.lineTo(x1 - 4, y1 + 3.5);
+    context.moveTo(x1 + 3 * size, y1);
+    context.lineTo(x1 - 4 * size, y1 - 3.5 * size);
+    context.lineTo(x1 - 4 * size, y1 + 3.5 * size);
     context.fill();
   }
 

@@ -49,7 +49,7 @@
       this._tile("left", ...leftOf(tables, now, past));
       this._measure(tables, told, now);
       const gone = tables.workers.filter((worker) => worker && worker.joined <= now).length - here;
-      this._tile("workers", "Workers", `${busy} training`, `${Math.max(0, here - busy)} idle, ${gone} gone`);
+      this._tile("workers", "Workers", `${words.number(busy)} training`, `${words.number(Math.max(0, here - busy))} idle, ${words.number(gone)} gone`);
       this._tile("open", open.length === 1 ? "Open round" : "Open rounds", open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
         past || totals.queue === undefined ? "" : `${words.count(totals.queue || 0, "shard")} waiting`);
       const [last] = [...tables.versions.values()].filter(({ at }) => at <= now).slice(-1);

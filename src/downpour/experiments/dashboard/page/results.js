@@ -72,6 +72,7 @@
       if (key === this.drawn) return;
       this.drawn = key;
       this.empty.hidden = measured + versions > 0;
+      this.figures.hidden = !this.empty.hidden;
       const told = this.tables.experiment;
       const metrics = (told.metrics || []).filter(({ name }) => name !== "loss");
       const colours = downpour.pageColours();

@@ -126,6 +126,7 @@
       downpour.drawDetails(this, shown.details);
       this._drawNow(now);
       context.restore();
+      if (!tables.attempts.count) this._drawNothing();
     }
 
     _drawAxis() {
@@ -166,10 +167,9 @@
     _short(name) {
       const room = this.gutter - 9;
       if (this.context.measureText(name).width <= room) return name;
-      let keep = Math.min(name.length, 40);
-      const cut = () => `${name.slice(0, keep >> 1)}…${name.slice(name.length - (keep - (keep >> 1)))}`;
-      while (keep > 2 && this.context.measureText(cut()).width > room) keep -= 1;
-      return cut();
+      let most = Math.min(name.length, 40);
+      while (most > 3 && this.context.measureText(words.cut(name, most)).width > room) most -= 1;
+      return words.cut(name, most);
     }
 
     _drawVersions(now) {
@@ -204,6 +204,14 @@
         } else if (bar.outcome) context.fillStyle = colours.paper;
         context.fillText(text, x, y);
       }
+    }
+
+    _drawNothing() {
+      const { context, size, colours } = this;
+      context.font = this._font(13);
+      context.textAlign = "center";
+      context.fillStyle = colours.muted;
+      context.fillText("No worker has been given a task yet.", size.wide / 2, AXIS + (size.high - AXIS) / 2);
     }
 
     _drawNow(now) {

@@ -68,6 +68,13 @@
     return `${value.toLocaleString("en-US")} ${value === 1 ? one : many}`;
   }
 
+  /** Cut a long name in its middle: its end often tells it from others. */
+  function cut(name, most) {
+    if (name.length <= most) return name;
+    const front = most >> 1;
+    return `${name.slice(0, front)}…${name.slice(name.length - (most - front - 1))}`;
+  }
+
   /** Say how long ago a moment was, roughly. @param {number} at unix seconds */
   function ago(at) {
     const past = Date.now() / 1000 - at;
@@ -108,7 +115,7 @@
   }
 
   Object.assign(downpour, {
-    words: { seconds, moment, bytes, percent, measure, number, count, ago, digits },
+    words: { seconds, moment, bytes, percent, measure, number, count, cut, ago, digits },
     node, say, table,
   });
 })(window.downpour = window.downpour || {});

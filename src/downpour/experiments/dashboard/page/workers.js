@@ -3,6 +3,7 @@
 (function (downpour) {
   const { words, node, say } = downpour;
   const ROW = 40;
+  const NAME_MOST = 28;
   const SIGNS = { training: "●", idle: "○", lost: "✕", left: "–" };
   const STATES = ["training", "idle", "lost", "left"];
   const collator = new Intl.Collator("en", { numeric: true });
@@ -31,7 +32,7 @@
       this.body = node("tbody", {}, this.above, this.below);
       this.table = node("table", { class: "workers" }, node("caption", { class: "hidden" }, "Workers"), this._head(), this.body);
       this.frame = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workers", onscroll: () => this._fill() }, this.table);
-      this.empty = node("p", { class: "muted" }, "No worker matches.");
+      this.empty = node("p", { class: "muted" });
       root.append(node("div", { class: "tools" }, this.search, this.state, this.count), this.frame, this.empty);
     }
 
@@ -66,6 +67,7 @@
       say(this.count, this.rows.length === every.length ? words.count(every.length, "worker") : `${this.rows.length} of ${every.length}`);
       this.table.setAttribute("aria-rowcount", this.rows.length + 1);
       this.empty.hidden = this.rows.length > 0;
+      say(this.empty, every.length ? "No worker matches." : "No worker has joined yet.");
       this._fill();
     }
 
@@ -116,7 +118,7 @@
       this.attempt = row.attempt;
       this.element.setAttribute("aria-rowindex", place + 2);
       const [name, state, , done, speed, cpu, memory, numericClass, joined] = this.cells;
-      say(name, row.name);
+      say(name, words.cut(row.name, NAME_MOST));
       name.title = row.address ? `${row.name} · ${row.address}` : row.name;
       say(state, `${SIGNS[row.state]} ${row.state}`);
       state.dataset.state = row.state;
