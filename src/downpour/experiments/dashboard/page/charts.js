@@ -87,14 +87,16 @@
 
     _make(curves, axis, colours, width, data) {
       if (this.plot) this.plot.destroy();
-      const ticks = { stroke: colours.muted, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-      const number = (value) => (value === null || value === undefined ? "–" : this.metric.percent ? `${value.toFixed(2)} %` : words.number(value));
+      const grid = { stroke: colours.line, width: 1 };
+      const ticks = { stroke: colours.muted, grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+      const { percent } = this.metric;
+      const number = (value) => (percent && value !== null && value !== undefined ? `${value.toFixed(2)} %` : words.number(value));
       const { text, title, incrs } = AXES[axis];
       this.plot = new uPlot({
         width, height: HEIGHT, scales: { x: { time: false } }, cursor: { y: false, points: { size: 7 } },
         axes: [
           { ...ticks, size: 30, space: 60, incrs, values: (_, all) => all.map(text) },
-          { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => (this.metric.percent ? `${tick(value)} %` : tick(value))) },
+          { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => tick(value) + (percent ? " %" : "")) },
         ],
         hooks: { setCursor: [() => this._showLast()] },
         series: [{ label: title, value: (_, value) => (value === null ? "–" : text(value)) },

@@ -59,7 +59,8 @@
     }
 
     _draw(studies) {
-      say(this.note, this.known.length ? "" : "There is no experiment in this folder yet. Start one with “downpour run”; it will appear here.");
+      const nothing = "There is no experiment in this folder yet. Start one with “downpour run”; it will appear here.";
+      say(this.note, this.known.length ? "" : nothing);
       this.note.hidden = this.known.length > 0;
       const held = document.activeElement && document.activeElement.getAttribute("href");
       this.list.replaceChildren(...this.known.map((one) => this._item(one)));
@@ -78,11 +79,13 @@
       const bar = node("i");
       bar.style.width = `${100 * share}%`;
       const state = String(one.state || "unknown");
+      const id = one.name && one.name !== one.id ? node("small", { class: "muted" }, ` ${one.id}`) : null;
+      const rounds = one.rounds ? `${one.rounds_done} of ${words.count(one.rounds, "round")}` : "–";
       return node("li", {}, node("a", { href: `#/experiments/${encodeURIComponent(one.id)}` },
         node("span", { class: "state", "data-state": state }, `${SIGNS[state] || "·"} ${state}`),
-        node("span", { class: "name" }, one.name || one.id, one.name && one.name !== one.id ? node("small", { class: "muted" }, ` ${one.id}`) : null),
+        node("span", { class: "name" }, one.name || one.id, id),
         node("span", { class: "measure" }, one.measure ? `${one.measure.words}: ${one.measure.text}` : "–"),
-        node("span", { class: "rounds muted" }, one.rounds ? `${one.rounds_done} of ${words.count(one.rounds, "round")}` : "–", node("span", { class: "done", "aria-hidden": "true" }, bar)),
+        node("span", { class: "rounds muted" }, rounds, node("span", { class: "done", "aria-hidden": "true" }, bar)),
         node("time", { class: "muted" }, one.changed_at ? words.ago(one.changed_at) : "")));
     }
   }
@@ -120,10 +123,11 @@
 
     _fill({ columns, rows, runs }) {
       const isText = columns.map((_, place) => rows.some((row) => typeof row[place] === "string" && !/^[-−\d]/.test(row[place])));
-      const heads = columns.map((column, place) => ({ title: String(typeof column === "string" ? column : column.title), text: isText[place] }));
+      const heads = columns.map((column, place) => ({ title: String(column), text: isText[place] }));
       const cells = rows.map((row, place) => row.map((value, column) => {
         const text = value === null ? "–" : typeof value === "number" ? words.number(value) : String(value);
-        return column === 0 && runs && runs[place] ? node("a", { href: `#/experiments/${encodeURIComponent(runs[place])}` }, text || runs[place]) : text;
+        if (column !== 0 || !runs || !runs[place]) return text;
+        return node("a", { href: `#/experiments/${encodeURIComponent(runs[place])}` }, text || runs[place]);
       }));
       this.place.replaceChildren(downpour.table(words.count(rows.length, "run"), heads, cells));
     }

@@ -6,7 +6,7 @@
  * pixel. In a tab that nobody sees it does not draw at all.
  */
 (function (downpour) {
-  const { words, node, say } = downpour;
+  const { words, say } = downpour;
   const get = (id) => document.getElementById(id);
   const SLOW_MILLISECONDS = 1000;
   const FAST_MILLISECONDS = 120;

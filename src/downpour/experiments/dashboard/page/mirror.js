@@ -37,7 +37,8 @@
       const top = known - this.page * PAGE;
       const shown = [];
       for (let i = top - 1; i >= Math.max(0, top - PAGE); i -= 1) shown.push(i);
-      say(this.place, known ? `${known - top + 1} to ${known - top + shown.length} of ${words.count(known, "attempt")}` : "Nothing has been assigned yet.");
+      const place = `${known - top + 1} to ${known - top + shown.length} of ${words.count(known, "attempt")}`;
+      say(this.place, known ? place : "No worker has been given a task yet.");
       [this.newer.disabled, this.older.disabled] = [this.page === 0, top <= PAGE];
       const rows = shown.map((i) => this._cells(i, now));
       const key = JSON.stringify(rows);

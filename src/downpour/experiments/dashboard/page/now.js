@@ -10,7 +10,9 @@
       this.state = node("span", { class: "state" });
       this.facts = node("p", { class: "facts muted" });
       this.reason = node("p", { class: "reason", hidden: true });
-      this.bar = node("div", { class: "done", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": 100 }, node("i"));
+      this.bar = node("div", {
+        class: "done", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": 100,
+      }, node("i"));
       this.tiles = node("dl", { class: "tiles" });
       this.values = {};
       root.append(node("div", { class: "title" }, this.title, this.state), this.facts, this.reason, this.bar, this.tiles);
@@ -49,12 +51,15 @@
       this._tile("left", ...leftOf(tables, now, past));
       this._measure(tables, told, now);
       const gone = tables.workers.filter((worker) => worker && worker.joined <= now).length - here;
-      this._tile("workers", "Workers", `${words.number(busy)} training`, `${words.number(Math.max(0, here - busy))} idle, ${words.number(gone)} gone`);
-      this._tile("open", open.length === 1 ? "Open round" : "Open rounds", open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
+      const idle = words.number(Math.max(0, here - busy));
+      this._tile("workers", "Workers", `${words.number(busy)} training`, `${idle} idle, ${words.number(gone)} gone`);
+      this._tile("open", open.length === 1 ? "Open round" : "Open rounds",
+        open.length ? open.map(({ round }) => round).slice(-3).join(", ") : "none",
         past || totals.queue === undefined ? "" : `${words.count(totals.queue || 0, "shard")} waiting`);
       const [last] = [...tables.versions.values()].filter(({ at }) => at <= now).slice(-1);
       const stale = last && last.staleness;
-      this._tile("staleness", "Staleness", stale ? words.number(stale[1]) : "–", stale ? `${words.number(stale[0])} to ${words.number(stale[2])} versions` : "no version yet");
+      this._tile("staleness", "Staleness", stale ? words.number(stale[1]) : "–",
+        stale ? `${words.number(stale[0])} to ${words.number(stale[2])} versions` : "no version yet");
       this._tile("bytes", "Exchanged", past ? "–" : words.bytes((totals.bytes_read || 0) + (totals.bytes_written || 0)),
         past ? "" : `${words.bytes(totals.bytes_read)} read, ${words.bytes(totals.bytes_written)} written`);
     }
@@ -65,7 +70,8 @@
       const last = measured[measured.length - 1];
       const title = metric ? metric.words || metric.name : "loss";
       const value = last && (metric ? downpour.valueOf(last, metric) : last.loss);
-      this._tile("measure", title[0].toUpperCase() + title.slice(1), words.measure(value, metric), last ? `loss ${words.number(last.loss)}` : "not measured yet");
+      this._tile("measure", title[0].toUpperCase() + title.slice(1), words.measure(value, metric),
+        last ? `loss ${words.number(last.loss)}` : "not measured yet");
     }
 
     _tile(key, title, value, note) {

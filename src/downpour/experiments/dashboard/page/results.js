@@ -15,7 +15,8 @@
       this.note = node("span", { class: "muted", role: "status" });
       this.figures = node("div", { class: "figures" });
       this.empty = node("p", { class: "muted" }, "Nothing has been measured yet. The first point comes after the first round.");
-      root.append(node("div", { class: "tools" }, this.axes, node("label", {}, "compare with ", this.compare), this.note), this.empty, this.figures);
+      const compare = node("label", {}, "compare with ", this.compare);
+      root.append(node("div", { class: "tools" }, this.axes, compare, this.note), this.empty, this.figures);
       new ResizeObserver(() => { this.drawn = ""; this.draw(this.now); }).observe(this.figures);
     }
 
@@ -142,7 +143,8 @@
     _fill({ classes, shards }, most) {
       const top = Math.max(1, ...shards.map((row) => Math.max(...row)));
       const columns = [{ title: "shard" }, ...classes.map((title) => ({ title: String(title) })), { title: "all" }];
-      const rows = shards.slice(0, most).map((row, shard) => [shard, ...row.map((value) => cellOf(value, top)), words.number(row.reduce((one, other) => one + other, 0))]);
+      const sum = (row) => words.number(row.reduce((one, other) => one + other, 0));
+      const rows = shards.slice(0, most).map((row, shard) => [shard, ...row.map((value) => cellOf(value, top)), sum(row)]);
       const made = downpour.table("Examples of each class in each shard", columns, rows);
       made.classList.add("heat");
       this.place.replaceChildren(made);

@@ -18,9 +18,11 @@
       this.attempts = node("div", { class: "wide" });
       this.list = node("ol", { class: "lines" });
       this.note = node("p", { class: "muted" });
-      root.append(
-        node("div", { class: "head" }, this.title, node("button", { type: "button", class: "close", "aria-label": "Close the history of the task", onclick: () => listener.close() }, "×")),
-        this.attempts, node("h3", {}, "History"), this.note, this.list);
+      const close = node("button", {
+        type: "button", class: "close", "aria-label": "Close the history of the task", onclick: () => listener.close(),
+      }, "×");
+      const head = node("div", { class: "head" }, this.title, close);
+      root.append(head, this.attempts, node("h3", {}, "History"), this.note, this.list);
       root.addEventListener("keydown", (event) => {
         if (event.key === "Escape") listener.close();
       });
@@ -69,7 +71,8 @@
       const rows = found.map((i) => {
         const outcome = tables.outcomeAt(i, now);
         const took = (outcome === "open" ? now : all.end[i]) - all.begin[i];
-        return [i, all.attempt[i], tables.workerName(all.worker[i]), words.moment(all.begin[i], 0.1), words.seconds(took), forecastOf(all, i), ENDS[outcome]];
+        const times = [words.moment(all.begin[i], 0.1), words.seconds(took), words.forecast(all, i)];
+        return [i, all.attempt[i], tables.workerName(all.worker[i]), ...times, ENDS[outcome]];
       });
       const key = JSON.stringify(rows);
       if (key === this.drawn) return;
@@ -84,11 +87,6 @@
         node("span", { class: "muted" }, ` attempt ${attempt}`),
         node("dl", {}, pair("Began", begin), pair("Took", took), pair("Forecast", forecast), pair("End", end)));
     }
-  }
-
-  function forecastOf(all, i) {
-    if (!(all.q50[i] > 0)) return "–";
-    return `${words.seconds(all.q50[i])} (${words.seconds(all.q10[i])} to ${words.seconds(all.q90[i])})`;
   }
 
   Object.assign(downpour, { TaskPanel, ENDS });

@@ -92,12 +92,13 @@
 
     /** Return the last moment to show: now, and as far ahead as open tasks are forecast. */
     _horizon(now) {
-      const { attempts: all, rows } = this.tables;
+      const { tables } = this;
+      const { attempts: all } = tables;
       let latest = now;
-      if (!this.tables.running) return latest;
-      for (const row of rows) {
-        const i = row && row.length ? row[row.length - 1] : -1;
-        if (i < 0 || !Number.isNaN(all.end[i]) || !(all.q50[i] > 0)) continue;
+      if (!tables.running && now >= tables.latest) return latest;
+      for (let worker = 0; worker < tables.rows.length; worker += 1) {
+        const i = tables.attemptAt(worker, now);
+        if (i < 0 || !(all.q50[i] > 0)) continue;
         latest = Math.max(latest, Math.min(all.begin[i] + all.q90[i], now + 0.5 * (now - this.view.start)));
       }
       return latest;

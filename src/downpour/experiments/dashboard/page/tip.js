@@ -44,7 +44,7 @@
         `${ENDS[outcome]} · ${words.seconds(took)} from ${words.moment(all.begin[i], 0.1)}`];
       if (downpour.isCopy(tables, i)) lines.push("a copy: the first update counts");
       else if (all.fromStep[i] > 0) lines.push(`went on from step ${all.fromStep[i]}`);
-      if (all.q50[i] > 0) lines.push(`forecast ${words.seconds(all.q50[i])} (${words.seconds(all.q10[i])} to ${words.seconds(all.q90[i])})`);
+      if (all.q50[i] > 0) lines.push(`forecast ${words.forecast(all, i)}`);
       return lines;
     }
   }

@@ -12,7 +12,8 @@
     constructor(root, show) {
       Object.assign(this, { show, most: PAGE, drawn: "", marked: null });
       this.list = node("ol", { class: "decisions" });
-      this.empty = node("p", { class: "muted" }, "No decisions yet. The policy’s reasons appear here when it moves, copies or drops work.");
+      this.empty = node("p", { class: "muted" },
+        "No decisions yet. The policy’s reasons appear here when it moves, copies or drops work.");
       this.more = node("button", { type: "button", class: "more", onclick: () => this._more() }, "Show older");
       root.append(this.empty, this.list, this.more);
     }

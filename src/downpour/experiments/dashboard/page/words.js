@@ -68,6 +68,12 @@
     return `${value.toLocaleString("en-US")} ${value === 1 ? one : many}`;
   }
 
+  /** Write a forecast of an attempt: its median, and where it lies in eight cases of ten. */
+  function forecast(all, i) {
+    if (!(all.q50[i] > 0)) return "–";
+    return `${seconds(all.q50[i])} (${seconds(all.q10[i])} to ${seconds(all.q90[i])})`;
+  }
+
   /** Cut a long name in its middle: its end often tells it from others. */
   function cut(name, most) {
     if (name.length <= most) return name;
@@ -115,7 +121,7 @@
   }
 
   Object.assign(downpour, {
-    words: { seconds, moment, bytes, percent, measure, number, count, cut, ago, digits },
+    words: { seconds, moment, bytes, percent, measure, number, count, forecast, cut, ago, digits },
     node, say, table,
   });
 })(window.downpour = window.downpour || {});

@@ -23,7 +23,10 @@
     /** @param {function(number)} open called with the attempt whose task is to be opened */
     constructor(root, open) {
       Object.assign(this, { open, sort: "name", down: false, tables: new downpour.Tables(), pool: [] });
-      this.search = node("input", { type: "search", placeholder: "Filter by name, class or address", "aria-label": "Filter workers", oninput: () => this.draw(this.now) });
+      this.search = node("input", {
+        type: "search", placeholder: "Filter by name, class or address", "aria-label": "Filter workers",
+        oninput: () => this.draw(this.now),
+      });
       this.state = node("select", { "aria-label": "State", onchange: () => this.draw(this.now) },
         ["all states", ...STATES].map((text, place) => node("option", { value: place ? text : "" }, text)));
       this.count = node("span", { class: "muted", role: "status" });
@@ -31,7 +34,9 @@
       this.below = node("tr", { "aria-hidden": "true" }, node("td", { colspan: COLUMNS.length }));
       this.body = node("tbody", {}, this.above, this.below);
       this.table = node("table", { class: "workers" }, node("caption", { class: "hidden" }, "Workers"), this._head(), this.body);
-      this.frame = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Workers", onscroll: () => this._fill() }, this.table);
+      this.frame = node("div", {
+        class: "scroll", tabindex: "0", role: "region", "aria-label": "Workers", onscroll: () => this._fill(),
+      }, this.table);
       this.empty = node("p", { class: "muted" });
       root.append(node("div", { class: "tools" }, this.search, this.state, this.count), this.frame, this.empty);
     }
@@ -77,7 +82,8 @@
       const present = now >= this.tables.latest;
       const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? "training" : "idle";
       const elapsed = i >= 0 ? now - this.tables.attempts.begin[i] : null;
-      return { ...worker, name: String(worker.name), state, attempt: i, elapsed, ...(present ? {} : { done: this._done(worker.i, now), speed: null, cpu: null, memory: null }) };
+      const row = { ...worker, name: String(worker.name), state, attempt: i, elapsed };
+      return present ? row : { ...row, done: this._done(worker.i, now), speed: null, cpu: null, memory: null };
     }
 
     _done(worker, now) {
@@ -107,7 +113,10 @@
   /** One element for a row, which shows another worker when the table scrolls. */
   class Line {
     constructor(owner) {
-      this.cells = COLUMNS.map(({ key, number }) => node(key === "name" ? "th" : "td", { class: `${key} ${number ? "number" : ""}`, scope: key === "name" ? "row" : null }));
+      this.cells = COLUMNS.map(({ key, number }) => {
+        const isHead = key === "name";
+        return node(isHead ? "th" : "td", { class: `${key} ${number ? "number" : ""}`, scope: isHead ? "row" : null });
+      });
       this.element = node("tr", {}, this.cells);
       this.task = node("button", { type: "button", class: "link", onclick: () => owner.open(this.attempt) });
       this.track = new Track();
@@ -160,7 +169,7 @@
         band.style.width = `${100 * (all.q90[i] - all.q10[i]) / most}%`;
         middle.style.left = `${100 * all.q50[i] / most}%`;
       }
-      const text = known ? `${took} of ${words.seconds(all.q50[i])} (${words.seconds(all.q10[i])} to ${words.seconds(all.q90[i])})` : `${took}, no forecast`;
+      const text = known ? `${took} of ${words.forecast(all, i)}` : `${took}, no forecast`;
       say(this.text, text);
       this.element.title = text;
     }
