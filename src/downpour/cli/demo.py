@@ -82,11 +82,11 @@ def demo(
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
-    from downpour.experiments.demos.staging import Stage, data_in
+    from downpour.experiments.demos.staging import DemoStage, data_in
     from downpour.experiments.tables.progress import ProgressDisplay
 
     changes = {**data_in(RESULTS), **fewer}
-    stage = Stage(shared=shared, changes=changes)
+    stage = DemoStage(shared=shared, changes=changes)
     acted = []
     for number, act in enumerate(demo.acts, 1):
         note(f"{number} of {len(demo.acts)}: {act.title}")

@@ -49,7 +49,6 @@ SlowWorkers = Annotated[
         help="Slow a worker down on purpose: worker-3=0.25 runs at a quarter of its speed; "
         "worker-3=0.25,pauses=6/10 also stands still for 6 of each 10 seconds. Repeatable.",
         show_default=False,
-        rich_help_panel="Disturbances",
     ),
 ]
 KillProcesses = Annotated[
@@ -60,7 +59,6 @@ KillProcesses = Annotated[
         help="Kill a process on purpose: worker-2@round3 (from 1), or manager@20s after training "
         "began. A manager starts again; a worker stays away unless ,restart follows. Repeatable.",
         show_default=False,
-        rich_help_panel="Disturbances",
     ),
 ]
 

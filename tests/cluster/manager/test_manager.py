@@ -25,9 +25,6 @@ from downpour.base.values import (
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
-from downpour.files.records.attempt_lines import AssignedLine
-from downpour.files.records.record import parse_lines
-from downpour.files.records.record_lines import DisturbedLine
 from downpour.files.store import decode, encode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, SMALL
@@ -236,20 +233,6 @@ def test_a_cancelled_experiment_ends_and_its_workers_are_told(cluster: Any) -> N
     cluster.client.cancel(experiment)
     assert cluster.end_of(experiment).experiment.state is ExperimentState.CANCELLED
     assert worker.cancelled.get(timeout=5) == worker.tasks[0].id
-
-
-def test_what_is_disturbed_on_purpose_is_on_record(cluster: Any) -> None:
-    """Before what follows from it; those who watch are told as well."""
-    experiment = cluster.submit(epochs=1)
-    cluster.client.disturbed(experiment, "one", "is killed")
-    told = cluster.client.status(experiment).decisions
-    assert [said.partition(", ")[2] for said in told] == ["on purpose: one is killed"]
-    cluster.join("one")
-    cluster.end_of(experiment)
-    lines = [line for _, line in parse_lines(cluster.record(experiment))]
-    first = next(line for line in lines if isinstance(line, AssignedLine))
-    disturbed = DisturbedLine(who="one", what="is killed")
-    assert lines.index(disturbed) < lines.index(first)
 
 
 def test_experiments_wait_for_their_turn(cluster: Any) -> None:

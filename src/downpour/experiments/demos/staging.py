@@ -33,7 +33,7 @@ _NOISE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DemoStage:
     """Where acts are played: the shared directory, and fields that replace those of their specs."""
 
     shared: Path
