@@ -5,10 +5,17 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from downpour.base.errors import SpecError
 from downpour.experiments.figures.result_figure import result_figure
 from downpour.experiments.figures.timeline_figure import timeline_figure
 from downpour.experiments.reading import Result
-from downpour.experiments.reading.notebook import html_of, plot_of, timeline_of
+from downpour.experiments.reading.notebook import (
+    NotebookPage,
+    html_of,
+    page_of,
+    plot_of,
+    timeline_of,
+)
 from downpour.experiments.tables.console import SafeConsole
 from downpour.experiments.tables.terminal_tables import result_table
 from downpour.host.extras import require
@@ -38,3 +45,13 @@ def _plot(result: Result) -> Figure:
 def _timeline(result: Result) -> Figure:
     require("Result.timeline", "report")
     return timeline_figure(result.spans)
+
+
+@page_of.register
+def _page(result: Result) -> NotebookPage:
+    from downpour.experiments.dashboard.static_copy import static_page
+
+    if result.folder is None:
+        accepted = "needs the experiment's folder, as Result.read(FOLDER) has it"
+        raise SpecError("page", result.experiment, accepted)
+    return NotebookPage(static_page([result.folder], result.name))

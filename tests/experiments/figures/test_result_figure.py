@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 
 import downpour
 from downpour.base.errors import MissingPackage
@@ -18,16 +19,22 @@ from downpour.experiments.figures.shown import new_figure
 RESULT = downpour.Result.read(Path(__file__).parents[1] / "recorded" / "gestures")
 
 
+def points(line: Line2D) -> list[tuple[float, float]]:
+    """Return what a line goes through."""
+    return [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+
+
 def test_a_plot_has_the_metric_and_the_losses() -> None:
     """A panel for each metric and one for the losses; an epoch without a value has no point."""
     accuracy, losses = RESULT.plot().axes
     (line,) = accuracy.get_lines()
-    assert [*np.asarray(line.get_xdata())] == [1, 3]
-    assert [*np.asarray(line.get_ydata())] == pytest.approx([45.0, 91.25])
+    assert points(line) == [(1, 45.0), (3, 91.25)]
     assert accuracy.get_ylabel() == "test accuracy, %"
-    drawn = {str(one.get_label()): [*np.asarray(one.get_xdata())] for one in losses.get_lines()}
-    trained = [epoch.epoch for epoch in RESULT.epochs if epoch.train_loss is not None]
-    assert drawn == {"test": [1, 3], "training": trained}
+    drawn = {str(one.get_label()): points(one) for one in losses.get_lines()}
+    assert drawn == {
+        "test": [(e.epoch, e.test_loss) for e in RESULT.epochs if e.test_loss is not None],
+        "training": [(e.epoch, e.train_loss) for e in RESULT.epochs if e.train_loss is not None],
+    }
 
 
 def test_an_experiment_without_metrics_has_its_losses() -> None:

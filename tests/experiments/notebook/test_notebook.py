@@ -20,6 +20,7 @@ result = downpour.run({"shards": 2, "epochs": 2}, workers=1, on_event=told.appen
     "result": "result",
     "plot": "result.plot()",
     "timeline": "result.timeline()",
+    "page": "result.page()",
     "events": "[event.kind for event in told]",
 }
 
@@ -77,6 +78,12 @@ def test_a_result_is_a_table(outputs: Outputs) -> None:
 def test_figures_are_images_without_pyplot(outputs: Outputs, name: str) -> None:
     """The cell's result alone shows them."""
     assert html(outputs, name).startswith('<img alt="figure"')
+
+
+@pytest.mark.slow
+def test_the_page_is_in_a_frame(outputs: Outputs) -> None:
+    """With the experiment inside."""
+    assert html(outputs, "page").startswith('<iframe sandbox="allow-scripts"')
 
 
 @pytest.mark.slow

@@ -26,7 +26,13 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import Part
 from downpour.experiments.reading.measures import in_words, names_of
 from downpour.experiments.reading.mitigation import Stragglers, costs_of, stragglers_of
-from downpour.experiments.reading.notebook import html_of, plot_of, timeline_of
+from downpour.experiments.reading.notebook import (
+    NotebookPage,
+    html_of,
+    page_of,
+    plot_of,
+    timeline_of,
+)
 from downpour.experiments.reading.record_fold import (
     RecordFold,
     best_of,
@@ -103,6 +109,7 @@ class Result:
     best: BestModel | None = None
     tested: TestResult | None = None
     spans: tuple[AttemptSpan, ...] = field(default=(), repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -168,6 +175,14 @@ class Result:
         """
         return timeline_of(self)
 
+    def page(self) -> NotebookPage:
+        """Return the page of `downpour dashboard` with this experiment inside; a notebook shows it.
+
+        Raises:
+            SpecError: this machine does not see the experiment's folder.
+        """
+        return page_of(self)
+
     @property
     def part(self) -> Part:
         """The examples on which epochs are evaluated."""
@@ -227,7 +242,7 @@ class Result:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(dataclasses.replace(self, spans=())), "model_file": file}
-        del fields["spans"]
+        del fields["spans"], fields["folder"]
         for rows in ("rounds", "epochs"):
             fields[rows] = [self._with_metrics(row) for row in fields[rows]]
         if self.tested is None:
@@ -355,6 +370,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         tested=test_of(fold),
         dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
         spans=attempt_spans(record),
+        folder=folder,
     )
 
 
