@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 from downpour.cli import run_command
+from downpour.files.records.record_lines import to_fields
+from downpour.files.store.layout import RECORD_NAME
 from downpour.virtual.policylab.comparison import contenders
+from downpour.virtual.policylab.rerun import Tactic
+from tests.virtual.policylab.recordings import machines, recorded
 
 ROUNDS, WORKERS = 2, 3
 
@@ -152,3 +156,63 @@ def test_a_trace_that_cannot_be_used_costs_one_line(
     assert "there is no such file" in none
     assert "has no column p50_elapsed_s; needed are" in fewer_told
     assert "must be above 0" in below
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A shared directory with two recorded experiments: of three workers, and of one."""
+    for called, workers in (("uneven-1", 3), ("alone-1", 1)):
+        folder = tmp_path / "experiments" / called
+        folder.mkdir(parents=True)
+        record = recorded(machines(workers=workers, rounds=2), Tactic(policy="wait", mode="sync"))
+        lines = [json.dumps({"at": at, **to_fields(line)}) for at, line in record]
+        (folder / RECORD_NAME).write_text("\n".join([*lines, ""]))
+    return tmp_path
+
+
+def test_an_experiment_is_compared_by_its_id(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The beginning of the ID is enough; what helps most is first, and remarks are apart."""
+    words = ["compare-policies", "uneven", "--shared", str(shared), "--policies", "handoff,ssp"]
+    assert run_command([*words, "--blind", "--json"]) == 0
+    shown = capsys.readouterr()
+    rows = json.loads(shown.out)
+    assert {row["policy"] + " " + row["mode"] for row in rows} == {
+        "wait sync",
+        "handoff sync",
+        "wait ssp",
+    }
+    assert rows[0]["policy"] == "handoff"
+    assert rows[0]["saves"] > 0.2
+    assert rows[-1]["used"]
+    assert "Simulated with what it used" in shown.err
+    assert run_command([*words, "--blind"]) == 0
+    assert "would have" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("experiment", "damage", "said"),
+    [
+        ("alone-1", "", "ID = 'alone-1': one worker trained it"),
+        ("uneven-1", "cut", "ID = 'uneven-1': has no finished round"),
+        ("uneven-1", "{", "record.jsonl"),
+        ("uneven", "{", "record.jsonl"),
+    ],
+)
+def test_an_experiment_that_says_too_little_is_refused(
+    shared: Path, capsys: pytest.CaptureFixture[str], experiment: str, damage: str, said: str
+) -> None:
+    """One worker, a record that has just begun, and a damaged one: a line each."""
+    record = shared / "experiments" / "uneven-1" / RECORD_NAME
+    lines = record.read_text().splitlines()
+    if damage == "cut":
+        record.write_text(lines[0] + "\n")
+    elif damage:
+        record.write_text("\n".join([lines[0], damage, *lines[1:], ""]))
+    status = run_command(["compare-policies", experiment, "--shared", str(shared)])
+    shown = capsys.readouterr()
+    assert status in {1, 2}
+    assert shown.out == ""
+    [line] = shown.err.splitlines()
+    assert said in line

@@ -13,7 +13,6 @@ import pytest
 
 from downpour import Spec
 from downpour import run as train
-from downpour.cli import logs as command
 from downpour.files.logs.log_line import LogLine
 from downpour.files.logs.log_places import FOLDER, FolderLogs, LogPlace, logs_of
 from downpour.files.records.record import read_record
@@ -131,7 +130,7 @@ def test_following_shows_what_is_added(
             raise KeyboardInterrupt
         write(FolderLogs(shared / FOLDER), line)
 
-    monkeypatch.setattr(command.time, "sleep", pass_by)
+    monkeypatch.setattr("downpour.cli.logs.time.sleep", pass_by)
     outcome = downpour("logs", "--shared", shared, "--follow", "--worker", "worker-1")
     assert outcome.status == 130
     assert [line.split()[-1] for line in outcome.out.splitlines()] == ["hello", "later", "still"]

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.compare_run import compare_run, is_experiment
 from downpour.cli.figure_file import check_figure
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import (
     Allow,
     AsJson,
     DataDir,
+    Manager,
+    SharedIfSeen,
     allow_code,
     number,
     path_option,
@@ -28,6 +31,8 @@ from downpour.cli.policy_trials import (
     work_of,
 )
 from downpour.cli.printing import check_format, note, out, print_json
+from downpour.cli.trust_options import with_credentials
+from downpour.host.credentials import Credentials
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
@@ -37,6 +42,24 @@ if TYPE_CHECKING:
     from downpour.virtual.policylab.tables import Prices
 
 _COSTS = "Costs"
+_OF_TRACES = frozenset(
+    {
+        "scenarios",
+        "jobs",
+        "rounds",
+        "standbys",
+        "heartbeat_seconds",
+        "snapshots",
+        "figure",
+        "spec",
+        "data_dir",
+        "allow",
+        "moving",
+        "saving",
+        "price",
+        "model_mb",
+    }
+)
 _DPI = 200
 _MANY = 1_000_000
 
@@ -52,16 +75,17 @@ def _amount(help_text: str) -> Any:
 TracesFile = Annotated[
     Path,
     typer.Argument(
-        metavar="TRACES",
+        metavar="TRACES|ID",
         parser=path_option("traces"),
-        help="A trace: an .npz file with a row for each task; traces/README.md has the columns.",
+        help="A trace: an .npz file with a row for each task; traces/README.md has the columns. Or "
+        "an experiment: what would another policy or mode have saved?",
     ),
 ]
 Policies = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME",
-        help="Compare only these; NAME:2 gives one two standbys.",
+        help="Compare only these; NAME:2 gives one two standbys. With an ID, names of modes, too.",
         show_default="all of them",
     ),
 ]
@@ -116,6 +140,7 @@ SpecFile = Annotated[
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each policy and job.")]
 
 
+@with_credentials
 def compare_policies(
     context: typer.Context,
     traces: TracesFile,
@@ -139,6 +164,9 @@ def compare_policies(
     saving: Saving = 0.002,
     price: Price = 1.0,
     model_mb: ModelMb = 5.0,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
+    credentials: Credentials,
 ) -> None:
     """Compare straggler policies in the same conditions.
 
@@ -146,13 +174,31 @@ def compare_policies(
     worker's speed comes from a trace or from a synthetic scenario. Mitigation is the share of the
     time lost to stragglers that a policy saves: `wait` saves 0 %, and at 100 % a round takes as
     long as its median task. Means are over jobs, with 95 % intervals.
+
+    With the ID of one of your experiments, workers are as fast as its record says they were. The
+    table shows how long the experiment would have taken with each policy and each mode.
     """
+    check_format(as_json=as_json, as_csv=as_csv)
+    if is_experiment(traces):
+        refuse_unused(context, _OF_TRACES, "is for traces; an experiment is compared as it was")
+        compare_run(
+            str(traces),
+            shared,
+            manager,
+            credentials,
+            policies=policies,
+            seed=seed,
+            blind=blind,
+            as_json=as_json,
+            as_csv=as_csv,
+        )
+        return
+    refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour.virtual.policylab.comparison import Settings
     from downpour.virtual.policylab.scenarios import Choice
     from downpour.virtual.policylab.tables import Prices
 
-    check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
         refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
     allow_code(allow, spec)

@@ -87,11 +87,11 @@ def logs(
     follow: Follow = False,
     credentials: Credentials,
 ) -> None:
-    """Print what the processes of a cluster logged and printed, on whichever machine.
+    """Print the logs of all processes of a cluster.
 
-    Manager, workers and launcher keep their logs in the shared directory, with what a task's code
-    prints and with whole tracebacks. They are merged by time; each line names its host and process.
-    No manager needs to run.
+    Manager, workers and launcher keep their logs in the shared directory, with what your code
+    prints and with whole tracebacks. This command merges them by time; each line names its host and
+    process. No manager needs to run.
     """
     from downpour.experiments.reading.logs import LogFilter, span_of
     from downpour.files.logs.log_places import logs_of

@@ -62,7 +62,7 @@ def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
     trained = read_trained()
     predictor = None if blind else lambda: make("selector", trained)
     trials = []
-    with _progress(sum(conditions.rounds for _, conditions in work)) as begin:
+    with progress(sum(conditions.rounds for _, conditions in work)) as begin:
         for contender, conditions in work:
             show = begin(contender.name, conditions.name)
             trials.append(run_trial(contender, conditions, settings, predictor, show))
@@ -89,7 +89,7 @@ def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) 
         return trials
     rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
     trained, classes = [], {}
-    with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as begin:
+    with TemporaryDirectory(prefix="downpour-") as folder, progress(rounds) as begin:
         for trial in trials:
             if not trial.trainable:
                 trained.append(trial)
@@ -103,7 +103,7 @@ def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) 
     return trained
 
 
-def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
+def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
     """Show how many of all rounds are done; each run reports its own."""
     from rich.progress import Progress
 

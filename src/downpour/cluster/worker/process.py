@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -65,18 +65,16 @@ def run_worker(
     # First, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
-    options = replace(options, device=_device_here(options.device))
+    options = _complete(options)
     given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
     if given is None:
         _try_ports(options, trust)
     shared = wait(lambda: open_location(options.shared, create=False))
-    options = replace(options, name=options.name or default_name(os.environ))
     with ExitStack() as ending:
         if obey is None:  # else it is a thread of a user's process
-            secrets = known_secrets(options.credentials)
-            ending.enter_context(kept_log(shared, options.name, secrets))
+            ending.enter_context(_kept_log(shared, options))
         managers = Managers(shared, given, trust)
         ending.callback(managers.close)
         manager = awaiting(options.connect_seconds)(managers.first)
@@ -122,6 +120,16 @@ def default_name(environment: Mapping[str, str]) -> str:
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         return f"{node}-{job}-{environment.get('SLURM_PROCID', '0')}"
     return f"{socket.gethostname()}-{secrets.token_hex(2)}"
+
+
+def _complete(options: WorkerOptions) -> WorkerOptions:
+    """Return the options with the device that this machine has, and a name."""
+    name = options.name or default_name(os.environ)
+    return replace(options, device=_device_here(options.device), name=name)
+
+
+def _kept_log(shared: SharedDirectory, options: WorkerOptions) -> AbstractContextManager[None]:
+    return kept_log(shared, options.name, known_secrets(options.credentials))
 
 
 def _device_here(asked: str) -> str:

@@ -39,7 +39,7 @@ _STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
 # A round takes only what conditions and `Settings` say, because the references know no other costs.
-_NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
+NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
 
 Show = Callable[[int], None]
 
@@ -274,7 +274,7 @@ def _plan(
         resuming_seconds=max(0.0, settings.moving - settings.saving) * task,
         shard_samples=conditions.samples,
         shard_steps=settings.steps,
-        disk=_NO_DISK,
+        disk=NO_DISK,
     )
     spec = ResolvedSpec.make(
         {

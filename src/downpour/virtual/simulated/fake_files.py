@@ -144,7 +144,7 @@ def update_of(
     return Update(
         file=file,
         samples=samples,
-        steps=1,
+        steps=100,  # a snapshot counts them in percent
         loss=0.5,
         load_seconds=0.0,
         train_seconds=seconds,

@@ -1,0 +1,78 @@
+"""`downpour compare-policies ID`: what another policy or mode would have saved on a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.cli.asking import find
+from downpour.cli.policy_trials import progress
+from downpour.cli.printing import note, out, print_json
+from downpour.host.credentials import Credentials
+from downpour.host.text import one_line
+
+
+def is_experiment(given: Path) -> bool:
+    """Whether this is an experiment's ID, and no file of traces."""
+    return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
+
+
+def compare_run(
+    experiment: str,
+    shared: Path | None,
+    manager: str,
+    credentials: Credentials,
+    *,
+    policies: str,
+    seed: int,
+    blind: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Simulate an experiment under what it used and under all else, and print how long it takes.
+
+    Raises:
+        SpecError: there is no such experiment, it has no finished round, one worker trained it, or
+            a name is none of a policy or mode that it could have used.
+    """
+    from downpour.predictor import make, read_trained
+    from downpour.virtual.policylab.recorded import RecordedRun
+    from downpour.virtual.policylab.rerun import rerun, tactics_for
+    from downpour.virtual.policylab.rerun_table import (
+        rerun_csv,
+        rerun_remarks,
+        rerun_rows,
+        rerun_table,
+    )
+
+    names = _names(policies)
+    found = find(experiment, shared, manager, credentials)
+    run = RecordedRun.of(found.experiment, found.record)
+    trained = read_trained()
+    predictor = None if blind else lambda: make("selector", trained)
+    tactics, reruns = tactics_for(run, names), []
+    with progress(len(tactics) * run.rounds) as begin:
+        for tactic in tactics:
+            show = begin(tactic.policy, tactic.mode)
+            reruns.append(rerun(run, tactic, predictor, show, seed))
+    rows = rerun_rows(run, reruns)
+    if as_json:
+        print_json(rows)
+    elif as_csv:
+        print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
+    else:
+        out().print(rerun_table(run, rows))
+    for remark in rerun_remarks(run, reruns[0]):
+        note(one_line(remark))
+
+
+def _names(words: str) -> tuple[str, ...]:
+    from downpour.core.families import MODES, POLICIES
+
+    known = [*POLICIES, *MODES]
+    names = tuple(word.strip() for word in words.split(",")) if words else ()
+    for name in names:
+        if name not in known:
+            accepted = f"must be of {', '.join(known)}"
+            raise SpecError("policies", name, accepted + did_you_mean(name, known))
+    return names

@@ -1,0 +1,324 @@
+"""A recorded run once more in virtual time: under its own policy and mode, or under others.
+
+Each machine follows the speed that its worker had at that moment of the run. So a policy that is
+done sooner meets the run's later troubles never, and one that moves a shard pays for loading again.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from downpour.base.errors import SpecError
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, SystemState
+from downpour.core.families import MODES, POLICIES
+from downpour.core.modes import check_mode
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.stragglers import check_policy
+from downpour.predictor import Predictor
+from downpour.virtual.faults.faults import Fault, FaultKind
+from downpour.virtual.faults.plan import RETRIES_ENOUGH, Plan
+from downpour.virtual.policylab.comparison import BASELINE, NO_DISK, Show
+from downpour.virtual.policylab.curves import Stretch
+from downpour.virtual.policylab.recorded import RecordedRun, RecordedWorker
+from downpour.virtual.simulated.environment import Observation, Observer, Timings
+from downpour.virtual.simulated.machines import Course
+from downpour.virtual.trials.cluster import Cluster
+
+_PREPARED_SECONDS = 5.0
+"""Longer than all workers take to join."""
+_AWAY_AT_SECONDS = 2.0
+_NEVER_SECONDS = 1e9
+_STUCK_FACTOR = 100.0
+_STEPS_BETWEEN_LOOKS = 5_000
+_CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tactic:
+    """A policy in a mode, with their options; absent ones have their defaults."""
+
+    policy: str
+    mode: str
+    policy_options: tuple[tuple[str, Option], ...] = ()
+    mode_options: tuple[tuple[str, Option], ...] = ()
+    overlap: int = 0
+
+    @classmethod
+    def of(cls, spec: ResolvedSpec) -> Tactic:
+        """Return what a run used."""
+        return cls(
+            policy=spec.policy,
+            mode=spec.mode,
+            policy_options=tuple(sorted(spec.policy_options.items())),
+            mode_options=tuple(sorted(spec.mode_options.items())),
+            overlap=spec.overlap,
+        )
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        overlap = f", overlap {self.overlap}" if self.overlap else ""
+        return f"{self.policy}, {self.mode}{overlap}"
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of a spec that uses it."""
+        return {
+            "policy": self.policy,
+            "policy_options": dict(self.policy_options),
+            "mode": self.mode,
+            "mode_options": dict(self.mode_options),
+            "overlap": self.overlap,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A tactic's result: `seconds` from the first assignment to the last version.
+
+    `counted` is the share of all examples that the model was made of.
+    """
+
+    tactic: Tactic
+    seconds: float
+    counted: float
+
+
+def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
+    """Return what a run could have used, its own tactic first.
+
+    These are the policies in the run's mode, and the other modes with the policy `wait`. What its
+    spec does not allow is left out; a name that the user gave is refused.
+
+    Args:
+        run: the run.
+        names: of policies and modes, if not all are wanted.
+
+    Raises:
+        SpecError: a policy or a mode of these names cannot be used for this run.
+    """
+    own = Tactic.of(run.spec)
+    policies = [Tactic(policy=name, mode=own.mode, overlap=own.overlap) for name in POLICIES]
+    modes = [Tactic(policy=BASELINE, mode=name) for name in MODES]
+    found = [own]
+    for name, tactic in [
+        *((one.policy, one) for one in policies),
+        *((one.mode, one) for one in modes),
+    ]:
+        mine = (tactic.policy, tactic.mode, tactic.overlap) == (own.policy, own.mode, own.overlap)
+        if mine or tactic in found or (names and name not in names):
+            continue
+        try:
+            _check(run, tactic)
+        except SpecError:
+            if name in names:
+                raise
+            continue
+        found.append(tactic)
+    return found
+
+
+def rerun(
+    run: RecordedRun,
+    tactic: Tactic,
+    predictor: Callable[[], Predictor] | None = None,
+    show: Show = lambda _: None,
+    seed: int = 0,
+) -> Rerun:
+    """Simulate a run under a tactic.
+
+    Args:
+        run: the run.
+        tactic: one of `tactics_for`.
+        predictor: makes a new predictor; absent: nothing is forecast.
+        show: called with the number of rounds done, from time to time.
+        seed: decides what the simulation draws, such as the order in which workers join.
+
+    Raises:
+        AssertionError: the simulation does not end, or the experiment fails in it.
+    """
+    watch = Watch(run)
+    cluster = Cluster(
+        plan_of_rerun(run, tactic, seed),
+        lambda _: watch,
+        lambda _: None,
+        machines=RecordedMachines(run),
+        predictor=predictor if POLICIES[tactic.policy].watches else None,
+    )
+    cluster.begin()
+    gc.disable()  # because the collector would visit all messages under way, and free none of them
+    try:
+        while not watch.ended:
+            for _ in range(_STEPS_BETWEEN_LOOKS):
+                if watch.ended or not cluster.clock.step():
+                    break
+            if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + _PREPARED_SECONDS):
+                raise AssertionError(f"{tactic.name} does not end")
+            show(int(watch.counted * run.rounds))
+    finally:
+        gc.enable()
+    if watch.failure:
+        raise AssertionError(f"{tactic.name}: {watch.failure}")
+    return Rerun(tactic=tactic, seconds=watch.seconds, counted=watch.counted)
+
+
+class RecordedMachines:
+    """Machines that are as fast as a run's workers were; time begins with the first task."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._workers = {worker.name: worker for worker in run.workers}
+        self._sizes = run.sizes
+        self._began_at: float | None = None
+        self._loaded: dict[str, AttemptId] = {}
+
+    def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
+        """Return how training goes on that begins now; an attempt's first course loads its task."""
+        if self._began_at is None:
+            self._began_at = at_seconds
+        worker = self._workers[machine]
+        before = self._loaded.get(machine)
+        load = 0.0
+        if before != attempt:
+            load = worker.load_seconds if before is not None else worker.first_load_seconds
+        self._loaded[machine] = attempt
+        begun = at_seconds - self._began_at + load
+        stretch = Stretch(worker.curve, begun, work * self._sizes[attempt.shard])
+        return _Loaded(stretch, load, worker.finish_seconds)
+
+    def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
+        """Return the state of an idle machine: the record does not say enough of it."""
+        return _CALM
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A stretch of a curve, with what a task takes before its first step and after its last."""
+
+    stretch: Stretch
+    load_seconds: float
+    finish_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.when(1.0)
+
+    def share(self, seconds: float) -> float:
+        """Return the share of it that is done after some seconds."""
+        if not self.stretch.work:  # a policy left nothing of it
+            return 1.0
+        return self.stretch.share(max(0.0, seconds - self.load_seconds))
+
+    def when(self, share: float) -> float:
+        """Return the seconds after which this share of it is done."""
+        finish = self.finish_seconds if share >= 1.0 else 0.0
+        return self.load_seconds + self.stretch.when(share) + finish
+
+
+class Watch(Observer):
+    """Takes the time of the one experiment, and counts its tasks."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.seconds = 0.0
+        self.ended = False
+        self.failure = ""
+        self._sizes = run.sizes
+        self._tasks = sum(run.sizes) * run.rounds
+        self._shares: dict[tuple[int, int], float] = {}
+        self._counted: dict[tuple[int, int], float] = {}
+        self._began_at: float | None = None
+
+    @property
+    def counted(self) -> float:
+        """The share of all examples that counted so far."""
+        return sum(self._counted.values()) / self._tasks
+
+    def acting(self, step: Observation) -> None:
+        """Follow an event and its facts."""
+        now = step.core.state.now_seconds
+        if isinstance(step.event, on.Aggregated) and self._began_at is not None:
+            self.seconds = now - self._began_at
+        for fact in step.output.facts:
+            match fact:
+                case facts.Assigned():
+                    if self._began_at is None:
+                        self._began_at = now
+                    self._shares[fact.attempt.round, fact.attempt.shard] = fact.share
+                case facts.Accepted():
+                    key = fact.attempt.round, fact.attempt.shard
+                    self._counted[key] = self._shares.get(key, 1.0) * self._sizes[key[1]]
+                case facts.Concluded():
+                    self.ended = True
+                    if fact.ending is not ExperimentState.FINISHED:
+                        self.failure = fact.reason
+                case _:
+                    pass
+
+
+def _check(run: RecordedRun, tactic: Tactic) -> None:
+    """Refuse what a run's spec does not allow together with a tactic."""
+    asked = run.spec.replace(**tactic.fields())
+    check_policy(asked, POLICIES[tactic.policy], len(run.workers))
+    check_mode(asked)
+
+
+def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
+    """Return the plan of a simulation: the run's workers, who come and go as they did."""
+    timings = Timings(
+        patience=1.0,
+        network_seconds=0.0,
+        deadline_seconds=None,
+        event_seconds=0.0,
+        prepare_seconds=_PREPARED_SECONDS,
+        aggregate_seconds=run.between_seconds,
+        update_seconds=0.0,
+        recover_seconds=0.0,
+        snapshot_seconds=run.spec.snapshot_every,
+        saving_seconds=run.saving_seconds,
+        disk=NO_DISK,
+    )
+    spec = ResolvedSpec.make(
+        {
+            **tactic.fields(),
+            "shards": run.spec.shards,
+            "epochs": run.rounds,
+            "standbys": run.spec.standbys if POLICIES[tactic.policy].watches else 0,
+            "retries": RETRIES_ENOUGH,
+            "evaluate_every": 0,
+        }
+    )
+    return Plan(
+        seed=seed,
+        specs=(("recorded", spec),),
+        managers=("manager",),
+        workers=tuple(worker.name for worker in run.workers),
+        timings=timings,
+        faults=_faults(run.workers),
+        in_order=True,
+    )
+
+
+def _faults(workers: tuple[RecordedWorker, ...]) -> tuple[Fault, ...]:
+    """Return the absences of workers, which leave and are back later."""
+    # The client submits at 0.3 s (`trials/cluster.py`), and then the experiment is prepared.
+    begin = 0.3 + _PREPARED_SECONDS
+    found: list[Fault] = []
+    for worker in workers:
+        for absence in worker.absences:
+            at = max(_AWAY_AT_SECONDS, begin + absence.from_seconds)
+            until = begin + absence.until_seconds
+            found.append(
+                Fault(
+                    number=len(found),
+                    at_seconds=at,
+                    kind=FaultKind.WORKER_DIES if absence.lost else FaultKind.WORKER_LEAVES,
+                    target=worker.name,
+                    seconds=until - at if until < inf else _NEVER_SECONDS,
+                )
+            )
+    return tuple(found)
