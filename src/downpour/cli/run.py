@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,12 @@ from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.host.credentials import Credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from downpour.experiments.reading import Result
+    from downpour.experiments.running.surroundings import Surroundings
 
 Workers = Annotated[
     int | None,
@@ -102,39 +108,48 @@ def run(
     if dry_run:
         _show_plan(spec, workers, shared, launching)
         return
+    from downpour.files.store import SharedDirectory
+    from downpour.host.event_command import command_for
+
+    told = {"tensorboard": tensorboard, "loggers": log or (), "on_event": command_for(on_event)}
+    place = replace(_place(shared, data_dir, patience, launching), disturbances=disturbances)
+    # The credentials of the environment are another cluster's.
+    listener = page_socket(Credentials(), dashboard_port, wanted=dashboard)
+    if listener is not None:  # the page reads a folder that is there
+        SharedDirectory.open(shared, create=True)
+    with page_on(listener, shared, Credentials()):
+        result = _trained(spec, workers, place, told, quiet=as_json or as_csv)
+    print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+def _place(
+    shared: Path, data_dir: Path | None, patience: float, launching: Launching
+) -> Surroundings:
     from downpour.experiments.running.surroundings import Surroundings
+
+    return Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
+
+
+def _trained(
+    spec: Spec, workers: int | None, place: Surroundings, told: Mapping[str, Any], *, quiet: bool
+) -> Result:
+    """Train, and show the progress; without the spec where the output is for a program."""
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
     from downpour.experiments.running.worker_count import explained
     from downpour.experiments.tables.progress import ProgressDisplay
-    from downpour.files.store import SharedDirectory
-    from downpour.host.event_command import command_for
 
-    command = command_for(on_event)
-    place = Surroundings.of(shared, data_dir, patience, launching.launcher, launching.on)
-    place = replace(place, disturbances=disturbances)
     remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    # The credentials of the environment are another cluster's.
-    listener = page_socket(Credentials(), dashboard_port, wanted=dashboard)
-    if listener is not None:
-        SharedDirectory.open(shared, create=True)
-    with page_on(listener, shared, Credentials()), ProgressDisplay(err()) as display:
+    with ProgressDisplay(err()) as display:
         shown = SpecOnce(display.show, spec, remarks)
-        result = train(
-            spec,
-            workers,
-            place,
-            Watching(
-                on_resolved=shown.resolved,
-                on_status=display.show if as_json or as_csv else shown.status,
-                progress=False,
-                tensorboard=tensorboard,
-                loggers=log or (),
-                on_event=command,
-                note=note,
-            ),
+        watching = Watching(
+            on_resolved=shown.resolved,
+            on_status=display.show if quiet else shown.status,
+            progress=False,
+            note=note,
+            **told,
         )
-    print_result(result, as_json=as_json, as_csv=as_csv)
+        return train(spec, workers, place, watching)
 
 
 def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launching) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from downpour.base.arguments import checked_call
 from downpour.cluster.disturbing.disturbances import Disturbances
@@ -69,8 +70,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
         on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
-            `downpour.launchers`; by default what the file's table `[launch]` says, or
-            `"local"`.
+            `downpour.launchers`; by default what the file's `[launch]` says, or `"local"`.
         slow: Workers to slow down on purpose, by name: `{"worker-3": 0.25}` runs at a quarter of
             its speed, and `"0.25,pauses=6/10"` also stands still for 6 of each 10 seconds.
         kill: Processes to kill on purpose: `"worker-2@round3"` (from 1), or `"manager@20s"` after
@@ -85,17 +85,11 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     """
     asked = spec_of(spec)
     workers, on = _placed(spec, asked, workers, on)
-    surroundings = Surroundings.of(shared, data_dir, patience, on)
-    surroundings = replace(surroundings, disturbances=Disturbances.of(slow, kill))
-    watching = Watching(
-        on_status=on_status,
-        on_round=on_round,
-        on_event=on_event,
-        loggers=loggers,
-        progress=progress,
-        tensorboard=tensorboard,
-    )
-    return train(asked, workers, surroundings, watching)
+    disturbances = Disturbances.of(slow, kill)
+    place = replace(Surroundings.of(shared, data_dir, patience, on), disturbances=disturbances)
+    told = partial(Watching, on_status=on_status, on_round=on_round, on_event=on_event)
+    watching = told(loggers=loggers, progress=progress, tensorboard=tensorboard)
+    return train(asked, workers, place, watching)
 
 
 def _placed(
