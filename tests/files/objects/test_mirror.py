@@ -114,7 +114,13 @@ def test_a_copy_is_brought_up_to_date_while_journals_grow(
     journal, copied = begun(first), MirrorCopy(cloud.on("reader"), tmp_path)
     fetched: list[str] = []
     get = Bucket.get
-    monkeypatch.setattr(Bucket, "get", lambda own, key: fetched.append(key) or get(own, key))
+
+    def noted(bucket: Bucket, key: str) -> bytes:
+        """Fetch an object, and note which."""
+        fetched.append(key)
+        return get(bucket, key)
+
+    monkeypatch.setattr(Bucket, "get", noted)
     copied.fetch()
     reader = RecordReader(tmp_path / "one")
     for second in range(2, 9):

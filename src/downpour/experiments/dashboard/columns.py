@@ -6,7 +6,6 @@ have ended, it is compressed, and read again only for a viewer that is new.
 
 from __future__ import annotations
 
-import math
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
@@ -30,24 +29,29 @@ _COLUMNS = {
     "round": "i",
     "shard": "i",
     "attempt": "i",
-    "begin": "d",
-    "share": "f",
+    "begin": "I",
+    "share": "I",
     "from_step": "i",
     "born": "I",
-    "end": "d",
+    "end": "I",
     "outcome": "b",
     "ended": "I",
-    "at": "f",
-    "done": "f",
-    "q10": "f",
-    "q50": "f",
-    "q90": "f",
+    "at": "I",
+    "done": "I",
+    "q10": "I",
+    "q50": "I",
+    "q90": "I",
     "foreseen": "I",
 }
-"""Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes."""
-_FORESEEN = ("at", "done", "q10", "q50", "q90", "foreseen")
-_NOTHING = (0,) * 8
-"""The columns after `end` of an attempt that has just begun."""
+"""Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes.
+
+Seconds and shares are whole thousandths: compressed, floats would take three times the room.
+"""
+_MOST = 4_000_000.0
+"""Seconds that a column can hold: 46 days."""
+_FORESEEN = ("at", "done", "q10", "q50", "q90")
+_NOTHING = (0,) * 9
+"""The columns from `end` on of an attempt that has just begun."""
 
 
 class _Block:
@@ -100,17 +104,18 @@ class AttemptColumns:
         self._loose: list[_Block] = []
         self.count = 0
 
-    def add(self, known: Sequence[float], line: int) -> int:
+    def add(self, known: tuple[int, int, int, int, float, float, int], line: int) -> int:
         """Add an attempt and return its number.
 
         Args:
             known: worker, round, shard, attempt, begin, share and the step it goes on from.
             line: the line that tells of it.
         """
+        *task, begin, share, step = known
         if self.count % BLOCK == 0:
             self._begin_block(line)
         block = self._blocks[-1]
-        row = (*known, line, math.nan, *_NOTHING)
+        row = (*task, _thousandths(begin), _thousandths(share), step, line, *_NOTHING)
         for column, value in zip(block.unpack().values(), row, strict=True):
             column.append(value)
         block.count += 1
@@ -122,25 +127,30 @@ class AttemptColumns:
     def replace(self, number: int, worker: int, begin: float, line: int) -> None:
         """Let an attempt begin once more, as one does that a manager before this one began."""
         _, columns, place = self._changing(number, line)
-        columns["worker"][place], columns["begin"][place] = worker, begin
+        columns["worker"][place], columns["begin"][place] = worker, _thousandths(begin)
         columns["born"][place] = line
 
     def end(self, number: int, at: float, outcome: int, line: int) -> None:
         """Let an attempt end; an `outcome` of 0 opens it again."""
         block, columns, place = self._changing(number, line)
         block.open += (outcome == 0) - (columns["outcome"][place] == 0)
-        columns["end"][place], columns["outcome"][place] = at, outcome
+        columns["end"][place], columns["outcome"][place] = _thousandths(at), outcome
         columns["ended"][place] = line
 
     def foresee(self, number: int, forecast: Sequence[float], line: int) -> None:
         """Set an attempt's forecast: elapsed seconds, the share that is done, three quantiles."""
         _, columns, place = self._changing(number, line)
-        for name, value in zip(_FORESEEN, (*forecast, line), strict=True):
-            columns[name][place] = value
+        for name, value in zip(_FORESEEN, forecast, strict=True):
+            columns[name][place] = _thousandths(value)
+        columns["foreseen"][place] = line
 
     def value(self, number: int, name: str) -> Any:
         """Return what a column holds of an attempt."""
         return self._blocks[number // BLOCK].columns()[name][number % BLOCK]
+
+    def seconds(self, number: int, name: str) -> float:
+        """Return a time of an attempt, in seconds."""
+        return float(self.value(number, name)) / 1000
 
     def find(self, first: int, last: int, task: tuple[int, int, int]) -> int | None:
         """Return the number of an attempt, by round, shard and attempt, among some numbers."""
@@ -197,8 +207,8 @@ def _attempts(columns: dict[str, Any], first: int, after: int, upto: int) -> Ite
                 number + 1,
                 shard,
                 attempt,
-                begin,
-                _short(share, 4),
+                _short(begin),
+                _short(share),
                 step,
             )
 
@@ -208,19 +218,20 @@ def _ends(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterato
     for place, line in enumerate(columns["ended"]):
         if after < line <= upto:
             how = outcome[place]
-            yield first + place, end[place] if how else None, OUTCOMES[how]
+            yield first + place, _short(end[place]) if how else None, OUTCOMES[how]
 
 
 def _forecasts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
-    told = [columns[name] for name in ("at", "done", "q10", "q50", "q90")]
+    told = [columns[name] for name in _FORESEEN]
     for place, line in enumerate(columns["foreseen"]):
         if after < line <= upto:
-            at, done, *quantiles = (one[place] for one in told)
-            shown = (_short(value, 2) for value in quantiles)
-            yield first + place, _short(at, 2), _short(done, 3), *shown
+            yield first + place, *(_short(one[place]) for one in told)
 
 
-def _short(value: float, digits: int) -> float:
+def _thousandths(value: float) -> int:
+    return round(min(max(0.0, value), _MOST) * 1000)
+
+
+def _short(thousandths: int) -> float:
     """Return a number in few letters: a whole one without a point."""
-    rounded = round(value, digits)
-    return int(rounded) if rounded.is_integer() else rounded
+    return thousandths // 1000 if thousandths % 1000 == 0 else thousandths / 1000

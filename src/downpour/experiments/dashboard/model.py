@@ -238,7 +238,7 @@ class Model:
         size = size_of(fields)
         worker = self._workers.named(name)
         worker.tasks_done += 1
-        worker.samples_per_second = round(samples / seconds, 1) if seconds > 0 else None
+        worker.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
         worker.changed = self.line
         self._rounds.updated(task, at, self.line)
         self._results.updated(size)

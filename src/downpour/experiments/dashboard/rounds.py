@@ -132,7 +132,7 @@ class Rounds:
             return None
         before = self.attempts.value(number, "outcome")
         # Its work ended with its update, where that was lost or refused later.
-        done = at if before in {0, NEEDLESS} else self.attempts.value(number, "end")
+        done = at if before in {0, NEEDLESS} else self.attempts.seconds(number, "end")
         self._end(of_round, number, done, _outcome(failure), line)
         if of_round.closed is None and of_round.accepted.get(task[1]) == number:
             of_round.updates -= 1
@@ -205,7 +205,7 @@ class Rounds:
         return self.attempts.find(of_round.first, last, task)
 
     def _end(self, of_round: _Round, number: int, at: float, outcome: int, line: int) -> None:
-        self.attempts.end(number, max(at, self.attempts.value(number, "begin")), outcome, line)
+        self.attempts.end(number, max(at, self.attempts.seconds(number, "begin")), outcome, line)
         shard = self.attempts.value(number, "shard")
         others = of_round.running.get(shard, [])
         if number in others:
@@ -228,7 +228,7 @@ class Rounds:
         waited = self._waited(of_round)
         if waited is not None:
             of_round.waited_for = waited.attempt
-            end = self.attempts.value(waited.attempt, "end")
+            end = self.attempts.seconds(waited.attempt, "end")
             self.attempts.end(waited.attempt, end, LAST, line)
         for needless in of_round.at_work():
             self._end(of_round, needless, at, NEEDLESS, line)
@@ -243,7 +243,9 @@ class Rounds:
 
     def _waited(self, of_round: _Round) -> Waited | None:
         """Return the update that came last; None where there is only one."""
-        ends = {number: self.attempts.value(number, "end") for number in of_round.accepted.values()}
+        ends = {
+            number: self.attempts.seconds(number, "end") for number in of_round.accepted.values()
+        }
         if len(ends) < 2:
             return None
         # Of several at the same time the first counts, as in the timeline.
