@@ -50,7 +50,7 @@ def view_of(page: Page) -> dict[str, Any]:
 
 def moved_attempt(run: MadeRun) -> int:
     """Return the number of an attempt whose work went on elsewhere."""
-    return next(row[0] for row in run.rows["ends"] if row[2] == "moved")
+    return next(int(row[0]) for row in run.rows["ends"] if row[2] == "moved")
 
 
 def test_a_click_on_a_bar_opens_the_history_of_its_task(

@@ -154,7 +154,7 @@ def test_the_page_is_as_light_or_dark_as_the_system(
     corner = "[...downpour.page.timeline.context.getImageData(2, 2, 1, 1).data].slice(0, 3)"
     papers = {"light": [0xFD, 0xFD, 0xFC], "dark": [0x16, 0x19, 0x1D]}
     assert page.evaluate(corner) == papers[scheme]
-    other = "dark" if scheme == "light" else "light"
+    other: Any = "dark" if scheme == "light" else "light"
     page.emulate_media(color_scheme=other)
     until(page, f"paper => String({corner}) === paper", arg=",".join(map(str, papers[other])))
     text, paper = page.evaluate(
