@@ -29,7 +29,7 @@ WORDS: list[tuple[str, ...]] = [
     ("run --flip=3", "'--flip' does not take a value"),
     ("run -x", "No such option"),
     ("predictor frob", "No such command 'frob'"),
-    ("predictor score", "Missing argument 'TRACES|ID'"),
+    ("predictor score", "Missing argument 'TRACES'"),
     ("predictor train TRACES", "Missing option '--out'"),
     ("grid", "Missing argument 'FILE'"),
     ("tune", "Missing argument 'FILE'"),

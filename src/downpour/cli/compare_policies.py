@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.asking import find
 from downpour.cli.compare_run import compare_run, is_experiment
 from downpour.cli.figure_file import check_figure
 from downpour.cli.option_conflicts import refuse_unused
@@ -24,6 +25,7 @@ from downpour.cli.options import (
     whole_number,
 )
 from downpour.cli.policy_trials import (
+    choice_of,
     contenders_of,
     experiment_of,
     run_trials,
@@ -36,7 +38,7 @@ from downpour.host.credentials import Credentials
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from downpour.virtual.policylab.comparison import Trial
     from downpour.virtual.policylab.tables import Prices
@@ -181,40 +183,20 @@ def compare_policies(
     check_format(as_json=as_json, as_csv=as_csv)
     if is_experiment(traces):
         refuse_unused(context, _OF_TRACES, "is for traces; an experiment is compared as it was")
-        compare_run(
-            str(traces),
-            shared,
-            manager,
-            credentials,
-            policies=policies,
-            seed=seed,
-            blind=blind,
-            as_json=as_json,
-            as_csv=as_csv,
-        )
+        compare_run(lambda: find(str(traces), shared, manager, credentials), context.params)
         return
     refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour.virtual.policylab.comparison import Settings
-    from downpour.virtual.policylab.scenarios import Choice
     from downpour.virtual.policylab.tables import Prices
 
-    if spec is None:
-        refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
-    allow_code(allow, spec)
-    check_figure("figure", figure)
-    _check_counts(jobs=jobs, rounds=rounds)
-    _check_amounts(0.0, 1.0, moving=moving, saving=saving)
-    _check_amounts(0.0, inf, price=price, model_mb=model_mb)
-    _check_amounts(0.01, inf, heartbeat_seconds=heartbeat_seconds)
+    _check_files(context, spec, allow, figure)
+    _check_numbers(context.params)
     settings = Settings(
         saving=saving, moving=moving, heartbeat_seconds=heartbeat_seconds, seed=seed
     )
     contenders = contenders_of(policies, standbys, snapshots=snapshots)
-    wished = [standbys, *(contender.standbys for contender in contenders)]
-    choice = Choice(
-        jobs=jobs, rounds=rounds, standbys=min(wished) if standbys < 0 else max(wished), seed=seed
-    )
+    choice = choice_of(contenders, jobs=jobs, rounds=rounds, standbys=standbys, seed=seed)
     work = work_of(traces, scenarios, contenders, choice)
     experiment = experiment_of(spec, data_dir)
     trials = train_trials(run_trials(work, settings, blind=blind), experiment, data_dir)
@@ -258,6 +240,24 @@ def _draw(trials: list[Trial], path: Path) -> None:
     except OSError as error:
         raise SpecError("figure", str(path), f"cannot be written ({error.strerror})") from None
     note(f"drawn: {path}")
+
+
+def _check_files(
+    context: typer.Context, spec: Path | None, allow: list[str] | None, figure: Path | None
+) -> None:
+    """Refuse what only a spec needs, a figure that cannot be written, and names of no modules."""
+    if spec is None:
+        refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
+    allow_code(allow, spec)
+    check_figure("figure", figure)
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuse counts and amounts that are out of range."""
+    _check_counts(jobs=given["jobs"], rounds=given["rounds"])
+    _check_amounts(0.0, 1.0, moving=given["moving"], saving=given["saving"])
+    _check_amounts(0.0, inf, price=given["price"], model_mb=given["model_mb"])
+    _check_amounts(0.01, inf, heartbeat_seconds=given["heartbeat_seconds"])
 
 
 def _check_counts(**counts: int) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.cli.asking import find
 from downpour.cli.policy_trials import progress
 from downpour.cli.printing import note, out, print_json
-from downpour.host.credentials import Credentials
 from downpour.host.text import one_line
+
+if TYPE_CHECKING:
+    from downpour.cli.asking import FoundRecord
 
 
 def is_experiment(given: Path) -> bool:
@@ -17,23 +20,16 @@ def is_experiment(given: Path) -> bool:
     return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
 
 
-def compare_run(
-    experiment: str,
-    shared: Path | None,
-    manager: str,
-    credentials: Credentials,
-    *,
-    policies: str,
-    seed: int,
-    blind: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> None:
     """Simulate an experiment under what it used and under all else, and print how long it takes.
 
+    Args:
+        find: finds it, once the options are known to be valid.
+        options: those of the command, by name.
+
     Raises:
-        SpecError: there is no such experiment, it has no finished round, one worker trained it, or
-            a name is none of a policy or mode that it could have used.
+        SpecError: it has no finished round, one worker trained it, or a name is none of a policy or
+            mode that it could have used.
     """
     from downpour.predictor import make, read_trained
     from downpour.virtual.policylab.recorded import RecordedRun
@@ -45,20 +41,20 @@ def compare_run(
         rerun_table,
     )
 
-    names = _names(policies)
-    found = find(experiment, shared, manager, credentials)
+    names = _names(options["policies"])
+    found = find()
     run = RecordedRun.of(found.experiment, found.record)
     trained = read_trained()
-    predictor = None if blind else lambda: make("selector", trained)
+    predictor = None if options["blind"] else lambda: make("selector", trained)
     tactics, reruns = tactics_for(run, names), []
     with progress(len(tactics) * run.rounds) as begin:
         for tactic in tactics:
             show = begin(tactic.policy, tactic.mode)
-            reruns.append(rerun(run, tactic, predictor, show, seed))
+            reruns.append(rerun(run, tactic, predictor, show, options["seed"]))
     rows = rerun_rows(run, reruns)
-    if as_json:
+    if options["as_json"]:
         print_json(rows)
-    elif as_csv:
+    elif options["as_csv"]:
         print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         out().print(rerun_table(run, rows))

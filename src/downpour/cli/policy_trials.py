@@ -43,6 +43,17 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
     return chosen
 
 
+def choice_of(
+    contenders: Sequence[Contender], *, jobs: int, rounds: int, standbys: int, seed: int
+) -> Choice:
+    """Return which jobs to compare in; they have machines enough for every contender."""
+    from downpour.virtual.policylab.scenarios import Choice
+
+    wished = [standbys, *(contender.standbys for contender in contenders)]
+    most = min(wished) if standbys < 0 else max(wished)
+    return Choice(jobs=jobs, rounds=rounds, standbys=most, seed=seed)
+
+
 def work_of(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
     """Return each contender with each job, scenario by scenario."""
     from downpour.virtual.policylab.scenarios import conditions_of, scenarios_of

@@ -10,7 +10,7 @@ from downpour.files.records.record_lines import RecordLine, WorkerJoinedLine
 from downpour.files.records.view import View
 from downpour.virtual.policylab.curves import Curve
 from downpour.virtual.policylab.recorded import Absence, RecordedRun, RecordedWorker
-from downpour.virtual.policylab.rerun import RecordedMachines, Tactic, Watch, plan_of_rerun
+from downpour.virtual.policylab.rerun import RecordedMachines, RerunWatch, Tactic, plan_of_rerun
 from downpour.virtual.trials.cluster import Cluster
 
 TASK_SECONDS = 10.0
@@ -64,7 +64,7 @@ def recorded(run: RecordedRun, tactic: Tactic) -> list[tuple[float, RecordLine]]
 
     As a manager's, it says when workers join that were away.
     """
-    watch = Watch(run)
+    watch = RerunWatch(run)
     cluster = Cluster(
         plan_of_rerun(run, tactic, 0),
         lambda _: watch,

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,8 +73,7 @@ def run_worker(
         _try_ports(options, trust)
     shared = wait(lambda: open_location(options.shared, create=False))
     with ExitStack() as ending:
-        if obey is None:  # else it is a thread of a user's process
-            ending.enter_context(_kept_log(shared, options))
+        ending.enter_context(_kept_log(shared, options, in_own_process=obey is None))
         managers = Managers(shared, given, trust)
         ending.callback(managers.close)
         manager = awaiting(options.connect_seconds)(managers.first)
@@ -128,7 +127,12 @@ def _complete(options: WorkerOptions) -> WorkerOptions:
     return replace(options, device=_device_here(options.device), name=name)
 
 
-def _kept_log(shared: SharedDirectory, options: WorkerOptions) -> AbstractContextManager[None]:
+def _kept_log(
+    shared: SharedDirectory, options: WorkerOptions, *, in_own_process: bool
+) -> AbstractContextManager[None]:
+    """Return what keeps the worker's log; a user's own process has one for all its threads."""
+    if not in_own_process:
+        return nullcontext()
     return kept_log(shared, options.name, known_secrets(options.credentials))
 
 

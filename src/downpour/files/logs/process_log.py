@@ -92,14 +92,13 @@ class ProcessLog(logging.Handler):
         with self._counting:
             if self._dropped:
                 lost = f"{self._dropped} lines are missing: the log did not take them in time"
-                if self._put(self._line("warning", PACKAGE, lost)):
-                    self._dropped = 0
-            self._dropped += not self._put(line)
+                line = self._line("warning", PACKAGE, lost) + line
+            self._dropped = 0 if self._put(line) else self._dropped + 1
 
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
-        return _PASSWORD.sub(rf"\1:{_HIDDEN}@", text)
+        return _PASSWORD.sub(rf"\1:{_HIDDEN}@", text) if "://" in text else text
 
 
 class PrintedLines:
@@ -118,15 +117,21 @@ class PrintedLines:
     def write(self, text: str) -> int:
         """Write text."""
         written = self._stream.write(text)
-        with suppress(Exception):
-            *lines, begun = f"{self._begun}{text}".split("\n")
-            for line in lines:
-                self._tell(line)
-            self._begun = begun.rpartition("\r")[2] if len(begun) > self._BUFFERED_MAX else begun
-            if len(self._begun) > self._BUFFERED_MAX:
-                self._tell(self._begun)
-                self._begun = ""
+        self._begun += text
+        if "\n" in text or len(self._begun) > self._BUFFERED_MAX:
+            with suppress(Exception):  # whatever is wrong with the log, the text is printed
+                self._tell_lines()
         return written
+
+    def _tell_lines(self) -> None:
+        """Tell the lines that are whole, and one that is too long to wait for its end."""
+        *lines, begun = self._begun.split("\n")
+        self._begun = begun.rpartition("\r")[2] if len(begun) > self._BUFFERED_MAX else begun
+        if len(self._begun) > self._BUFFERED_MAX:
+            lines.append(self._begun)
+            self._begun = ""
+        for line in lines:
+            self._tell(line)
 
     def writelines(self, lines: Collection[str]) -> None:
         """Write several texts."""

@@ -142,7 +142,7 @@ def rerun(
     Raises:
         AssertionError: the simulation does not end, or the experiment fails in it.
     """
-    watch = Watch(run)
+    watch = RerunWatch(run)
     cluster = Cluster(
         plan_of_rerun(run, tactic, seed),
         lambda _: watch,
@@ -220,7 +220,7 @@ class _Loaded:
         return self.load_seconds + self.stretch.when(share) + finish
 
 
-class Watch(Observer):
+class RerunWatch(Observer):
     """Takes the time of the one experiment, and counts its tasks."""
 
     def __init__(self, run: RecordedRun) -> None:
