@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+from downpour.base.errors import DownpourError
 from downpour.base.experiment_event import EventKind, ExperimentEvent
 from downpour.base.states import ExperimentState
 from downpour.cluster.waiting import WaitingWatch
@@ -27,6 +29,7 @@ _KINDS: Final[dict[ExperimentState, EventKind]] = {
 }
 
 OnEvent = Callable[[ExperimentEvent], object]
+_Look = tuple[Callable[[], Status], float]
 
 
 class ManagerAnnouncer:
@@ -43,6 +46,8 @@ class ManagerAnnouncer:
         self._noted: list[ExperimentEvent] = []
         self._waiting = WaitingWatch()
         self._looked_at_seconds = clock()
+        # In a thread of its own, because the driver answers late while its directory is away.
+        self._looks = Background[_Look]("the look at what waits", self._look)
 
     def note(self, core: Scheduler, output: Output) -> None:
         """Note which experiments have ended."""
@@ -67,13 +72,18 @@ class ManagerAnnouncer:
     def look(self, status: Callable[[], Status]) -> None:
         """Call the function if an experiment, or the manager, waits; looks now and then."""
         now = self._clock()
-        if now - self._looked_at_seconds < LOOK_SECONDS:
-            return
-        self._looked_at_seconds = now
-        event = self._waiting.take(status(), now)
-        if event is not None:
-            self._thread.take(event)
+        if now - self._looked_at_seconds >= LOOK_SECONDS:
+            self._looked_at_seconds = now
+            self._looks.take((status, now))
 
     def close(self) -> None:
         """Wait a moment for calls that are not done."""
+        self._looks.close()
         self._thread.close()
+
+    def _look(self, look: _Look) -> None:
+        status, at_seconds = look
+        with suppress(DownpourError):  # the manager ends, or its directory stays away
+            event = self._waiting.take(status(), at_seconds)
+            if event is not None:
+                self._thread.take(event)

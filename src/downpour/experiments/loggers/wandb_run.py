@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from downpour.base.states import ExperimentState
 from downpour.experiments.loggers.base import LoggedRun, ending_of, scalars_of
@@ -35,7 +36,7 @@ class WandbRun:
 
     def begin(self, run: LoggedRun) -> None:
         """Begin a run."""
-        mode = os.environ.get(_MODE, "offline")
+        mode: Any = os.environ.get(_MODE, "offline")
         if mode != "online":
             # Read when wandb is imported; otherwise it would report its own errors to its makers.
             os.environ.setdefault(_ERRORS, "false")
@@ -56,7 +57,7 @@ class WandbRun:
             id=_NOT_IN_AN_ID.sub("-", run.first)[:128],
             name=run.experiment,
             config=dict(run.spec),
-            mode="online" if mode == "online" else "offline",
+            mode=mode,
             resume="allow",
             reinit="create_new",
             settings=settings,
