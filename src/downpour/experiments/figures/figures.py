@@ -85,7 +85,8 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
     bands = f"; bands {_INTERVALS}" if _has_intervals(subgrid) else ""
     first, part = measured_by(subgrid)[0], part_of(subgrid)
     words = f"{part.capitalize()} {first.words}"
-    if _is_measured(subgrid) and first.name != LOSS:
+    # The figure of the losses shows a first measure that is one.
+    if _is_measured(subgrid) and not (first.name == LOSS and has_loss_course(subgrid)):
         name = f"{subgrid.name}-{first.file_stem}"
         caption = f"{words} after each epoch{bands}"
         yield Plot(subgrid.name, name, caption, learning_figure(subgrid))
