@@ -227,7 +227,7 @@ def results(
 
     found = find(experiment, shared, manager, credentials)
     if tensorboard is not None:
-        from downpour.experiments.pages.event_files import write_events
+        from downpour.experiments.event_files import write_events
 
         write_events(found.record, tensorboard)
     print_result(Result.from_record(found.record, found.folder), as_json=as_json, as_csv=as_csv)

@@ -66,7 +66,7 @@ def report(
 
 def _write_events(folder: Path, tensorboard: Path) -> None:
     """Write the event files of all ended runs of a grid, or of one experiment."""
-    from downpour.experiments.pages.event_files import write_events
+    from downpour.experiments.event_files import write_events
     from downpour.experiments.studies import Grid, read_folder
     from downpour.files.records.record import read_record
     from downpour.files.store.layout import RECORD_NAME

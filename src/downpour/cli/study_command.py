@@ -73,7 +73,7 @@ class StudyOptions:
         """Write event files of the records in `kept`; returns a function that writes later ones."""
         if self.tensorboard is None:
             return None
-        from downpour.experiments.pages.event_files import EndedRuns
+        from downpour.experiments.event_files import EndedRuns
 
         runs = EndedRuns(self.tensorboard)
         for record in kept:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from downpour.base.errors import SpecError
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus
+from downpour.experiments.event_files import EventFiles
 from downpour.experiments.following.announcing import Announcer, OnEvent
 from downpour.experiments.following.epochs import LoggerTaker, OnRound, RoundCallback
 from downpour.experiments.following.follower import Follower
 from downpour.experiments.loggers import Logger, logger_of
-from downpour.experiments.pages.event_files import EventFiles
 from downpour.experiments.running.surroundings import Location
 from downpour.host.paths import path_of
 

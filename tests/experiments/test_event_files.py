@@ -12,15 +12,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from downpour.base.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
+from downpour.experiments.event_files import EndedRuns, EventFiles, write_events
 from downpour.experiments.following.follower import Follower
-from downpour.experiments.pages.event_files import EndedRuns, EventFiles, write_events
 from downpour.experiments.reading import Result
 from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import AggregatedLine, SubmittedLine
 from downpour.files.store.layout import RECORD_NAME
 
-RECORDED = Path(__file__).parents[1] / "recorded"
+RECORDED = Path(__file__).parent / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
 GESTURES = read_record(RECORDED / "gestures" / RECORD_NAME)
 
