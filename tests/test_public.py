@@ -16,7 +16,7 @@ PUBLIC: dict[ModuleType, str] = {
     data: "ImageFolder TokenWindows local_path transforms",
     extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
     "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "
-    "Withdrawal WorkerRequest",
+    "Waiting Withdrawal WorkerRequest",
     launchers: "ComposeOptions Ended Engine InlineCluster LaunchPlan Launcher LauncherKind "
     "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose "
     "on_ray on_slurm on_ssh option",

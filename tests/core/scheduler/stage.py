@@ -1,0 +1,86 @@
+"""A scheduler whose policy does what a test wishes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from downpour.base.values import AttemptId
+from downpour.core.scheduler import Scheduler, durable, entries
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.invariants import check_invariants
+from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
+from downpour.core.stragglers.pairing import pair
+from tests.core.scheduler.outputs import Outcome, all_of
+
+if TYPE_CHECKING:
+    from tests.core.scheduler.conftest import Make
+
+
+class Stage:
+    """A scheduler of three shards whose policy pairs, and adds the actions that a test wishes.
+
+    A replica takes in the journaled entries alone, and must get to the same state.
+    """
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        self.wishes: list[Action] = []
+        self.views: list[RoundView] = []
+        policy = Policy(decide=self._decide, watches=True)
+        policies = {**POLICIES, "wait": policy}
+        self.core, self.replica = Scheduler(policies=policies), Scheduler(policies=policies)
+        self.now = 0.0
+        for worker in ("ann", "bob", "cid", "dot"):
+            self.happen(on.WorkerJoined, worker=worker)
+        self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(epochs=2))
+        self.happen(
+            on.Prepared,
+            experiment="one",
+            dataset="d",
+            shard_samples=(10, 10, 10),
+            model=make.file("m0"),
+        )
+
+    def _decide(self, view: RoundView) -> list[Action]:
+        self.views.append(view)
+        wishes, self.wishes = self.wishes, []
+        return [*wishes, *pair(view)]
+
+    def happen(self, kind: type[on.Event], **fields: Any) -> list[Outcome]:
+        """Let something happen, a second after what was before."""
+        self.now += 1.0
+        event = kind(at_seconds=self.now, **fields)
+        output = self.core.handle(event)
+        check_invariants(self.core.state)
+        for entry in entries(event, output.facts):
+            self.replica.replay(self.now, entry)
+        assert durable(self.replica.state) == durable(self.core.state)
+        return all_of(output)
+
+    def wish(self, *actions: Action) -> list[Outcome]:
+        """Have the policy ask for something; returns what comes of it."""
+        self.wishes = list(actions)
+        return self.happen(on.Tick)
+
+    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[Outcome]:
+        """Let a worker publish its update."""
+        return self.happen(
+            on.UpdatePublished,
+            worker=worker,
+            attempt=self.make.attempt("one", 0, shard, attempt),
+            update=self.make.update(f"u{shard}-{worker}"),
+        )
+
+    def hand_over(self, worker: str, shard: int, saved: str) -> list[Outcome]:
+        """Let a worker hand its attempt over."""
+        attempt = self.make.attempt("one", 0, shard, 0)
+        snapshot = self.make.progress(attempt, saved=saved).snapshot
+        return self.happen(on.HandedOver, worker=worker, attempt=attempt, snapshot=snapshot)
+
+    def report(self, worker: str, attempt: AttemptId, percent: int) -> None:
+        """Let a worker say how far it has come."""
+        progress = replace(self.make.progress(attempt), steps_done=percent, steps_total=100)
+        self.happen(
+            on.HeartbeatReceived, worker=worker, running=(progress,), system=self.make.system()
+        )
