@@ -216,8 +216,9 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
                 if attempt in found or (state is None and self._keeps_states(command.experiment)):
                     continue
                 kept = store.describe(state) if state is not None else None
-                samples = self._environment.timings.shard_samples
-                update = update_of(store.describe(name), kept, samples, 0.0)
+                timings = self._environment.timings
+                samples, steps = timings.shard_samples, timings.shard_steps
+                update = update_of(store.describe(name), kept, samples, steps, 0.0)
                 self._answers.adopted(workers[attempt], attempt, update)
                 found.add(attempt)
             done()

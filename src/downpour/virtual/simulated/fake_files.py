@@ -138,13 +138,13 @@ def loss_of(model: bytes) -> float:
 
 
 def update_of(
-    file: PublishedFile, state: PublishedFile | None, samples: int, seconds: float
+    file: PublishedFile, state: PublishedFile | None, samples: int, steps: int, seconds: float
 ) -> Update:
     """Return the message about an update."""
     return Update(
         file=file,
         samples=samples,
-        steps=100,  # a snapshot counts them in percent
+        steps=steps,
         loss=0.5,
         load_seconds=0.0,
         train_seconds=seconds,

@@ -399,7 +399,7 @@ class Training:
             if self.damages_next:
                 self.damages_next -= 1
                 disk.damaged.add(file.name)
-            update = fake_files.update_of(file, state, running.task.samples, seconds)
+            update = fake_files.update_of(file, state, running.task.samples, self._steps, seconds)
             self._enter(running, "reporting")
             worker.ended(running, update)
 
