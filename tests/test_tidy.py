@@ -32,6 +32,8 @@ ENTRANCES = {"__init__", "__main__"}
 NO_TORCH = PURE | {"host", "files", "network", "cli"}
 # Certificates are made by one module, which `downpour certs` imports where it runs.
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
+# What only the page's process imports.
+PAGE_SERVER = {f"experiments/page_server/{name}.py" for name in ("access", "server", "serving")}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 FUNCTION_LINES_MAX = 60
@@ -192,7 +194,9 @@ def test_heavy_and_foreign_modules_stay_where_they_belong(code: Code) -> None:
         banned = {"torch"} if source.wing in NO_TORCH else set()
         banned |= {"thrift"} if source.room != "network/rpc" else set()
         wrong += [source.at(n, i) for n, i in source.imports if i.split(".")[0] in banned]
-        wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in LAZY]
+        serves = source.name.removeprefix("src/downpour/") in PAGE_SERVER
+        lazy = LAZY - {"starlette", "uvicorn"} if serves else LAZY
+        wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in lazy]
     hold(wrong)
 
 

@@ -16,7 +16,7 @@ from downpour.host.credentials import Credentials
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
-    from downpour.experiments.dashboard.serving import PageServer
+    from downpour.experiments.page_server.serving import PageServer
 
 
 @with_credentials
@@ -52,7 +52,7 @@ def dashboard(
     without a manager. It changes nothing there.
     """
     require("downpour dashboard", "dashboard")
-    from downpour.experiments.dashboard.serving import serve
+    from downpour.experiments.page_server.serving import serve
     from downpour.host.signals import on_interrupt, on_leaving
     from downpour.network.rpc.trust import Trust
 

@@ -104,7 +104,7 @@ def page_on(
     if listener is None:
         yield
         return
-    from downpour.experiments.dashboard.process import page_beside
+    from downpour.experiments.page_server.process import page_beside
 
     with page_beside(str(shared), listener, credentials):
         yield

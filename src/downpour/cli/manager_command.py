@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from socket import socket
 from typing import Annotated
 
 import typer
@@ -78,8 +79,6 @@ def manager(
         require("--metrics-port", "metrics")
     if make_token:
         credentials = with_token(credentials, shared)
-    from downpour.cluster.manager.process import run_manager
-
     options = ManagerOptions(
         shared=str(shared),
         host=host,
@@ -92,12 +91,18 @@ def manager(
         on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
-    listener = page_socket(credentials, dashboard_port, wanted=dashboard)
+    _serve(options, page_socket(credentials, dashboard_port, wanted=dashboard))
+
+
+def _serve(options: ManagerOptions, listener: socket | None) -> None:
+    """Serve until a signal, and a page beside it if there is a socket for one."""
+    from downpour.cluster.manager.process import run_manager
+
     with ExitStack() as beside:
 
         def ready(address: object) -> None:
-            note(f"manager at {address}, shared directory {shared}")
+            note(f"manager at {address}, shared directory {options.shared}")
             # Only now, because the manager may have made the shared directory.
-            beside.enter_context(page_on(listener, shared, credentials))
+            beside.enter_context(page_on(listener, options.shared, options.credentials))
 
         run_manager(options, ready, say_where)

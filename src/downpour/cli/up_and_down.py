@@ -109,12 +109,8 @@ def up(
         raise SpecError("threads", threads, "must be at least 1")
     if no_manager and not service:
         raise SpecError("no_manager", value=True, accepted="needs --service")
-    for name, value in {"host": host, "service": service}.items():
-        if value and launching.on != "local":
-            raise SpecError(name, value, "is for this machine alone, so it needs --on local")
-    if service and (dashboard or dashboard_port is not None):
-        accepted = "serves no page with --service; `downpour dashboard` serves one"
-        raise SpecError("dashboard", value=True, accepted=accepted)
+    wants_page = dashboard or dashboard_port is not None
+    _check_place(launching, host=host, service=service, wants_page=wants_page)
     manager = ManagerOptions(
         shared=str(shared.absolute()),
         host=host or "127.0.0.1",
@@ -139,10 +135,7 @@ def up(
         for line in launching.shown(plan).splitlines():
             say(line)
     else:
-        page = page_socket(credentials, dashboard_port, wanted=dashboard)
-        _keep(plan, launching)
-        if page is not None:
-            _serve_page(plan, page)
+        _keep(plan, launching, page_socket(credentials, dashboard_port, wanted=dashboard))
 
 
 def down(
@@ -204,7 +197,7 @@ def _wanted(launching: Launching, workers: int | None) -> int:
     raise SpecError("workers", workers, f"must be given with --on {launching.on}")
 
 
-def _keep(plan: LaunchPlan, launching: Launching) -> None:
+def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) -> None:
     """Start a supervisor of a plan, and say how to give it work."""
     from downpour.cluster.launchers.supervise import missing, start
     from downpour.cluster.launchers.supervisor import SupervisedPlan
@@ -221,11 +214,25 @@ def _keep(plan: LaunchPlan, launching: Launching) -> None:
         note(f"not registered yet: {', '.join(late)}; {where}")
     token = f" --token-file {shared / cluster.token_file}" if cluster.token_file else ""
     note(f"`downpour submit FILE --manager {cluster.manager}{token}` gives it work")
+    if page is not None:
+        _serve_page(plan, page)
+
+
+def _check_place(
+    launching: Launching, *, host: str | None, service: bool, wants_page: bool
+) -> None:
+    """Refuse what only this machine, or no service of it, has."""
+    for name, value in {"host": host, "service": service}.items():
+        if value and launching.on != "local":
+            raise SpecError(name, value, "is for this machine alone, so it needs --on local")
+    if service and wants_page:
+        accepted = "serves no page with --service; `downpour dashboard` serves one"
+        raise SpecError("dashboard", value=True, accepted=accepted)
 
 
 def _serve_page(plan: LaunchPlan, listener: socket.socket) -> None:
     """Serve a page from a process that ends with the cluster."""
-    from downpour.experiments.dashboard.process import start_page
+    from downpour.experiments.page_server.process import start_page
 
     options = plan.manager
     start_page(options.shared, listener, options.credentials, follows_cluster=True)

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from downpour.experiments.dashboard.serving import PageServer, serve
+from downpour.experiments.page_server.serving import PageServer, serve
 from downpour.network.rpc.server import listen
 from downpour.network.rpc.trust import OPEN, Trust
 

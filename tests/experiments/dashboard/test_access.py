@@ -13,9 +13,9 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.cli.dashboard_options import listen_for_page
 from downpour.cluster.operations.certificates import issue
-from downpour.experiments.dashboard import event_stream
-from downpour.experiments.dashboard.access import POLICY
-from downpour.experiments.dashboard.event_stream import Chunk, EventStream
+from downpour.experiments.page_server import event_stream
+from downpour.experiments.page_server.access import POLICY
+from downpour.experiments.page_server.event_stream import Chunk, EventStream
 from downpour.host.credentials import Credentials
 from downpour.network.rpc.trust import OPEN, Trust
 from tests.experiments.dashboard.served import HERE, Page, served

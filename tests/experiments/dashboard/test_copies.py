@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.experiments.dashboard import copies
+from downpour.experiments.page_server import copies
 from tests.experiments.dashboard.served import served
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.test_mirror import DROPPED, begun

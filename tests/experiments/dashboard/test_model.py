@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.dashboard.columns import BLOCK
-from downpour.experiments.dashboard.event_stream import event
-from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.model import RecordTables
 from downpour.experiments.dashboard.time_left import time_left
+from downpour.experiments.page_server.event_stream import event
 from downpour.experiments.reading.timeline import attempt_spans
 from downpour.files.records.attempt_lines import (
     AssignedLine,
@@ -41,9 +41,9 @@ def recorded(name: str) -> list[Dated]:
     return read_record(RECORDED / name / "record.jsonl")
 
 
-def folded(lines: list[Fields]) -> Model:
+def folded(lines: list[Fields]) -> RecordTables:
     """A model of lines that are all facts."""
-    model = Model()
+    model = RecordTables()
     for line in lines:
         model.take(line)
     return model
@@ -144,7 +144,7 @@ def test_every_cut_into_frames_ends_in_the_same_tables(
     lines: list[Any], data: st.DataObject
 ) -> None:
     """Whether a viewer sees each line at once, comes late, or was away in between."""
-    fields, model, viewer = as_read(lines), Model(), Viewer()
+    fields, model, viewer = as_read(lines), RecordTables(), Viewer()
     for number, line in enumerate(fields, start=1):
         model.take(line)
         if number == len(fields) or data.draw(st.booleans()):
@@ -158,7 +158,7 @@ def test_every_cut_into_frames_ends_in_the_same_tables(
 @given(st.lists(LINES, max_size=40))
 def test_each_frame_has_only_what_has_changed(lines: list[Any]) -> None:
     """A viewer that knows the last line gets no rows, and each line changes few."""
-    model = Model()
+    model = RecordTables()
     for line in as_read(lines):
         before = model.line
         model.take(line)
@@ -187,7 +187,7 @@ JUNK = st.recursive(
 @given(st.lists(LINES, min_size=1, max_size=10), st.data())
 def test_a_damaged_line_counts_and_changes_nothing(lines: list[Any], data: st.DataObject) -> None:
     """Whatever stands in a field of it; the lines after it are folded."""
-    model, fields = Model(), as_read(lines)
+    model, fields = RecordTables(), as_read(lines)
     for line in fields[:-1]:
         model.take(line)
     damaged = dict(fields[-1])
@@ -248,7 +248,7 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
         | {"failure": "store", "reason": "file lost"},
     ]
     ends = {}
-    model = Model()
+    model = RecordTables()
     for line in lines:
         model.take(line)
         viewer = seen_at_once(model)
@@ -282,7 +282,7 @@ def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same() -> Non
 
 def test_a_live_feed_of_a_thousand_workers_takes_little() -> None:
     """Less than 20 kB/s a viewer, compressed, where they end a round every 10 seconds."""
-    model, known, sent, tick = Model(), 0, 0, 0.5
+    model, known, sent, tick = RecordTables(), 0, 0, 0.5
     lines = fields_of(large_record(1000, 3))
     begin = lines[0]["at"] + 2.0
     due = begin

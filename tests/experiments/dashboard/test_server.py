@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.experiments.dashboard import server as server_module
-from downpour.experiments.dashboard.event_stream import Gzip, event
-from downpour.experiments.dashboard.place import Place
+from downpour.experiments.page_server import server as server_module
+from downpour.experiments.page_server.event_stream import Gzip, event
+from downpour.experiments.page_server.place import ResultsPlace
 from tests.experiments.dashboard.records import fields_of, large_record, texts
 from tests.experiments.dashboard.served import Page, served
 from tests.experiments.dashboard.viewer import Viewer
@@ -237,7 +237,7 @@ def test_no_id_leads_out_of_the_folder(page: Page, path: str) -> None:
 @given(st.text(max_size=30))
 def test_only_names_in_the_folder_are_found(name: str) -> None:
     """Whatever is asked for."""
-    found = Place.at(RECORDED).folder_of(name)
+    found = ResultsPlace.at(RECORDED).folder_of(name)
     assert found is None or found in {RECORDED / "handoff", RECORDED / "gestures"}
 
 

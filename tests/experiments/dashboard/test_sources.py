@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
-from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.model import RecordTables
 from downpour.experiments.dashboard.sources import NOT_A_LINE, RecordSource
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.files.records.journal import Journal, read_journal, segments
@@ -158,7 +158,7 @@ def test_a_record_and_its_journal_give_the_same_tables(tmp_path: Path) -> None:
     logged(tmp_path, [ASSIGNED, FAILED, LEFT, AGAIN])
     tables = []
     for _ in range(2):
-        model = Model()
+        model = RecordTables()
         for line in read_all(RecordSource(tmp_path)):
             model.take(line)
         tables.append(json.dumps(model.since(0, model.line)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from downpour.experiments.dashboard.model import Frame, Model
+from downpour.experiments.dashboard.model import Frame, RecordTables
 
 KEYS = {
     "workers": 1,
@@ -51,7 +51,7 @@ class Viewer:
         return self.experiment, self.totals, {name: self.rows(name) for name in KEYS}
 
 
-def seen_at_once(model: Model) -> Viewer:
+def seen_at_once(model: RecordTables) -> Viewer:
     """A viewer that comes late, and gets all in one frame."""
     viewer = Viewer()
     viewer.see(model.since(0, model.line))

@@ -24,8 +24,8 @@ from downpour.experiments.dashboard.plain import (
 from downpour.experiments.dashboard.results import Results, size_of
 from downpour.experiments.dashboard.rounds import Rounds, Waited
 from downpour.experiments.dashboard.time_left import time_left
-from downpour.experiments.dashboard.versioned import Versioned
-from downpour.experiments.dashboard.workers import Workers
+from downpour.experiments.dashboard.versioned import RowTable
+from downpour.experiments.dashboard.workers import WorkerTable
 from downpour.experiments.reading.decisions import decision
 from downpour.experiments.reading.measures import first_of
 from downpour.files.records.attempt_lines import ContradictedLine, HandOverAskedLine
@@ -54,7 +54,7 @@ _CLOCK_SECONDS = 0.02
 _STEPPING = {"sync", "k-sync"}
 
 
-class Model:
+class RecordTables:
     """The tables of one experiment. Rounds in rows count from 1, times from its submission."""
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class Model:
         self._shard_classes: tuple[tuple[int, ...], ...] = ()
         self._unknown: dict[str, None] = {}
         self._meetings = Meetings(0)
-        self._workers = Workers()
+        self._workers = WorkerTable()
         self._rounds = Rounds(self._stopped)
         self._results = Results()
-        self._decisions: Versioned[int] = Versioned(DECISIONS_MAX)
+        self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
         self._decided = 0
         self._frequent: Mapping[str, Callable[[float, Fields], None]] = {
             "assigned": self._assigned,

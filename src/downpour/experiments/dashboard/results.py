@@ -8,7 +8,7 @@ from typing import Any
 
 from downpour.base.evaluations import LOSS, Goal
 from downpour.experiments.dashboard.plain import Fields, measured
-from downpour.experiments.dashboard.versioned import Versioned
+from downpour.experiments.dashboard.versioned import RowTable
 from downpour.experiments.reading.measures import Measure
 from downpour.files.records.record_lines import AggregatedLine, EvaluatedLine
 
@@ -21,8 +21,8 @@ class Results:
     """
 
     def __init__(self) -> None:
-        self.versions: Versioned[int] = Versioned()
-        self.evaluations: Versioned[tuple[int, str]] = Versioned()
+        self.versions: RowTable[int] = RowTable()
+        self.evaluations: RowTable[tuple[int, str]] = RowTable()
         self.bytes_read = 0
         self.bytes_written = 0
         self.bytes_for_versions = 0

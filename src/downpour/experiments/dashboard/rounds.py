@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.experiments.dashboard.columns import AttemptColumns
 from downpour.experiments.dashboard.time_left import ROUNDS_MAX
-from downpour.experiments.dashboard.versioned import Versioned
+from downpour.experiments.dashboard.versioned import RowTable
 
 TRAINED, LAST, MOVED, STOPPED, FAILED, NEEDLESS = 1, 2, 3, 4, 5, 6
 """Numbers of outcomes; a needless attempt counts as stopped, and may be opened again."""
@@ -66,7 +66,7 @@ class Rounds:
 
     def __init__(self, stopped: Callable[[int, int], None]) -> None:
         self.attempts = AttemptColumns()
-        self.rows: Versioned[int] = Versioned()
+        self.rows: RowTable[int] = RowTable()
         self.shards = 0
         self.durations: deque[float] = deque(maxlen=ROUNDS_MAX)
         self.closed_count = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.experiments.dashboard.history import Told, histories
-from downpour.experiments.dashboard.model import Frame, Model
+from downpour.experiments.dashboard.model import Frame, RecordTables
 from downpour.experiments.dashboard.page_files import PAGE
 from downpour.experiments.dashboard.plain import Fields
 from downpour.experiments.dashboard.sources import RecordSource
@@ -48,7 +48,7 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
     data: dict[str, Any] = {"experiments": [], "frames": {}, "tasks": {}, "splits": {}}
     for source in sources:
         lines, clock = _lines_of(source)
-        model = Model()
+        model = RecordTables()
         for fields in lines:
             _take(model, fields)
         if math.isfinite(clock):
@@ -79,14 +79,14 @@ def _lines_of(source: Path | Record) -> tuple[list[Fields], float]:
     return found, reader.clock()[1] if found else math.inf
 
 
-def _take(model: Model, fields: Fields) -> None:
+def _take(model: RecordTables, fields: Fields) -> None:
     try:
         model.take(fields)
     except ValueError:
         return  # left out, as the served page does
 
 
-def _frames(model: Model) -> list[Frame]:
+def _frames(model: RecordTables) -> list[Frame]:
     after = 0
     frames: list[Frame] = []
     while not frames or after < model.line:

@@ -10,7 +10,7 @@ Row = Sequence[Any]
 """A row as it goes over the wire; its first columns are its key."""
 
 
-class Versioned(Generic[Key]):
+class RowTable(Generic[Key]):
     """A table whose rows are replaced, and never changed.
 
     Args:

@@ -46,7 +46,7 @@ class WorkerRow:
         )
 
 
-class Workers:
+class WorkerTable:
     """All workers by name, numbered in the order in which the record names them."""
 
     def __init__(self) -> None:

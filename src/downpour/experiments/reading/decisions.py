@@ -23,7 +23,7 @@ DecisionKind = Literal["hand-over", "drop", "resize", "worker", "differ", "distu
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ToldDecision:
     """A decision: its kind, a few words, and details; `reason` among them says why."""
 
     kind: DecisionKind
@@ -35,37 +35,37 @@ class Decision:
         return f"{self.name}: {reason}" if reason else self.name
 
 
-def decision(line: RecordLine) -> Decision | None:  # noqa: C901, PLR0911 - one arm a line
+def decision(line: RecordLine) -> ToldDecision | None:  # noqa: C901, PLR0911 - one arm a line
     """Return the decision that a line tells of; None for a line that is none."""
     match line:
         case HandOverAskedLine():
             task = {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
             name = f"hand over from {line.worker} to {line.meant_for}"
-            return Decision("hand-over", name, {**task, "reason": line.reason})
+            return ToldDecision("hand-over", name, {**task, "reason": line.reason})
         case DroppedLine():
             shards = ", ".join(map(str, line.shards))
             name = f"close round {line.round + 1} without shards {shards}"
-            return Decision("drop", name, {"round": line.round + 1, "reason": line.reason})
+            return ToldDecision("drop", name, {"round": line.round + 1, "reason": line.reason})
         case ResizedLine():
             details = {"samples": list(line.samples), "reason": line.reason}
             name = f"resize round {line.round + 1}"
-            return Decision("resize", name, {"round": line.round + 1, **details})
+            return ToldDecision("resize", name, {"round": line.round + 1, **details})
         case WorkerRequestedLine():
-            return Decision("worker", "ask for one more worker", {"reason": line.reason})
+            return ToldDecision("worker", "ask for one more worker", {"reason": line.reason})
         case ExplainedLine(shard=None):
-            return Decision("wait", line.reason, {"round": line.round + 1})
+            return ToldDecision("wait", line.reason, {"round": line.round + 1})
         case ExplainedLine():
             where = {"round": line.round + 1, "shard": line.shard}
             name = f"shard {line.shard} stays at {line.worker}"
-            return Decision("wait", name, {**where, "reason": line.reason})
+            return ToldDecision("wait", name, {**where, "reason": line.reason})
         case DisturbedLine():
-            return Decision("disturb", f"disturb {line.who}", {"what": str(line)})
+            return ToldDecision("disturb", f"disturb {line.who}", {"what": str(line)})
         case ContradictedLine():
-            return Decision("differ", "updates differ", {"reason": str(line)})
+            return ToldDecision("differ", "updates differ", {"reason": str(line)})
         case FinishedLine():
-            return Decision("end", "finished", {"reason": line.reason or None})
+            return ToldDecision("end", "finished", {"reason": line.reason or None})
         case FailedLine() | CancelledLine():
             name = "failed" if isinstance(line, FailedLine) else "cancelled"
-            return Decision("end", name, {"reason": line.reason})
+            return ToldDecision("end", name, {"reason": line.reason})
         case _:
             return None

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from downpour.experiments.dashboard.page_files import PAGE
-from downpour.experiments.dashboard.serving import PageServer, serve
 from downpour.experiments.dashboard.static_copy import static_page
+from downpour.experiments.page_server.serving import PageServer, serve
 from downpour.network.rpc.trust import Trust
 from tests.experiments.dashboard.browser.conftest import Visit, until
 from tests.experiments.dashboard.records import large_record, texts

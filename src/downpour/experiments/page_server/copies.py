@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from downpour.experiments.dashboard.place import Place
+from downpour.experiments.page_server.place import ResultsPlace
 from downpour.files.records.mirror import MirrorCopy
 from downpour.files.store.location import seen_location
 from downpour.host.paths import is_object_store, path_of
@@ -21,7 +21,7 @@ Refresh = Callable[[str], None]
 
 
 @contextmanager
-def opened(location: str) -> Iterator[tuple[Place, Refresh]]:
+def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
     """Yield the place at a path or URL, and what brings it up to date.
 
     Raises:
@@ -30,13 +30,13 @@ def opened(location: str) -> Iterator[tuple[Place, Refresh]]:
         MissingPackage: the URL needs a library that is not installed.
     """
     if not is_object_store(location):
-        yield Place.at(path_of("FOLDER", location)), lambda _: None
+        yield ResultsPlace.at(path_of("FOLDER", location)), lambda _: None
         return
     shared = seen_location(location)
     with TemporaryDirectory(prefix="downpour-") as folder:
         copies = _Copies(MirrorCopy(shared, Path(folder)))
         copies.refresh("")
-        yield Place.at(Path(folder)), copies.refresh
+        yield ResultsPlace.at(Path(folder)), copies.refresh
 
 
 class _Copies:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from downpour.experiments.dashboard.model import Model
-from downpour.experiments.dashboard.place import Found
+from downpour.experiments.dashboard.model import RecordTables
+from downpour.experiments.page_server.place import FoundExperiment
 from downpour.files.store.directory import open_regular
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.os_errors import reading
@@ -21,7 +21,7 @@ _END_BYTES = 128 * 1024
 Summary = dict[str, Any]
 
 
-def summary_of(found: Found, model: Model) -> Summary:
+def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
     """Sum up an experiment whose record was folded, as far as it was."""
     about = model.about()
     done, rounds, epochs_done, epochs = model.rounds_done()
@@ -40,7 +40,7 @@ def summary_of(found: Found, model: Model) -> Summary:
     }
 
 
-def ends_of(folder: Path) -> Model | None:
+def ends_of(folder: Path) -> RecordTables | None:
     """Fold the beginning and the end of an exported record; None if there is none.
 
     Raises:
@@ -49,7 +49,7 @@ def ends_of(folder: Path) -> Model | None:
     path = folder / RECORD_NAME
     if not path.exists():
         return None
-    model = Model()
+    model = RecordTables()
     for fields in _ends(path):
         with suppress(ValueError):  # a damaged line costs the list nothing
             model.take(fields)

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from downpour.base.errors import StoreError
-from downpour.experiments.dashboard.event_stream import Chunk, event
 from downpour.experiments.dashboard.history import Told, task_history
-from downpour.experiments.dashboard.model import Model
+from downpour.experiments.dashboard.model import RecordTables
 from downpour.experiments.dashboard.plain import Fields
 from downpour.experiments.dashboard.sources import RecordSource
+from downpour.experiments.page_server.event_stream import Chunk, event
 
 TICK_SECONDS = 0.5
 """Between two looks at a record that has nothing new: so a viewer gets two frames a second."""
@@ -29,7 +29,7 @@ _FRAME_LINES = 6000
 Refresh = Callable[[], None]
 
 
-class Feed:
+class RecordFeed:
     """The tables of one experiment, and what its viewers get of them.
 
     Args:
@@ -38,7 +38,7 @@ class Feed:
     """
 
     def __init__(self, folder: Path, refresh: Refresh = lambda: None) -> None:
-        self.model = Model()
+        self.model = RecordTables()
         self.viewers = 0
         self.is_caught_up = False
         self._refresh = refresh
@@ -160,11 +160,11 @@ class Feed:
 class Feeds:
     """Feeds by the ID of their experiment; of those without a viewer, the last few stay."""
 
-    def __init__(self, make: Callable[[str], Feed | None]) -> None:
+    def __init__(self, make: Callable[[str], RecordFeed | None]) -> None:
         self._make = make
-        self._feeds: dict[str, Feed] = {}  # the one that was asked for last comes last
+        self._feeds: dict[str, RecordFeed] = {}  # the one that was asked for last comes last
 
-    def of(self, experiment: str) -> Feed | None:
+    def of(self, experiment: str) -> RecordFeed | None:
         """Return the feed of an experiment; None if there is no such experiment."""
         feed = self._feeds.pop(experiment, None) or self._make(experiment)
         if feed is None:

@@ -14,8 +14,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 SEND_SECONDS = 30.0
 """A viewer that takes nothing for so long is away."""

@@ -25,7 +25,7 @@ from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError
 from downpour.cluster.launchers.cluster_files import ClusterFiles
-from downpour.experiments.dashboard.serving import PageServer, serve
+from downpour.experiments.page_server.serving import PageServer, serve
 from downpour.host.credentials import Credentials
 from downpour.network.rpc.trust import Trust
 
@@ -88,7 +88,7 @@ def start_page(
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
     process = subprocess.Popen(
-        [sys.executable, "-m", "downpour.experiments.dashboard.process"],
+        [sys.executable, "-m", "downpour.experiments.page_server.process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         pass_fds=[descriptor],

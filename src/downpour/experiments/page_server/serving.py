@@ -11,9 +11,9 @@ from socket import socket
 import uvicorn
 
 from downpour.base.values import is_bare_name
-from downpour.experiments.dashboard.access import Door, names_here
-from downpour.experiments.dashboard.copies import opened
-from downpour.experiments.dashboard.server import Dashboard
+from downpour.experiments.page_server.access import Door, names_here
+from downpour.experiments.page_server.copies import opened
+from downpour.experiments.page_server.server import Dashboard
 from downpour.network.rpc.trust import Trust
 
 _CLOSE_SECONDS = 5

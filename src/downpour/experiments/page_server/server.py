@@ -17,14 +17,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from downpour.base.errors import StoreError
-from downpour.experiments.dashboard.access import Door, Guard
-from downpour.experiments.dashboard.event_stream import PING, Chunk, EventStream, event
-from downpour.experiments.dashboard.feeds import Feed, Feeds
 from downpour.experiments.dashboard.page_files import PAGE
-from downpour.experiments.dashboard.place import Found, Place
-from downpour.experiments.dashboard.studies import study_table
-from downpour.experiments.dashboard.summaries import Summary, ends_of, summary_of
 from downpour.experiments.dashboard.theme import theme_css
+from downpour.experiments.page_server.access import Door, Guard
+from downpour.experiments.page_server.event_stream import PING, Chunk, EventStream, event
+from downpour.experiments.page_server.feeds import Feeds, RecordFeed
+from downpour.experiments.page_server.place import FoundExperiment, ResultsPlace
+from downpour.experiments.page_server.study_rows import study_table
+from downpour.experiments.page_server.summaries import Summary, ends_of, summary_of
 
 STREAMS_MAX = 64
 PING_SECONDS = 15.0
@@ -45,7 +45,7 @@ class Dashboard:
     """
 
     def __init__(
-        self, place: Place, door: Door, refresh: Callable[[str], None] = lambda _: None
+        self, place: ResultsPlace, door: Door, refresh: Callable[[str], None] = lambda _: None
     ) -> None:
         self._place = place
         self._door = door
@@ -80,11 +80,11 @@ class Dashboard:
         self._is_closing = True
         await self._feeds.end()
 
-    def _feed_of(self, experiment: str) -> Feed | None:
+    def _feed_of(self, experiment: str) -> RecordFeed | None:
         folder = self._place.folder_of(experiment)
-        return Feed(folder, lambda: self._refresh(experiment)) if folder is not None else None
+        return RecordFeed(folder, lambda: self._refresh(experiment)) if folder is not None else None
 
-    async def _found(self, request: Request) -> Feed:
+    async def _found(self, request: Request) -> RecordFeed:
         experiment = request.path_params["experiment"]
         await asyncio.to_thread(self._refresh, experiment)
         feed = self._feeds.of(experiment)
@@ -111,7 +111,7 @@ class Dashboard:
         answer = {"experiments": rows, "studies": studies}
         return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
 
-    async def _summary(self, found: Found) -> Summary | None:
+    async def _summary(self, found: FoundExperiment) -> Summary | None:
         """Sum an experiment up; None for one that cannot be read."""
         key = found.experiment, found.changed_ns
         known = self._summaries.get(key)
@@ -148,7 +148,7 @@ class Dashboard:
         is_zipped = "gzip" in request.headers.get("accept-encoding", "")
         return EventStream(self._chunks(feed, after), is_zipped=is_zipped)
 
-    async def _chunks(self, feed: Feed, after: int) -> AsyncGenerator[Chunk]:
+    async def _chunks(self, feed: RecordFeed, after: int) -> AsyncGenerator[Chunk]:
         told = ""
         self._streams += 1
         try:
@@ -226,7 +226,7 @@ def _line(text: str) -> int:
     return int(text)
 
 
-def _cursor(found: Found) -> str:
+def _cursor(found: FoundExperiment) -> str:
     return f"{found.changed_ns:020}-{found.experiment}"
 
 

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Any
 
 from downpour.base.errors import DownpourError
-from downpour.experiments.dashboard.place import Place
+from downpour.experiments.page_server.place import ResultsPlace
 from downpour.experiments.studies.run_folder import read_spec, read_summary
 from downpour.experiments.studies.summary import RunSummary
 
 _ALWAYS = ("run", "state", "epochs", "result", "seconds")
 
 
-def study_table(place: Place, name: str) -> dict[str, Any] | None:
+def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
     """Return the runs of a study that have ended, as a table; None if there is no such study.
 
     Its columns are the fields of the spec in which the runs differ, and how each run went. A run

@@ -24,7 +24,7 @@ _OF_STUDY = ":"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundExperiment:
     """An experiment in a place, and when its record changed last, in nanoseconds of unix time."""
 
     experiment: str
@@ -33,13 +33,13 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultsPlace:
     """A folder with experiments."""
 
     root: Path
 
     @classmethod
-    def at(cls, root: Path) -> Place:
+    def at(cls, root: Path) -> ResultsPlace:
         """Return the place at a path.
 
         Raises:
@@ -51,7 +51,7 @@ class Place:
             raise SpecError("FOLDER", str(root), error.reason) from None
         return cls(root.absolute())
 
-    def experiments(self) -> list[Found]:
+    def experiments(self) -> list[FoundExperiment]:
         """Return the experiments but for runs of studies, the one that changed last first.
 
         Raises:
@@ -61,7 +61,7 @@ class Place:
         for folder in self._folders():
             changed_ns = _changed_ns(folder)
             if changed_ns is not None:
-                found.append(Found(folder.name, folder, changed_ns))
+                found.append(FoundExperiment(folder.name, folder, changed_ns))
         return sorted(found, key=lambda one: (one.changed_ns, one.experiment), reverse=True)
 
     def studies(self) -> list[str]:
@@ -72,7 +72,7 @@ class Place:
         """
         return sorted(folder.name for folder in self._folders() if _runs_in(folder) is not None)
 
-    def runs_of(self, study: str) -> list[Found]:
+    def runs_of(self, study: str) -> list[FoundExperiment]:
         """Return the runs of a study that have ended, by name; none where there is no such study.
 
         Raises:
@@ -83,7 +83,7 @@ class Place:
             return []
         found = [(name, _changed_ns(runs / name)) for name in sorted(names_in(runs))]
         return [
-            Found(f"{study}{_OF_STUDY}{name}", runs / name, changed_ns)
+            FoundExperiment(f"{study}{_OF_STUDY}{name}", runs / name, changed_ns)
             for name, changed_ns in found
             if changed_ns is not None and is_bare_name(name)
         ]
