@@ -233,7 +233,8 @@ class Rounds:
         for needless in of_round.at_work():
             self._end(of_round, needless, at, NEEDLESS, line)
         of_round.closed = at
-        of_round.known, of_round.accepted = {}, {}
+        # New ones, because a dict that was emptied keeps its room.
+        of_round.known, of_round.accepted, of_round.running = {}, {}, {}
         before = of_round.begin if self.last_closed is None else self.last_closed
         self.durations.append(at - before)
         self.last_closed = at
