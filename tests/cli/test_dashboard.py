@@ -126,6 +126,21 @@ def test_a_managers_page_ends_with_it(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_clusters_page_ends_with_the_cluster(tmp_path: Path) -> None:
+    """`up` returns and the page stays, until `down`."""
+    words = "up", "--workers", 1, "--port", 0, "--shared", tmp_path, "--dashboard-port", 0
+    said = subprocess.run([*COMMAND, *map(str, words)], check=True, capture_output=True, text=True)
+    found = PAGE.search(said.stderr)
+    assert found is not None
+    try:
+        assert asked(f"{found[1]}api/experiments")["experiments"] == []
+    finally:
+        down = [*COMMAND, "down", "--shared", str(tmp_path)]
+        subprocess.run(down, check=True, capture_output=True)
+    assert ended(found[1])
+
+
+@pytest.mark.slow
 def test_a_runs_page_shows_it_to_its_end(tmp_path: Path) -> None:
     """The last event says that the server has ended; all rounds are there by then."""
     words = "run", "--epochs", 3, "--workers", 2, "--shared", tmp_path, "--dashboard-port", 0

@@ -28,7 +28,7 @@ DashboardFlag = Annotated[
     typer.Option(
         "--dashboard",
         help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that is in "
-        "use, at any free one. It ends with the command.",
+        "use, at any free one. It ends with the run or the cluster.",
     ),
 ]
 DashboardPort = Annotated[

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -84,16 +84,20 @@ def start_page(
     """Start a page's process; see `page_beside`.
 
     One that follows a cluster outlives this process, and ends when `downpour down` has ended that.
+    It writes to a file of the cluster's, because whoever reads this process's output would wait.
     """
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "downpour.experiments.page_server.process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[descriptor],
-        start_new_session=follows_cluster,  # neither Ctrl-C nor a closed terminal reaches it
-    )
+    log = Path(location) / "logs" / "page" if follows_cluster else None
+    with log.open("wb") if log else nullcontext() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "downpour.experiments.page_server.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[descriptor],
+            start_new_session=follows_cluster,  # neither Ctrl-C nor a closed terminal reaches it
+        )
     request = PageRequest(
         location=location,
         host=host,
