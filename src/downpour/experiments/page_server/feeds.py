@@ -25,6 +25,8 @@ _BATCH_LINES = 2500
 """Lines that are folded at a time: about 20 ms, in which nothing else is answered."""
 _FRAME_LINES = 6000
 """Lines whose rows come in one frame: fewer than 20,000 rows."""
+_FRAMES_MAX = 16
+"""Frames that are held for other viewers, a few hundred kilobytes at most each."""
 
 Refresh = Callable[[], None]
 
@@ -87,6 +89,8 @@ class RecordFeed:
         upto = min(self.model.line, after + _FRAME_LINES)
         found = self._frames.get((after, upto))
         if found is None:
+            if len(self._frames) >= _FRAMES_MAX:
+                self._frames.clear()
             found = self._frames[after, upto] = event("frame", self.frame_text(after, upto), upto)
         return found, upto
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ from downpour.experiments.page_server.summaries import Summary, ends_of, summary
 STREAMS_MAX = 64
 PING_SECONDS = 15.0
 LIST_ROWS = 100
-_LIST_SECONDS = 0.2
+_LIST_SECONDS = 0.5
 """For the journals of one list; what is not read by then is, the next time."""
 _SUMMARIES_MAX = 2000
 
@@ -106,12 +107,13 @@ class Dashboard:
         )
         rest = [one for one in found if before is None or _cursor(one) < before]
         page = rest[:LIST_ROWS]
-        rows = [row for one in page if (row := await self._summary(one)) is not None]
+        deadline = time.monotonic() + _LIST_SECONDS
+        rows = [row for one in page if (row := await self._summary(one, deadline)) is not None]
         is_more = len(rest) > len(page)
         answer = {"experiments": rows, "studies": studies}
         return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
 
-    async def _summary(self, found: FoundExperiment) -> Summary | None:
+    async def _summary(self, found: FoundExperiment, deadline: float) -> Summary | None:
         """Sum an experiment up; None for one that cannot be read."""
         key = found.experiment, found.changed_ns
         known = self._summaries.get(key)
@@ -125,8 +127,10 @@ class Dashboard:
             feed = self._feeds.of(found.experiment)
             if feed is None:
                 return None
-            await feed.catch_up(_LIST_SECONDS)
-            return summary_of(found, feed.model)
+            await feed.catch_up(deadline - time.monotonic())
+            model = feed.model
+            if feed.trouble or not feed.is_caught_up:
+                return summary_of(found, model)
         if len(self._summaries) >= _SUMMARIES_MAX:
             self._summaries.clear()
         self._summaries[key] = summary_of(found, model)
