@@ -145,6 +145,8 @@ def test_a_record_that_is_cut_while_it_is_read_is_told(page: Page, folder: Path)
         name, told = next(events)
         assert name == "trouble"
         assert "has become shorter" in told["text"]
+        appended(folder, LINES[2])
+        assert next(events)[0] == "frame", "the banner stays"
     assert page.ask("/api/experiments").status == 200
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.experiments.dashboard.model import RecordTables
 from downpour.experiments.dashboard.sources import NOT_A_LINE, RecordSource
+from downpour.experiments.page_server.feeds import RecordFeed
 from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.files.records.journal import Journal, read_journal, segments
 from downpour.files.records.record import RecordReader, export_record, line_text, task_lines
@@ -135,6 +137,30 @@ def test_the_clock_of_a_record_begins_where_its_last_line_was_written(
     source = RecordSource(tmp_path)
     read_all(source)
     assert source.clock()[1] == 2_000_000.0
+
+
+def test_no_line_is_lost_where_a_journal_goes_right_after_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a run that has just ended: only its clock is not known then."""
+    logged(tmp_path, [ASSIGNED, FAILED])
+    clock = RecordSource.clock
+
+    def gone(source: RecordSource) -> tuple[str, float]:
+        """Look at the clock of a file that was there a moment ago."""
+        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+        for segment in segments(tmp_path):
+            segment.unlink()
+        (tmp_path / "record.jsonl").rename(tmp_path / "kept")
+        try:
+            return clock(source)
+        finally:
+            (tmp_path / "kept").rename(tmp_path / "record.jsonl")
+
+    monkeypatch.setattr(RecordSource, "clock", gone)
+    feed = RecordFeed(tmp_path)
+    asyncio.run(feed.catch_up(60.0))
+    assert (feed.model.line, feed.trouble) == (2, "")
 
 
 @pytest.mark.parametrize("exported", [True, False])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import FileCorrupt, StoreError
 from downpour.experiments.dashboard.history import Told, task_history
 from downpour.experiments.dashboard.model import RecordTables
 from downpour.experiments.dashboard.plain import Fields
@@ -28,6 +28,7 @@ _FRAME_LINES = 6000
 _FRAMES_MAX = 16
 """Frames that are held for other viewers, a few hundred kilobytes at most each."""
 
+_NO_CLOCK = "", math.inf
 Refresh = Callable[[], None]
 
 
@@ -51,7 +52,7 @@ class RecordFeed:
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self._clock = "", math.inf
+        self._clock = _NO_CLOCK
         self._frames: dict[tuple[int, int], Chunk] = {}
 
     @property
@@ -123,12 +124,14 @@ class RecordFeed:
         async with self._reading:
             before = self.trouble, self.is_caught_up
             lines: list[Fields] = []
-            clock = "", math.inf
+            clock = _NO_CLOCK
             try:
                 if self.is_caught_up:
                     await asyncio.to_thread(self._refresh)
                 lines, clock = await asyncio.to_thread(self._gained)
                 self._away = ""
+            except FileCorrupt as error:
+                self._damaged = self._damaged or str(error)
             except StoreError as error:
                 self._away = str(error)
             for fields in lines:
@@ -146,7 +149,10 @@ class RecordFeed:
     def _gained(self) -> tuple[list[Fields], tuple[str, float]]:
         """Read the next lines, and find out where their clock begins."""
         lines = self._source.read(_BATCH_LINES)
-        return lines, self._source.clock() if lines else ("", math.inf)
+        try:
+            return lines, self._source.clock() if lines else _NO_CLOCK
+        except StoreError:  # a run may have removed its journal by now
+            return lines, _NO_CLOCK
 
     def _set_clock(self, clock: tuple[str, float]) -> None:
         # Of one file the earliest, because lines may be written late, but never early.
