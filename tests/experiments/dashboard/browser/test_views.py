@@ -180,6 +180,19 @@ def test_listeners_hear_of_states_and_not_of_every_frame(
     assert "1 worker lost" in page.locator("#announce").inner_text()
 
 
+def test_a_manager_that_was_killed_is_no_secret(
+    visit: Visit, server: PlayedServer, playbook: Playbook
+) -> None:
+    """Its experiment still says that it runs, so the page says for how long nothing has come."""
+    for frame in playbook.frames["now"]:
+        frame["clock"] += 7300
+    page = visit(f"{server.address}/#/experiments/now")
+    page.get_by_text("Nothing new for 2 h").wait_for()
+    page = visit(f"{server.address}/#/experiments/then")
+    page.locator("#now").get_by_text("✓ finished").wait_for()
+    assert page.locator("#now .reason").is_hidden()
+
+
 def test_landmarks_and_headings_lead_through_the_page(visit: Visit, server: PlayedServer) -> None:
     """There is one main part, a heading for each section, and a way past the header."""
     page = visit(f"{server.address}/#/experiments/then")

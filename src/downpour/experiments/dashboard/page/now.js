@@ -4,6 +4,8 @@
   const { words, node, say } = downpour;
   const SIGNS = { waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
 
+  const SILENT_SECONDS = 300;
+
   class Now {
     constructor(root) {
       this.title = node("h1", { tabindex: "-1" });
@@ -26,7 +28,7 @@
       say(this.state, past ? "↺ replay" : `${SIGNS[state] || "·"} ${state}`);
       this.state.dataset.state = state;
       say(this.facts, factsOf(told));
-      const notes = [told.reason, ...(told.warnings || [])].filter(Boolean);
+      const notes = [told.reason, ...(told.warnings || []), past ? null : silence(tables, now)].filter(Boolean);
       this.reason.hidden = !notes.length;
       this.reason.classList.toggle("failure", state === "failed");
       say(this.reason, notes.join(" · "));
@@ -82,6 +84,13 @@
       }
       [title, value, note].forEach((text, place) => say(tile[place], String(text)));
     }
+  }
+
+  /** Say that nothing has come for long: a manager that was killed writes no last line. */
+  function silence(tables, now) {
+    const { last_line_at: last } = tables.totals;
+    if (!tables.running || last === undefined || last === null || now - last < SILENT_SECONDS) return null;
+    return `Nothing new for ${words.seconds(now - last)}: tasks take long, or the manager has stopped.`;
   }
 
   /** Say in one line what an experiment is. */
