@@ -114,6 +114,7 @@ def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], do
         assert outcome.out.splitlines()[-1] == str(done / "report" / "index.html")
     assert {path.name for path in (done / "report").iterdir()} == {
         "index.html",
+        "live.html",
         "figures",
         "tables",
     }

@@ -80,7 +80,7 @@ TracesFile = Annotated[
         metavar="TRACES|ID",
         parser=path_option("traces"),
         help="A trace: an .npz file with a row for each task; traces/README.md has the columns. Or "
-        "an experiment: what would another policy or mode have saved?",
+        "an experiment's ID, to see what another policy or mode would have saved in it.",
     ),
 ]
 Policies = Annotated[
