@@ -14,6 +14,8 @@ from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.outputs import Outcome, all_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.core.scheduler.conftest import Make
 
 
@@ -84,3 +86,8 @@ class Stage:
         self.happen(
             on.HeartbeatReceived, worker=worker, running=(progress,), system=self.make.system()
         )
+
+
+def of(commands: list[Outcome], kind: Callable[..., Any]) -> list[Any]:
+    """Pick the facts or the commands of a kind."""
+    return [command for command in commands if isinstance(command, kind)]  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,11 +23,9 @@ from downpour.core.stragglers import (
     WorkerRequest,
 )
 from tests.core.scheduler.outputs import Outcome
-from tests.core.scheduler.stage import Stage
+from tests.core.scheduler.stage import Stage, of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.core.scheduler.conftest import Make
 
 WHY = "the test says so"
@@ -37,11 +35,6 @@ WHY = "the test says so"
 def stage(make: Make) -> Stage:
     """Ann, bob and cid are training shards 0, 1 and 2; dot is idle."""
     return Stage(make)
-
-
-def of(commands: list[Outcome], kind: Callable[..., Any]) -> list[Any]:
-    """Pick the facts or the commands of a kind."""
-    return [command for command in commands if isinstance(command, kind)]  # type: ignore[arg-type]
 
 
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:

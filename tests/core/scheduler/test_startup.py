@@ -9,7 +9,7 @@ import pytest
 
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
-from tests.core.scheduler.stage import Stage
+from tests.core.scheduler.stage import Stage, of
 
 if TYPE_CHECKING:
     from downpour.core.stragglers import RunningTask

@@ -32,7 +32,7 @@ def test_a_page_is_shown_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.Monkey
     page.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text("utf-8") == page.html
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="path = 'nowhere/page.html': no such folder"):
+    with pytest.raises(SpecError, match=r"path = 'nowhere/page\.html': no such folder"):
         page.save("nowhere/page.html")
     assert repr(page) == f"<NotebookPage {len(page.html)} characters>"
 
