@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,7 +91,7 @@ def logs(
     prints and with whole tracebacks. This command merges them by time; each line names its host and
     process. No manager needs to run.
     """
-    from downpour.experiments.reading.logs import LogFilter, span_of
+    from downpour.experiments.reading.logs import LogFilter, exported_seconds, span_of
     from downpour.files.logs.log_places import logs_of
     from downpour.files.store.location import seen_location
 
@@ -103,7 +101,7 @@ def logs(
     if experiment:
         found = find(experiment, shared, manager, credentials)
         begin, end = span_of(found.experiment, found.record)
-        end = max(end, _exported(found.folder))
+        end = max(end, exported_seconds(found.folder))
         wanted = replace(wanted, begin=max(begin, wanted.begin), end=end)
     most = last if last is not None else 0 if experiment or since else _LAST
     where = shared or SHARED
@@ -170,15 +168,6 @@ class _Printer:
             out().print(shown, soft_wrap=True)
         else:
             print(f"{head}{text}")  # noqa: T201 - rich would take a millisecond a line
-
-
-def _exported(folder: Path | None) -> float:
-    """Return when the record of an experiment that has ended was written, by the folder's clock."""
-    from downpour.files.store.layout import RECORD_NAME
-
-    with suppress(OSError):
-        return (folder / RECORD_NAME).stat().st_mtime if folder else 0.0
-    return 0.0
 
 
 def _who(line: LogLine) -> str:

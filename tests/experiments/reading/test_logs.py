@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.experiments.reading import logs
 from downpour.experiments.reading.logs import LogFilter, read_logs, span_of
 from downpour.files.logs.log_line import LogLine
 from downpour.files.logs.log_places import FolderLogs
@@ -80,13 +79,12 @@ def test_damage_costs_its_own_line_only(tmp_path: Path) -> None:
     assert read_logs(place).lines == (LINE,)
 
 
-def test_of_more_than_fits_memory_the_latest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_than_fits_memory_the_latest_is_read() -> None:
     """And the page says how much was left out."""
     place = Memory()
-    monkeypatch.setattr(logs, "READ_BYTES_MAX", len(LINE.to_bytes()) + 1)
     place.append(piece(0), LINE.to_bytes())
     place.append(piece(1), LINE.to_bytes())
-    page = read_logs(place)
+    page = read_logs(place, bytes_max=len(LINE.to_bytes()) + 1)
     assert page.lines == (LINE,)
     assert page.skipped_bytes == len(LINE.to_bytes())
     assert read_logs(place, page.cursor).lines == ()

@@ -38,14 +38,22 @@ class RecordFeed:
     Args:
         folder: the experiment's folder.
         refresh: called in a thread before each look, to fetch what a bucket has gained.
+        has_logs: called in a thread: whether there are logs of processes to show.
     """
 
-    def __init__(self, folder: Path, refresh: Refresh = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        refresh: Refresh = lambda: None,
+        has_logs: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.model = RecordTables()
         self.viewers = 0
         self.is_caught_up = False
+        self.folder = folder
         self._refresh = refresh
-        self._folder = folder
+        self._has_logs = has_logs
+        self._logs = False
         self._source = RecordSource(folder)
         self._away = ""
         self._damaged = ""
@@ -97,13 +105,14 @@ class RecordFeed:
 
     def frame_text(self, after: int, upto: int) -> str:
         """Return a frame as JSON."""
-        frame = self.model.since(after, upto) | {"clock": round(time.time(), 3)}
+        frame = self.model.since(after, upto)
+        frame |= {"clock": round(time.time(), 3), "logs": self._logs}
         return json.dumps(frame, separators=(",", ":"), allow_nan=False)
 
     async def history(self, task: tuple[int, int]) -> list[Told]:
         """Return what the record tells of a task, by round and shard from 0, in words."""
         await self.catch_up(60.0)
-        return await asyncio.to_thread(task_history, self._folder, self.model.start, task)
+        return await asyncio.to_thread(task_history, self.folder, self.model.start, task)
 
     async def end(self) -> None:
         """Fold the last lines, and wake all viewers."""
@@ -148,6 +157,8 @@ class RecordFeed:
 
     def _gained(self) -> tuple[list[Fields], tuple[str, float]]:
         """Read the next lines, and find out where their clock begins."""
+        with suppress(StoreError):
+            self._logs = self._has_logs()
         lines = self._source.read(_BATCH_LINES)
         try:
             return lines, self._source.clock() if lines else _NO_CLOCK

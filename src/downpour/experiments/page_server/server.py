@@ -1,4 +1,4 @@
-"""The routes of the page: its files, the experiments and studies of a place, and their frames."""
+"""The routes of the page: its files, the experiments and studies of a place, frames and logs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import SpecError, StoreError
 from downpour.experiments.dashboard.page_files import PAGE
 from downpour.experiments.dashboard.theme import theme_css
 from downpour.experiments.page_server.access import Door, Guard
 from downpour.experiments.page_server.event_stream import PING, Chunk, EventStream, event
 from downpour.experiments.page_server.feeds import Feeds, RecordFeed
+from downpour.experiments.page_server.log_feed import LogFeeds
+from downpour.experiments.page_server.log_query import LogQuery
 from downpour.experiments.page_server.place import FoundExperiment, ResultsPlace
 from downpour.experiments.page_server.study_rows import study_table
 from downpour.experiments.page_server.summaries import Summary, ends_of, summary_of
+from downpour.experiments.reading.logs import exported_seconds
+from downpour.files.logs.log_places import LogPlace
 
 STREAMS_MAX = 64
 PING_SECONDS = 15.0
@@ -40,15 +44,21 @@ class Dashboard:
 
     Args:
         place: what it shows.
+        logs: where its processes keep their logs.
         door: who may see it.
         refresh: called in a thread before an experiment is looked at, with its ID, and with ""
             before a list: fetches what a bucket has gained.
     """
 
     def __init__(
-        self, place: ResultsPlace, door: Door, refresh: Callable[[str], None] = lambda _: None
+        self,
+        place: ResultsPlace,
+        logs: LogPlace,
+        door: Door,
+        refresh: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._place = place
+        self._log_feeds = LogFeeds(logs)
         self._door = door
         self._refresh = refresh
         self._feeds = Feeds(self._feed_of)
@@ -71,8 +81,9 @@ class Dashboard:
             Route(f"{of_one}/frame", self._frame),
             Route(f"{of_one}/tasks/{{round:int}}/{{shard:int}}", self._task),
             Route(f"{of_one}/splits", self._splits),
+            Route(f"{of_one}/logs", self._logs),
         ]
-        handlers: Any = {HTTPException: _refused, StoreError: _unreadable}
+        handlers: Any = {HTTPException: _refused, StoreError: _unreadable, SpecError: _invalid}
         routed = Starlette(routes=routes, exception_handlers=handlers)
         return Guard(GZipMiddleware(routed, compresslevel=5), self._door)
 
@@ -83,7 +94,9 @@ class Dashboard:
 
     def _feed_of(self, experiment: str) -> RecordFeed | None:
         folder = self._place.folder_of(experiment)
-        return RecordFeed(folder, lambda: self._refresh(experiment)) if folder is not None else None
+        if folder is None:
+            return None
+        return RecordFeed(folder, lambda: self._refresh(experiment), self._log_feeds.are_kept)
 
     async def _found(self, request: Request) -> RecordFeed:
         experiment = request.path_params["experiment"]
@@ -199,6 +212,13 @@ class Dashboard:
             raise HTTPException(404, "The record does not say which classes a shard has.")
         return JSONResponse(splits)
 
+    async def _logs(self, request: Request) -> Response:
+        feed = await self._found(request)
+        await feed.catch_up(60.0)
+        query = LogQuery.of(request.query_params, feed.model.about(), exported_seconds(feed.folder))
+        page = self._log_feeds.of(request.path_params["experiment"]).page
+        return JSONResponse(await asyncio.to_thread(page, query.after, query.span, query.wanted))
+
 
 _FINE = event("fine", "{}")
 _OVER = event("over", json.dumps({"text": "The server has ended; what you see stays."}))
@@ -243,3 +263,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _unreadable(_: Request, error: Exception) -> Response:
     return JSONResponse({"text": str(error)}, status_code=503)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    return JSONResponse({"text": str(error)}, status_code=400)

@@ -14,6 +14,8 @@ from downpour.base.values import is_bare_name
 from downpour.experiments.page_server.access import Door, names_here
 from downpour.experiments.page_server.copies import opened
 from downpour.experiments.page_server.server import Dashboard
+from downpour.files.logs.log_places import logs_of
+from downpour.files.store.location import seen_location
 from downpour.network.rpc.trust import Trust
 
 _CLOSE_SECONDS = 5
@@ -68,7 +70,7 @@ def serve(
             is_secure=trust.serving is not None,
             names=names_here() | ({host.lower()} if is_bare_name(host) else frozenset()),
         )
-        dashboard = Dashboard(place, door, refresh)
+        dashboard = Dashboard(place, logs_of(seen_location(location)), door, refresh)
         context = _context(trust)
         config = uvicorn.Config(
             dashboard.app(),

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.experiments.reading.submission import submission_seconds
 from downpour.files.logs.log_line import LEVELS, Level, LogLine
 from downpour.files.logs.log_places import LogPlace, Piece
 from downpour.files.records.record_lines import CancelledLine, FailedLine, FinishedLine
+from downpour.files.store.layout import RECORD_NAME
 
 if TYPE_CHECKING:
     from downpour.files.records.record_lines import RecordLine
@@ -66,7 +69,11 @@ class LogFilter:
 
 
 def read_logs(
-    place: LogPlace, since: LogCursor | None = None, *, changed_after: float = 0.0
+    place: LogPlace,
+    since: LogCursor | None = None,
+    *,
+    changed_after: float = 0.0,
+    bytes_max: int = READ_BYTES_MAX,
 ) -> LogPage:
     """Return the lines that were added since a cursor; without one, those that are there.
 
@@ -74,6 +81,7 @@ def read_logs(
         place: where the logs are; see `files.logs.log_places.logs_of`.
         since: the cursor of the read before.
         changed_after: leave out pieces that have not changed since then, in seconds since 1970.
+        bytes_max: how much to read; of more, the pieces that changed last are taken.
 
     Raises:
         SharedDirectoryError: the place cannot be read.
@@ -83,7 +91,7 @@ def read_logs(
     # Without pieces that are gone, so that a cursor stays as small as the folder.
     reached = {one.name: before[one.name] for one in pieces if one.name in before}
     lines: list[LogLine] = []
-    left_bytes, skipped_bytes = READ_BYTES_MAX, 0
+    left_bytes, skipped_bytes = bytes_max, 0
     for piece in sorted(pieces, key=lambda one: one.changed_seconds, reverse=True):
         begin = reached.get(piece.name, 0)
         if piece.size_bytes <= begin or piece.changed_seconds < changed_after:
@@ -112,13 +120,27 @@ def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tupl
     An experiment that runs has no end yet. One whose ID has no time may be of any. A record's own
     seconds leave out the time without a manager; so a caller may know a later end.
     """
-    submitted_at = submission_seconds(experiment)
-    if not submitted_at:
-        return 0.0, math.inf
     ended = (
         at
         for at, line in reversed(record)
         if isinstance(line, FinishedLine | FailedLine | CancelledLine)
     )
-    end = next(ended, math.inf) - record[0][0] + submitted_at
-    return submitted_at - _AROUND_SECONDS, end + _AROUND_SECONDS
+    return span_until(experiment, next(ended, math.inf) - record[0][0])
+
+
+def span_until(experiment: str, seconds: float) -> tuple[float, float]:
+    """Return the span of an experiment that ended so long after its submission; see `span_of`."""
+    submitted_at = submission_seconds(experiment)
+    if not submitted_at:
+        return 0.0, math.inf
+    return submitted_at - _AROUND_SECONDS, submitted_at + seconds + _AROUND_SECONDS
+
+
+def exported_seconds(folder: Path | None) -> float:
+    """Return when the record of an experiment that has ended was written, in seconds since 1970.
+
+    That is by the clock of the folder's machine; 0 if the record is not there.
+    """
+    with suppress(OSError):
+        return (folder / RECORD_NAME).stat().st_mtime if folder else 0.0
+    return 0.0
