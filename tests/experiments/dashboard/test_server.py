@@ -221,8 +221,11 @@ def test_classes_per_shard_are_told_where_the_record_has_them(folder: Path) -> N
     with served(folder) as page:
         told = page.ask("/api/experiments/growing/splits").json
         unknown = page.ask("/api/experiments/ended/splits")
+        names = ("growing", "ended")
+        frames = [page.ask(f"/api/experiments/{name}/frame").json for name in names]
     assert told == {"classes": ["0", "1"], "shards": [[5, 0], [2, 3], [0, 1]]}
     assert (unknown.status, "does not say" in unknown.json["text"]) == (404, True)
+    assert [frame["experiment"]["splits"] for frame in frames] == [True, False], "so a page asks"
 
 
 @pytest.mark.parametrize(

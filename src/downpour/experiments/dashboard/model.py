@@ -147,6 +147,7 @@ class RecordTables:
             **self._about,
             "state": str(self.state),
             "metrics": self._results.measures(),
+            "splits": bool(self._shard_classes),
             "warnings": [*self._about.get("warnings", ()), *newer],
         }
 

@@ -143,6 +143,7 @@ class MadeRun:
             "classes": [str(place) for place in range(_CLASSES)], "spec": {"seed": 1},
             "metrics": [{"name": "accuracy", "words": self.metrics_words, "percent": True,
                          "higher_is_better": True}], "version": "0.9", "warnings": [],
+            "splits": True,
         }  # fmt: skip
 
     def frames(self, *, running: bool = False, rows_most: int = 20_000) -> list[FrameDict]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import socket
+import statistics
 import threading
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,10 +19,25 @@ import pytest
 from downpour.experiments.dashboard.page_files import PAGE
 from downpour.experiments.dashboard.static_copy import static_page
 from downpour.experiments.page_server.serving import PageServer, serve
+from downpour.files.records.journal import Journal
+from downpour.files.records.record_lines import DisturbedLine, RecordLine
+from downpour.files.records.view import observed
 from downpour.network.rpc.trust import Trust
 from tests.experiments.dashboard.browser.conftest import Visit, until
 from tests.experiments.dashboard.records import large_record, texts
+from tests.experiments.dashboard.served import served
 
+ROWS_SEEN = """() => {
+  window.seen = {};
+  const look = () => {
+    for (const { textContent } of document.querySelectorAll("#why-list .said")) {
+      window.seen[textContent.match(/process-\\d+/)] ??= Date.now() / 1000;
+    }
+  };
+  const list = document.querySelector("#why-list");
+  new MutationObserver(look).observe(list, { childList: true, subtree: true });
+}"""
+"""Notes when each decision became an element, by the process it names."""
 RECORDED = Path(__file__).parents[2] / "recorded"
 
 
@@ -77,6 +96,47 @@ def test_a_line_that_is_appended_to_a_record_is_seen_within_two_seconds(
         record.flush()
         until(page, "seq => downpour.page.tables.seq === seq", len(lines), seconds=2)
     page.locator("#now").get_by_text("✓ finished").wait_for()
+
+
+def test_a_page_asks_only_for_what_is_there(visit: Visit, address: str) -> None:
+    """A record that does not say which classes a shard has leaves no error in the browser's log."""
+    page = visit(f"{address}/#/experiments/handoff")
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.reload()
+    page.locator("#workers tbody th").first.wait_for()
+    until(page, "downpour.page.timeline.frames > 0")
+    assert page.evaluate("fetch('/api/experiments').then(answer => answer.status)") == 200
+    assert said == []
+
+
+def test_milliseconds_from_a_line_in_the_journal_to_its_row(visit: Visit, folder: Path) -> None:
+    """A manager's line is a row of the page within two seconds; the figures are printed."""
+    (folder / "growing").mkdir()
+    journal = Journal(folder / "growing", 1, [])
+    draw = random.Random(1)
+    start = time.time()
+
+    def write(line: RecordLine) -> None:
+        journal.append(1, time.time() - start, observed("growing", line))
+        journal.commit(durably=False)
+
+    for _, line in islice(large_record(4, 1), 5):
+        write(line)
+    taken: list[float] = []
+    with served(folder) as served_page:
+        page = visit(f"http://127.0.0.1:{served_page.port}/#/experiments/growing")
+        page.locator("#workers tbody th").first.wait_for()
+        page.evaluate(ROWS_SEEN)
+        for number in range(20):
+            page.wait_for_timeout(draw.uniform(0, 500))  # in any phase of the server's ticks
+            written = time.time()
+            write(DisturbedLine(who=f"process-{number}", what="is killed"))
+            until(page, "name => name in window.seen", f"process-{number}", seconds=2)
+            taken.append(page.evaluate("name => window.seen[name]", f"process-{number}") - written)
+    middle, worst = (round(1000 * value) for value in (statistics.median(taken), max(taken)))
+    print(f"from the journal to the page: median {middle} ms, at most {worst} ms")  # noqa: T201
+    assert 0 < worst < 2000
 
 
 def test_a_static_copy_needs_no_server(visit: Visit, folder: Path, tmp_path: Path) -> None:

@@ -85,6 +85,28 @@ def test_the_pointer_is_told_what_a_bar_is(
     page.locator("#tip").wait_for(state="hidden")
 
 
+def test_a_line_marks_when_somebody_disturbed_a_process(
+    visit: Visit, server: PlayedServer, playbook: Playbook, run: MadeRun
+) -> None:
+    """It crosses all rows, also where no bar is, and the tooltip says what was done to whom."""
+    said = "disturb worker-2: worker-2 is killed"
+    playbook.frames["run"][0]["decisions"] += [[99, 30.0, "disturb", said, None]]
+    page = shown(visit(server.address), run)
+    place_of(page, 0)
+    left, top, high = page.evaluate(
+        """() => {
+          const { timeline } = downpour.page, box = timeline.canvas.getBoundingClientRect();
+          return [box.left + timeline.gutter + timeline.view.x(30), box.top, box.height];
+        }"""
+    )
+    for down in (0.4, 0.9):
+        page.mouse.move(left, top + down * high)
+        page.locator("#tip").get_by_text(f"0:30.0 {said}").wait_for()
+    page.mouse.move(left - 20, top + 0.4 * high)
+    until(page, "!document.querySelector('#tip').textContent.includes('disturb')")
+    page.locator("#legend").get_by_text("slowed or killed on purpose").wait_for()
+
+
 def test_wheel_drag_and_buttons_move_the_view(
     visit: Visit, server: PlayedServer, run: MadeRun
 ) -> None:

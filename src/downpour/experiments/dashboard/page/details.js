@@ -71,6 +71,26 @@
     return !given && !(ended <= all.begin[i]);
   }
 
+  /** Mark when somebody slowed or killed a process on purpose: dashed lines through all rows. */
+  function drawDisturbances({ context, colours, view, tables, now }) {
+    let before = -Infinity;
+    for (const { at } of tables.disturbances.values()) {
+      const x = Math.round(view.x(at)) + 0.5;
+      if (at > now || x < 0 || x > view.width || x - before < 2) continue;
+      for (const [colour, wide] of [[colours.paper, 3], [colours.failure, 1.5]]) {
+        context.strokeStyle = colour;
+        context.lineWidth = wide;
+        context.setLineDash(colour === colours.paper ? [] : [5, 3]);
+        context.beginPath();
+        context.moveTo(x, -3);
+        context.lineTo(x, view.height);
+        context.stroke();
+      }
+      before = x;
+    }
+    context.setLineDash([]);
+  }
+
   /** Draw an arrow with a rim of paper, so that it stands out from bars; a small one beside small bars. */
   function arrow(context, colours, [x0, y0], [x1, y1], size) {
     const lean = Math.min(14, Math.max(6, Math.abs(x1 - x0) / 2));
@@ -110,5 +130,5 @@
     }
   }
 
-  Object.assign(downpour, { drawDetails, isCopy });
+  Object.assign(downpour, { drawDetails, drawDisturbances, isCopy });
 })(window.downpour = window.downpour || {});

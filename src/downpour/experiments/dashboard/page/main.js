@@ -43,10 +43,12 @@
       this.workers = new downpour.Workers(get("workers-table"), open);
       this.results = new downpour.Results(get("results-figures"), get("classes"), this.source);
       this.splits = new downpour.Splits(get("splits"), this.source);
+      this.logs = new downpour.Logs(get("logs"), this.source);
       this.history = new downpour.History(get("history"), this.source);
       this.study = new downpour.Study(get("study"), this.source);
       this.task = new downpour.TaskPanel(get("task"), this.source, {
         close: () => this._closeTask(), point: (i) => { this.timeline.reveal(i); this.changed(); },
+        hasLogs: () => this.logs.offered, logs: (i) => this._openLogs(i),
       });
       get("legend").append(...downpour.legend());
     }
@@ -101,7 +103,6 @@
       this._leave();
       this.id = id;
       this._begin();
-      this.splits.use(id);
       this.history.refresh().then(() => {
         this.results.offer(this.history.known);
         get("logout").hidden = !this.history.canLogOut;
@@ -118,6 +119,8 @@
       this.said = { state: null, gone: 0, last: 0, waiting: "" };
       for (const view of [this.timeline, this.player, this.mirror, this.why, this.workers]) view.use(this.tables);
       this.results.use(this.id, this.tables);
+      this.logs.use(this.id, this.tables);
+      this.splits.use(this.id);
     }
 
     _leave() {
@@ -132,8 +135,10 @@
       const changed = this.tables.take(frame);
       if (changed.has("workers") || this.timeline.order.length !== this.tables.rows.length) this.timeline.reorder();
       if (changed.has("experiment") && this.tables.experiment) {
+        this.splits.offer(this.tables.experiment.splits);
         document.title = `${this.tables.experiment.name || this.id} – Downpour`;
       }
+      if (frame.logs) this.logs.offer();
       if (this.task.shown && (changed.has("ends") || changed.has("attempts") || changed.has("decisions"))) this.task.read();
       this._announceChanges();
       this.panelsDrawn = 0;
@@ -213,6 +218,13 @@
       this.opener = document.activeElement;
       this.timeline.cursor = i;
       location.hash = `#/experiments/${encodeURIComponent(this.id)}/tasks/${round[i]}/${shard[i]}`;
+    }
+
+    /** Open what a worker said while it trained an attempt. */
+    _openLogs(i) {
+      const { worker, begin, end } = this.tables.attempts;
+      if (matchMedia("(max-width: 64rem)").matches) this._closeTask();  // it would cover them
+      this.logs.open(this.tables.workerName(worker[i]), begin[i], end[i] <= this.timeline.now ? end[i] : this.timeline.now);
     }
 
     _showTask(task) {

@@ -127,13 +127,21 @@
       root.append(this.place, this.more);
     }
 
-    async use(id) {
+    use(id) {
       this.root.hidden = true;
       this.id = id;
+      this.asked = false;
+    }
+
+    /** Ask for them once, if the record has any: a question in vain is an error in a browser's log. */
+    async offer(areThere) {
+      if (!areThere || this.asked) return;
+      this.asked = true;
+      const { id } = this;
       let splits = null;
       try {
         splits = await this.source.splits(id);
-      } catch { /* a record without labels: there is nothing to show */ }
+      } catch { /* the stream says what is wrong with the server */ }
       if (this.id !== id || !splits || !splits.shards.length) return;
       this.splits = splits;
       this.root.hidden = false;

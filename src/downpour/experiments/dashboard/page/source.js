@@ -34,6 +34,13 @@
     study(name) { return this._get(path("studies", name)); }
     splits(id) { return this._get(path("experiments", id, "splits")); }
 
+    /** Fetch lines of the logs. @param {Object<string, *>} query a filter, and `after`; empty values are left out */
+    logs(id, query) {
+      const given = Object.entries(query).filter(([, value]) => value !== "");
+      return this._get(`${path("experiments", id, "logs")}?${new URLSearchParams(given)}`);
+    }
+
+
     async task(id, round, shard) {
       const found = await this._get(path("experiments", id, "tasks", round, shard));
       return found ? found.lines : null;
@@ -76,6 +83,7 @@
     }
 
     async study() { return null; }
+    async logs() { return null; }
     async splits(id) { return (this.data.splits || {})[id] || null; }
     async frames(id) { return this.data.frames[id] || []; }
 

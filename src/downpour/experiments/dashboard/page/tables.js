@@ -54,6 +54,8 @@
       this.versions = new Map();
       this.evaluations = new Map();
       this.decisions = new Map();
+      /** @type {Map<number, object>} the decisions that are none: somebody slowed or killed a process on purpose */
+      this.disturbances = new Map();
       this.latest = 0;
       this.newestOf = new Map();
       this.clock = 0;
@@ -167,7 +169,9 @@
     }
 
     _decision([n, at, kind, text, attempt]) {
-      this.decisions.set(n, { n, at, kind, text, attempt });
+      const row = { n, at, kind, text, attempt };
+      this.decisions.set(n, row);
+      if (kind === "disturb") this.disturbances.set(n, row);
       this._seen(at);
     }
 

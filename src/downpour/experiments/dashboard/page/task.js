@@ -10,7 +10,8 @@
   class TaskPanel {
     /**
      * @param {HTMLElement} root hidden while no task is shown
-     * @param {{close: function(), point: function(number)}} listener
+     * @param {{close: function(), point: function(number), hasLogs: function(), logs: function(number)}} listener
+     *   `point(i)` shows an attempt in the timeline, `logs(i)` what its worker said meanwhile
      */
     constructor(root, source, listener) {
       Object.assign(this, { root, source, listener, shown: null, asked: 0, lines: [] });
@@ -74,7 +75,7 @@
         const times = [words.moment(all.begin[i], 0.1), words.seconds(took), words.forecast(all, i)];
         return [i, all.attempt[i], tables.workerName(all.worker[i]), ...times, ENDS[outcome]];
       });
-      const key = JSON.stringify(rows);
+      const key = JSON.stringify([rows, this.listener.hasLogs()]);
       if (key === this.drawn) return;
       this.drawn = key;
       this.attempts.replaceChildren(...rows.map(([i, ...row]) => this._card(i, row)));
@@ -85,7 +86,9 @@
       return node("div", { class: "attempt" },
         node("button", { type: "button", class: "link", title: "Show it in the timeline", onclick: () => this.listener.point(i) }, worker),
         node("span", { class: "muted" }, ` attempt ${attempt}`),
-        node("dl", {}, pair("Began", begin), pair("Took", took), pair("Forecast", forecast), pair("End", end)));
+        node("dl", {}, pair("Began", begin), pair("Took", took), pair("Forecast", forecast), pair("End", end)),
+        this.listener.hasLogs() ? node("button", { type: "button", class: "link logs", onclick: () => this.listener.logs(i) },
+          "Logs of these seconds") : null);
     }
   }
 

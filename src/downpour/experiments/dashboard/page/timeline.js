@@ -10,6 +10,8 @@
   const AXIS = 38;
   const FOOT = 4;
   const HEIGHT_MOST = 560;
+  const NEAR = 4;
+  const DISTURBANCES_TOLD = 4;
   const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
     3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
   const COLOURS = ["paper", "ink", "muted", "line", "shade", "failure",
@@ -125,6 +127,7 @@
       context.translate(this.gutter, AXIS);
       this._drawLabels(shown.labels);
       downpour.drawDetails(this, shown.details);
+      downpour.drawDisturbances(this);
       this._drawNow(now);
       context.restore();
       if (!tables.attempts.count) this._drawNothing();
@@ -240,6 +243,14 @@
         if (!(this.tables.attempts.end[row[at]] < moment - slack)) return row[at];
       }
       return -1;
+    }
+
+    /** Return the first disturbances whose line passes a place of the canvas. */
+    disturbancesAt(x, y) {
+      const inside = x - this.gutter;
+      if (inside < 0 || y < AXIS) return [];
+      return [...this.tables.disturbances.values()].filter(({ at }) =>
+        at <= this.now && Math.abs(this.view.x(at) - inside) <= NEAR).slice(0, DISTURBANCES_TOLD);
     }
 
     /** Scroll and zoom to an attempt. */

@@ -6,6 +6,7 @@
     ["odd", "trained, odd rounds"], ["even", "even rounds"], ["open", "still trains, forecast ahead"],
     ["last", "its round waited for it"], ["moved", "went on elsewhere"], ["stopped", "not needed any more"],
     ["failed", "failed"], ["wait", "waits"], ["version", "new model version"],
+    ["disturb", "slowed or killed on purpose"],
   ];
 
   /** Return the key: a sample and words for each look of a bar. */
@@ -18,12 +19,13 @@
       Object.assign(this, { element, timeline, shown: -1 });
     }
 
-    /** Show what is known of an attempt beside a place of the canvas; -1 hides the tip. */
+    /** Show what is known of an attempt, and of what lies across it, beside a place of the canvas; -1 is no attempt. */
     show(i, x, y) {
-      this.element.hidden = i < 0;
+      const across = this.timeline.disturbancesAt(x, y).map(({ at, text }) => `${words.moment(at, 0.1)} ${text}`);
+      this.element.hidden = i < 0 && !across.length;
       this.timeline.canvas.classList.toggle("pointing", i >= 0);
-      if (i < 0) return;
-      const [title, ...lines] = this.lines(i);
+      if (this.element.hidden) return;
+      const [title, ...lines] = [...across, ...(i < 0 ? [] : this.lines(i))];
       const parts = [node("strong", {}, title), ...lines.map((line) => node("span", {}, line))];
       if (i !== this.shown || this.element.childElementCount !== parts.length) this.element.replaceChildren(...parts);
       else parts.forEach((part, place) => say(this.element.children[place], part.textContent));

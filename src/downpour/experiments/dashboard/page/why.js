@@ -4,7 +4,7 @@
   const { words, node, say } = downpour;
   const PAGE = 40;
   const SIGNS = {
-    "hand-over": "⇄", copy: "⇉", drop: "−", resize: "⇔", wait: "◷", worker: "+", fail: "✕", end: "■", differ: "≠",
+    "hand-over": "⇄", copy: "⇉", drop: "−", resize: "⇔", wait: "◷", worker: "+", fail: "✕", end: "■", differ: "≠", disturb: "↯",
   };
 
   class Why {
