@@ -277,18 +277,20 @@ def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
     assert "went on elsewhere" in [text.get_text() for text in key.get_texts()]
 
 
-def test_a_kill_is_a_line_in_its_run_alone(make: Make) -> None:
-    """The legend names it; without kills it does not."""
+def test_a_disturbance_is_a_line_in_its_run_alone(make: Make) -> None:
+    """The legend names it; without any it does not."""
     spans = make.spans(2)
-    figure = timelines_figure({"calm": spans, "killed": spans}, killed={"killed": [1.5]})
+    figure = timelines_figure({"calm": spans, "killed": spans}, disturbed={"killed": [1.5]})
     dashed = [
         [np.asarray(line.get_xdata())[0] for line in axis.lines if line.is_dashed()]
         for axis in figure.axes
     ]
     assert dashed == [[], [1.5]]
-    assert "a process killed" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "a process slowed or killed" in [
+        text.get_text() for text in figure.legends[0].get_texts()
+    ]
     [key] = timelines_figure({"calm": spans}).legends
-    assert "a process killed" not in [text.get_text() for text in key.get_texts()]
+    assert "a process slowed or killed" not in [text.get_text() for text in key.get_texts()]
 
 
 def test_resources_are_drawn_a_panel_each(make: Make) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
@@ -118,6 +120,26 @@ def test_a_failure_is_seen_among_thousands_of_boxes() -> None:
     colours = [patch.get_facecolor() for patch in timeline_figure(odd).axes[0].patches]
     red = tuple(int(LIGHT["failure"][place : place + 2], 16) / 255 for place in (1, 3, 5))
     assert any(colour[:3] == pytest.approx(red) for colour in colours)
+
+
+def test_a_disturbance_is_a_dashed_line_in_each_panel_that_shows_its_second() -> None:
+    """The legend names it; one outside of the run is neither drawn nor named."""
+    many = spans(8, 8, 80)
+    above, below = timeline_figure(many, [600.0]).axes
+    assert [dashed(above), dashed(below)] == [[600.0], []]
+    first = below.get_xlim()[0] + 1.0
+    assert [dashed(axis) for axis in timeline_figure(many, [first]).axes] == [[first], [first]]
+    (axis,) = timeline_figure(spans(4, 1, 5), [2.5]).axes
+    assert dashed(axis) == [2.5]
+    early = timeline_figure(spans(4, 1, 5), [-1.0])
+    (key,) = early.legends
+    assert dashed(early.axes[0]) == []
+    assert "a process slowed or killed" not in [text.get_text() for text in key.get_texts()]
+
+
+def dashed(axis: Axes) -> list[float]:
+    """Return where an axis has dashed lines."""
+    return [float(np.asarray(line.get_xdata())[0]) for line in axis.lines if line.is_dashed()]
 
 
 def test_of_many_workers_the_one_that_all_wait_for_has_a_lane() -> None:

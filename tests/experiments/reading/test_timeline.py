@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from downpour.experiments.reading.study_result import read_one
-from downpour.experiments.reading.timeline import attempt_spans, resources
+from downpour.experiments.reading.timeline import attempt_spans, disturbed_seconds, resources
 from downpour.files.records.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -13,7 +13,7 @@ from downpour.files.records.attempt_lines import (
     Sample,
     UpdatedLine,
 )
-from downpour.files.records.record_lines import RecordLine
+from downpour.files.records.record_lines import DisturbedLine, RecordLine
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "gestures"
 
@@ -107,6 +107,18 @@ def test_a_record_without_assignments_has_no_timeline() -> None:
     """An experiment that has not begun."""
     assert attempt_spans([]) == ()
     assert resources([]) == ()
+
+
+def test_disturbances_count_from_the_first_assignment() -> None:
+    """As attempts do; one before it has a second below 0."""
+    killed = DisturbedLine(who="a", what="is killed")
+    record: list[tuple[float, RecordLine]] = [
+        (4.0, killed),
+        (5.0, assigned(0)),
+        (7.0, killed),
+        (9.0, assigned(1)),
+    ]
+    assert disturbed_seconds(record) == (-1.0, 2.0)
 
 
 def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:

@@ -57,8 +57,8 @@ def _notice(acted: Sequence[Acted]) -> str:
 
 def _figure(acted: Sequence[Acted]) -> Figure:
     spans = {one.act.title: one.run.attempt_spans for one in acted}
-    killed = {one.act.title: [at for at, _ in one.moments(DisturbedLine)] for one in acted}
-    return timelines_figure(spans, killed=killed)
+    disturbed = {one.act.title: one.run.disturbed_seconds for one in acted}
+    return timelines_figure(spans, disturbed=disturbed)
 
 
 DEMO = Demo(

@@ -156,7 +156,7 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     if run.attempt_spans:
         twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
         caption = f"{setting}: who trained which shard when{which}{twice}"
-        figure = timeline_figure(run.attempt_spans)
+        figure = timeline_figure(run.attempt_spans, run.disturbed_seconds)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)
     if measures := measures_of(run.resources):
         rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"

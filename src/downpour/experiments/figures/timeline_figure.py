@@ -51,6 +51,7 @@ _SPECK_INCHES = 0.02
 _NARROW_INCHES = 0.08
 """Narrower boxes are drawn as one with neighbours of the same look: their edges would hide them."""
 _NEVER: Mapping[str, Sequence[float]] = {}
+_DASHES = (0, (4, 2))
 Look = tuple[str, str]
 """The name of a colour, and a hatch."""
 Box = tuple[float, float, AttemptSpan]
@@ -97,14 +98,14 @@ class _Window:
         ]
 
 
-def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
+def timeline_figure(spans: Sequence[AttemptSpan], disturbed: Sequence[float] = ()) -> Figure:
     """Draw a lane for each of the first workers, and in it each attempt.
 
     Rounds that are enlarged begin with the one of which most went on elsewhere or failed, or else
-    with the longest.
+    with the longest. A dashed line marks the seconds at which someone `disturbed` a process.
     """
     if not is_enlarged(spans):
-        return timelines_figure({"": spans}, WIDE_INCHES)
+        return timelines_figure({"": spans}, WIDE_INCHES, {"": disturbed})
     workers, whole = _workers(spans), _Window.around(spans, WIDE_INCHES)
     low = min(_LANE_INCHES, max(_LOW_LANE_INCHES, _WHOLE_INCHES / len(workers)))
     heights = [low * len(workers), _LANE_INCHES * len(workers)]
@@ -118,7 +119,9 @@ def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
         _draw_lanes(below, workers, closer.seen(spans), closer)
         _frame(below, workers, closer.seen(spans), closer)
         _entitle(above, below, spans, closer)
-        _draw_key(figure, spans)
+        seen = _mark(above, disturbed, whole)
+        _mark(below, disturbed, closer)
+        _draw_key(figure, spans, disturbed=seen)
     return figure
 
 
@@ -131,18 +134,19 @@ def is_enlarged(spans: Sequence[AttemptSpan]) -> bool:
 def timelines_figure(
     runs: Mapping[str, Sequence[AttemptSpan]],
     inches: float = 1.4 * WIDTH_INCHES,
-    killed: Mapping[str, Sequence[float]] = _NEVER,
+    disturbed: Mapping[str, Sequence[float]] = _NEVER,
 ) -> Figure:
     """Draw the timelines of runs, by their titles, one above the other along the same seconds.
 
     Every worker has a lane in all of them, also where it trained nothing. Of long runs the first
     rounds are drawn, as many as are distinguishable. A dashed line marks the seconds at which
-    someone `killed` a process, by the run's title.
+    someone `disturbed` a process, by the run's title.
     """
     shown = {title: first_rounds(spans) for title, spans in runs.items()}
     everything = [span for spans in shown.values() for span in spans]
     workers = _workers(everything)
     window = _Window.around(everything, inches)
+    marked = False
     with styled():
         height = len(shown) * (0.3 + _LANE_INCHES * max(1, len(workers)))
         figure = new_figure(inches, 0.8 + height)
@@ -151,11 +155,10 @@ def timelines_figure(
             _draw_lanes(axis, workers, spans, window)
             _frame(axis, workers, spans, window)
             axis.set_title(title)
-            for at_seconds in killed.get(title, ()):
-                axis.axvline(at_seconds, color=LIGHT["failure"], linestyle=(0, (4, 2)))
+            marked |= _mark(axis, disturbed.get(title, ()), window)
         axes[0].set_title(_words(everything), loc="right" if axes[0].get_title("left") else "left")
         axes[-1].set_xlabel("seconds since the first assignment")
-        _draw_key(figure, everything, killed=any(killed.values()))
+        _draw_key(figure, everything, disturbed=marked)
     return figure
 
 
@@ -302,6 +305,14 @@ def _frame(
     axis.tick_params(axis="y", length=0)
 
 
+def _mark(axis: Axes, disturbed: Sequence[float], window: _Window) -> bool:
+    """Mark the seconds that a panel shows; returns whether there are any."""
+    seen = [at for at in disturbed if window.begin <= at <= window.end]
+    for at in seen:
+        axis.axvline(at, color=LIGHT["failure"], linestyle=_DASHES)
+    return bool(seen)
+
+
 def _entitle(above: Axes, below: Axes, spans: Sequence[AttemptSpan], closer: _Window) -> None:
     """Say what the whole run and the rounds below it are."""
     rounds, workers = ({span.round for span in spans}, {span.worker for span in spans})
@@ -321,7 +332,7 @@ def _words(spans: Sequence[AttemptSpan]) -> str:
     return f"numbers are shards{ends}"
 
 
-def _draw_key(figure: Figure, spans: Sequence[AttemptSpan], *, killed: bool = False) -> None:
+def _draw_key(figure: Figure, spans: Sequence[AttemptSpan], *, disturbed: bool = False) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -338,8 +349,9 @@ def _draw_key(figure: Figure, spans: Sequence[AttemptSpan], *, killed: bool = Fa
     keys |= {
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
-    if killed:
-        keys["a process killed"] = Line2D([], [], color=LIGHT["failure"], linestyle=(0, (4, 2)))
+    if disturbed:
+        line = Line2D([], [], color=LIGHT["failure"], linestyle=_DASHES)
+        keys["a process slowed or killed"] = line
     figure.legend(
         keys.values(),
         keys.keys(),

@@ -17,6 +17,7 @@ from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.timeline import (
     AttemptSpan,
     ResourceSample,
+    disturbed_seconds,
     resources,
 )
 from downpour.files.records.record import read_record
@@ -30,7 +31,8 @@ class RunResult:
     """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
 
     `split` is there if the record counts the examples of each class in each shard. `folder` is
-    where the record lies.
+    where the record lies. `disturbed_seconds` count from the first assignment, like spans: someone
+    slowed or killed a process then.
     """
 
     values: tuple[Any, ...] = ()
@@ -38,6 +40,7 @@ class RunResult:
     workers: int | None = None
     result: Result
     attempt_spans: tuple[AttemptSpan, ...] = ()
+    disturbed_seconds: tuple[float, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
     split: ShardCounts | None = None
     folder: Path | None = None
@@ -133,6 +136,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         workers=workers,
         result=result,
         attempt_spans=result.spans,
+        disturbed_seconds=disturbed_seconds(record),
         resources=resources(record),
         split=split_of(record),
         folder=folder,

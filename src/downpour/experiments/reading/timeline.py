@@ -16,7 +16,7 @@ from downpour.files.records.attempt_lines import (
     ResourcesUsedLine,
     UpdatedLine,
 )
-from downpour.files.records.record_lines import AggregatedLine, RecordLine
+from downpour.files.records.record_lines import AggregatedLine, DisturbedLine, RecordLine
 
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: `moved` went on elsewhere, `stopped` was not needed any more."""
@@ -99,6 +99,12 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
             )
         )
     return tuple(sorted(_with_last(spans), key=lambda span: (span.begin_seconds, span.shard)))
+
+
+def disturbed_seconds(record: Sequence[tuple[float, RecordLine]]) -> tuple[float, ...]:
+    """List when someone slowed or killed a process on purpose; below 0 before any assignment."""
+    start = next((at for at, fact in record if isinstance(fact, AssignedLine)), 0.0)
+    return tuple(at - start for at, fact in record if isinstance(fact, DisturbedLine))
 
 
 def _outcome(failure: str) -> Outcome:

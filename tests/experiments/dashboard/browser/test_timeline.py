@@ -103,7 +103,7 @@ def test_a_line_marks_when_somebody_disturbed_a_process(
         page.mouse.move(left, top + down * high)
         page.locator("#tip").get_by_text(f"0:30.0 {said}").wait_for()
     page.mouse.move(left - 20, top + 0.4 * high)
-    until(page, "!document.querySelector('#tip').textContent.includes('disturb')")
+    until(page, "(tip => tip.hidden || !tip.textContent.includes('disturb'))(tip)")
     page.locator("#legend").get_by_text("slowed or killed on purpose").wait_for()
 
 
