@@ -151,7 +151,7 @@ def test_a_package_brings_a_policy_a_codec_and_a_launcher(
 
 def test_help_and_errors_name_what_a_package_brings(downpour: Command) -> None:
     """As they name all other members."""
-    told = downpour("run", "--help").stdout
+    told = downpour("run", "--help-all").stdout
     assert "compose (containers of a compose file) or here" in " ".join(told.split())
     assert "--greeting TEXT" in " ".join(told.split())
     wrong = downpour("run", "--policy", "latest-frist")

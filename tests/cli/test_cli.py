@@ -26,7 +26,10 @@ def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> 
     assert alone == downpour("--help")
     for command in COMMANDS:
         assert f"  {command} " in alone.out
-    assert "..." not in alone.out.partition("Commands:")[2]
+    head, found, listed = alone.out.partition("Train a model:")
+    assert found
+    assert "COMMAND" in head
+    assert "..." not in listed
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,11 @@ def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> 
         (["stat"], "No such command 'stat'. Did you mean 'status'?"),
         (["run", "--zzz"], "No such option: --zzz"),
         (["run", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs"),
+        (
+            ["run", "--snapshot-evry", "3"],
+            "No such option: --snapshot-evry (Possible options: --snap",
+        ),
+        (["run", "--help-al"], "No such option: --help-al (Possible options: --help, --help-all)"),
         (["run", "--epochs"], "Option '--epochs' requires an argument."),
         (["run", "a.toml", "b.toml"], "Got unexpected extra argument(s) (b.toml)"),
         (["cancel"], "Missing argument 'ID'."),
@@ -49,13 +57,14 @@ def test_a_mistake_in_the_words_is_told_in_one_line(
     assert refused(*words).startswith(line)
 
 
-def test_help_needs_no_heavy_library() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--help-all"]])
+def test_help_needs_no_heavy_library(words: list[str]) -> None:
     """What takes long to import is imported by the commands that need it."""
-    look = "import sys, downpour.cli; downpour.cli.run_command(['run', '--help']);"
+    look = f"import sys, downpour.cli; downpour.cli.run_command({words});"
     look += f"print(sorted(set({HEAVY}) & set(sys.modules)), file=sys.stderr)"
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert found.stderr == "[]\n"
-    assert found.stdout.startswith("Usage: downpour run")
+    assert found.stdout.startswith("Usage: downpour ")
 
 
 def test_the_module_is_the_command() -> None:
@@ -87,7 +96,11 @@ def test_a_group_alone_shows_its_help(downpour: Callable[..., Any]) -> None:
 
 def test_the_shell_completes_commands_and_options() -> None:
     """The shell asks the program itself, through the environment."""
-    words = {"downpour si": "simulate\n", "downpour run --epo": "--epochs\n"}
+    words = {
+        "downpour si": "simulate\n",
+        "downpour run --epo": "--epochs\n",
+        "downpour run --snapshot": "--snapshot-every\n",  # which `--help` does not show
+    }
     for typed, found in words.items():
         asked = {"_DOWNPOUR_COMPLETE": "complete_bash", "COMP_WORDS": typed}
         place = {"COMP_CWORD": str(len(typed.split()) - 1)}
@@ -100,3 +113,23 @@ def test_the_shell_completes_commands_and_options() -> None:
             env={**os.environ, **asked, **place},
         )
         assert told.stdout == found
+
+
+@pytest.mark.parametrize(
+    ("shell", "sign"),
+    [
+        ("bash", "complete -o"),
+        ("zsh", "#compdef downpour"),
+        ("fish", "complete --command downpour"),
+    ],
+)
+def test_a_shell_gets_a_script_that_completes(shell: str, sign: str) -> None:
+    """This is what `--install-completion` writes where the shell finds it."""
+    told = subprocess.run(
+        [sys.executable, "-c", "from downpour.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "_DOWNPOUR_COMPLETE": f"source_{shell}"},
+    )
+    assert sign in told.stdout

@@ -44,40 +44,56 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         worker_command,
     )
 
-_FUNCTIONS = {
-    "init": "init.init",
-    "demo": "demo.demo",
-    "run": "run.run",
-    "splits": "splits.splits",
-    "grid": "grid.grid",
-    "experiment": "grid.grid",
-    "report": "report.report",
-    "tune": "tune.tune",
-    "manager": "manager_command.manager",
-    "worker": "worker_command.worker",
-    "up": "up_and_down.up",
-    "ps": "process_table.ps",
-    "down": "up_and_down.down",
-    "submit": "clients.submit",
-    "status": "clients.status",
-    "watch": "clients.watch",
-    "dashboard": "dashboard.dashboard",
-    "list": "clients.list_experiments",
-    "cancel": "clients.cancel",
-    "results": "clients.results",
-    "logs": "logs.logs",
-    "trace": "trace.trace",
-    "evaluate": "trained.evaluate",
-    "predict": "trained.predict",
-    "export": "trained.export",
-    "replay": "replay.replay",
-    "ping": "ping.ping",
-    "certs": "certs.certs",
-    "doctor": "doctor.doctor",
-    "simulate": "simulate.simulate",
-    "compare-policies": "compare_policies.compare_policies",
-    "predictor": "predictor.app",
+GROUPS = {
+    "Train a model": {
+        "init": "init.init",
+        "demo": "demo.demo",
+        "run": "run.run",
+        "submit": "clients.submit",
+        "cancel": "clients.cancel",
+        "splits": "splits.splits",
+    },
+    "Watch an experiment": {
+        "status": "clients.status",
+        "watch": "clients.watch",
+        "dashboard": "dashboard.dashboard",
+        "list": "clients.list_experiments",
+        "results": "clients.results",
+        "logs": "logs.logs",
+        "trace": "trace.trace",
+    },
+    "Use a trained model": {
+        "evaluate": "trained.evaluate",
+        "predict": "trained.predict",
+        "export": "trained.export",
+        "replay": "replay.replay",
+    },
+    "Compare settings, policies and predictors": {
+        "grid": "grid.grid",
+        "experiment": "grid.grid",
+        "tune": "tune.tune",
+        "report": "report.report",
+        "compare-policies": "compare_policies.compare_policies",
+        "simulate": "simulate.simulate",
+        "predictor": "predictor.app",
+    },
+    "Run a cluster": {
+        "up": "up_and_down.up",
+        "ps": "process_table.ps",
+        "down": "up_and_down.down",
+        "manager": "manager_command.manager",
+        "worker": "worker_command.worker",
+    },
+    "Check and secure machines": {
+        "doctor": "doctor.doctor",
+        "ping": "ping.ping",
+        "certs": "certs.certs",
+    },
 }
+"""Where each command's function is, under the title that the help lists the command under."""
+
+_FUNCTIONS = {name: place for group in GROUPS.values() for name, place in group.items()}
+_TITLES = {name: title for title, group in GROUPS.items() for name in group}
 _HIDDEN = {"experiment"}
 """The name that `grid` had before."""
 
@@ -102,9 +118,10 @@ def build(only: str = "") -> Callable[..., Any]:
         module, _, attribute = _FUNCTIONS[name].partition(".")
         found = getattr(import_module(f"downpour.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+            app.add_typer(found, name=name, rich_help_panel=_TITLES[name])
         else:
-            app.command(name, cls=Command, hidden=name in _HIDDEN)(found)
+            hidden = name in _HIDDEN
+            app.command(name, cls=Command, hidden=hidden, rich_help_panel=_TITLES[name])(found)
     return get_command(app)
 
 

@@ -1,5 +1,6 @@
 """The help of commands: plain text in groups, each option with its value and its default.
 
+`--help` shows the options in `first_options.py` of a command that has many, `--help-all` shows all.
 The screen and the page that `page.py` makes use the same functions, so they cannot differ. Nothing
 here knows what a command does. Parameters are typed `Any`, because Typer's classes for them are
 private.
@@ -7,23 +8,44 @@ private.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from downpour.cli.first_options import FIRST
 
 _COLUMN_MAX = 27
+_ALL = "downpour.help_all"
 
 
 class Group(TyperGroup):
-    """A group of commands; without a command it shows its help."""
+    """A group of commands, listed under titles; without a command it shows its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
         return super().parse_args(ctx, args or ["--help"])
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list of commands for each title; all have the same width."""
+        column = max(map(len, self.commands))
+        limit = formatter.width - 6 - column
+        for title, commands in titled_commands(self, ctx):
+            with formatter.section(title):
+                rows = [(one.name.ljust(column), one.get_short_help_str(limit)) for one in commands]
+                formatter.write_dl(rows)
+
 
 class Command(TyperCommand):
-    """A command whose help lists options in the groups that they name."""
+    """A command whose help lists options in the groups that they name, or the first options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters; the last two are `--help-all` and `--help`."""
+        *own, short = super().get_params(ctx)
+        return [*own, _help_all(), short]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
@@ -32,20 +54,50 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a definition list for each group; all have the same width."""
-        column = min(_COLUMN_MAX, max(len(words(param)) for param in self.get_params(ctx)))
-        for title, params in groups(self, ctx):
+        every = groups(self, ctx)
+        shown = every if ctx.meta.get(_ALL) or not _first(ctx) else first_groups(self, ctx)
+        column = min(_COLUMN_MAX, max(len(words(p)) for _, params in shown for p in params))
+        for title, params in shown:
             with formatter.section(title):
                 rows = [(words(param).ljust(column), sentence(param)) for param in params]
                 formatter.write_dl(rows, col_max=_COLUMN_MAX)
+        if more := _count(every) - _count(shown):
+            formatter.write_paragraph()
+            formatter.write_text(f"{ctx.command_path} --help-all shows {more} more options.")
+
+
+def titled_commands(group: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Sort a group's commands by their titles, without hidden ones."""
+    by_title: dict[str, list[Any]] = {}
+    for command in (group.get_command(ctx, name) for name in group.list_commands(ctx)):
+        if not command.hidden:
+            by_title.setdefault(command.rich_help_panel or "Commands", []).append(command)
+    return list(by_title.items())
 
 
 def groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
-    """Sort parameters into groups: arguments, the command's own options, then the named ones."""
+    """Sort parameters into groups: arguments, the command's own options, then the named ones.
+
+    In each group the first options come first. `--help-all` is absent if `--help` shows the same.
+    """
+    first = _first(ctx)
     by_title: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     for param in command.get_params(ctx):
         own = "Arguments" if _is_argument(param) else "Options"
-        by_title.setdefault(param.rich_help_panel or own, []).append(param)
-    return [(title, params) for title, params in by_title.items() if params]
+        if first or param is not _help_all():
+            by_title.setdefault(param.rich_help_panel or own, []).append(param)
+    ranked = {title: sorted(params, key=_rank(first)) for title, params in by_title.items()}
+    return [(title, params) for title, params in ranked.items() if params]
+
+
+def first_groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Return the arguments, and in one list the first options and those that show help."""
+    first = _first(ctx)
+    *own, all_option, help_option = command.get_params(ctx)
+    arguments = [param for param in own if _is_argument(param)]
+    options = [param for param in own if set(param.opts) & set(first)]
+    options = [*sorted(options, key=_rank(first)), all_option, help_option]
+    return [*([("Arguments", arguments)] if arguments else []), ("Options", options)]
 
 
 def words(param: Any) -> str:
@@ -77,3 +129,52 @@ def _default(param: Any, code: str) -> str:
 
 def _is_argument(param: Any) -> bool:
     return bool(param.param_type_name == "argument")
+
+
+def _first(ctx: Any) -> tuple[str, ...]:
+    """Return a command's first options; () if its `--help` shows all."""
+    return FIRST.get(ctx.command_path.partition(" ")[2], ())
+
+
+def _rank(first: tuple[str, ...]) -> Callable[[Any], int]:
+    """Return a key that sorts first options before others, in their own order."""
+
+    def rank(param: Any) -> int:
+        return min((first.index(name) for name in param.opts if name in first), default=len(first))
+
+    return rank
+
+
+def _count(found: list[tuple[str, list[Any]]]) -> int:
+    return sum(len(params) for _, params in found)
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:  # noqa: FBT001 - an option's callback
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+@cache
+def _help_all() -> Any:
+    """Make the option `--help-all`: as one of a command, because Typer's classes are private."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_with_help_all)
+    return get_command(app).params[0]
+
+
+def _with_help_all(
+    *,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            callback=_show_all,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Take the option."""

@@ -13,7 +13,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 from downpour.cli.commands import build
-from downpour.cli.help import groups, sentence, words
+from downpour.cli.help import groups, sentence, titled_commands, words
 
 _INTRODUCTION = """\
 # The command line
@@ -25,8 +25,13 @@ failure has exit status 1, and Ctrl-C has 130. Results go to standard output, pr
 standard error. For an internal error, the line names a file with the traceback; with
 `DOWNPOUR_TRACEBACK=1` every error prints its traceback.
 
-`downpour --version` prints the version, and `downpour --install-completion` lets the shell complete
-commands and options; `-h` is `--help`.
+`downpour COMMAND --help`, or `-h`, explains a command. If it has many options, this shows only
+those that most people need, and `--help-all` shows all. This page has all, the most needed first.
+
+`downpour --install-completion` lets your shell complete commands and options: bash, zsh, fish or
+PowerShell. Start a new shell afterwards. `downpour --version` prints the version.
+
+{contents}
 """
 
 
@@ -36,23 +41,31 @@ def page() -> str:
     if not isinstance(group, TyperGroup):
         raise TypeError("the command line has several commands")
     top = Context(group, info_name=group.name, **group.context_settings)
-    parts = [_INTRODUCTION.format(summary=group.help)]
-    for name in group.list_commands(top):
-        command = group.get_command(top, name)
-        if command is None or command.hidden:
-            continue
-        parts += _chapter(command, Context(group, info_name=name, parent=top))
+    titled = titled_commands(group, top)
+    parts = [_INTRODUCTION.format(summary=group.help, contents="\n".join(_contents(titled)))]
+    for title, commands in titled:
+        parts.append(f"## {title}\n")
+        for command in commands:
+            parts += _chapter(command, Context(group, info_name=command.name, parent=top))
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _contents(titled: list[tuple[str, list[Any]]]) -> Iterator[str]:
+    """Yield a line for each title, with links to its commands."""
+    for title, commands in titled:
+        links = (f"[{command.name}](#{command.name})" for command in commands)
+        yield f"- {title}: {', '.join(links)}"
+
+
 def _chapter(command: Any, ctx: Context) -> Iterator[str]:
+    yield f"### {ctx.command_path.partition(' ')[2]}\n"
     if isinstance(command, TyperGroup):
+        yield f"{command.help}\n"
         for name in command.list_commands(ctx):
             part = command.get_command(ctx, name)
             yield from _chapter(part, Context(command, info_name=name, parent=ctx))
         return
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    yield f"## {ctx.command_path.partition(' ')[2]}\n"
     yield f"    {usage}\n"
     yield f"{command.help}\n"
     for title, params in groups(command, ctx):

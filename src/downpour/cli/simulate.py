@@ -14,7 +14,6 @@ from downpour.cli.capacity import _at_least_0, at_least_one, load_of, plan_capac
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, number, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
-from downpour.files.store.os_errors import explain
 
 if TYPE_CHECKING:
     from downpour.virtual.faults.plan import Plan
@@ -263,6 +262,7 @@ def _keep(outcome: Outcome, folder: Path) -> None:
     """Write the records of a run where the page, reports and traces find them."""
     from downpour.files.records.record import export_record
     from downpour.files.store.layout import RECORD_NAME
+    from downpour.files.store.os_errors import explain
 
     for name, lines in outcome.records.items():
         place = folder / name
