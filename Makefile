@@ -28,20 +28,28 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers bench-lab clean
+.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers bench-lab release clean
+# Two calls of pip must never change one environment together.
+.NOTPARALLEL:
+
+# A stamp says what is installed. The environment with everything serves all targets.
+installed = $(or $(wildcard $(VENV)/.installed),$(VENV)/.installed-$(1))
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 venv: $(VENV)/.installed  ## Create the virtual environment and install everything into it
 
-# One pip call for all: torchvision works only beside the build of torch it was resolved with.
-$(VENV)/.installed: pyproject.toml
+# torchvision works only beside the build of torch it was resolved with, so each call of pip names both.
+$(VENV)/.installed: EXTRAS := dev
+$(VENV)/.installed-run: EXTRAS := digits,vision
+$(VENV)/.installed-test: EXTRAS := test
+$(VENV)/.installed $(VENV)/.installed-run $(VENV)/.installed-test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch $@
 
-run: venv  ## Train the example on this machine's own workers
+run: $(call installed,run)  ## Train the example on this machine's own workers
 	$(BIN)/downpour run examples/digits.toml
 
 check: venv  ## Check format, lint, types and house rules
@@ -54,7 +62,7 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: venv  ## Run the quick tests (WING=core: those of one wing)
+test: $(call installed,test)  ## Run the quick tests (WING=core: those of one wing)
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides
@@ -82,6 +90,11 @@ bench-peers: venv  ## Compare Downpour with other systems, each in an environmen
 
 bench-lab: venv  ## Compare Downpour with other systems over slow links (LAB="--profiles wifi --hosts 2": some)
 	$(BIN)/python benchmarks/lab.py $(LAB)
+
+release:  ## Build what is published, try it, and list its licenses, in dist/ (nothing is uploaded)
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check --requirement release/requirements.txt
+	build/release/bin/python release/release.py
 
 clean:  ## Remove the environment and whatever was built
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -41,8 +41,8 @@ def test_every_option_and_variable_exists(page: str) -> None:
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
-    """Relative links of the README and of the pages in docs/ name files that are there."""
-    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+    """Relative links of the pages beside the README and in docs/ name files that are there."""
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 

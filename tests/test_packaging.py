@@ -1,16 +1,27 @@
-"""Building the package leaves the checkout as it was."""
+"""What is published: built to the same bytes, with nothing too much, and the checkout as it was."""
 
 from __future__ import annotations
 
+import importlib
+import io
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from email.message import Message
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import yaml
+
+from downpour.base.version import VERSION
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE")
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel({folder!r}))"
 
 
@@ -19,15 +30,152 @@ def names_in(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*")}
 
 
+def checkout_in(folder: Path) -> Path:
+    """Copy what the package is made of."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=unwanted)
+    for name in SOURCES:
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """The modules of `make release`, by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "release"))
+    return {name: importlib.import_module(name) for name in ("archives", "contents", "licenses")}
+
+
+def packed(path: Path, names: list[str], time_seconds: int, user: str) -> Path:
+    """A `.tar.gz` with a small file of each name."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.uname = len(name), time_seconds, user
+            member.mode = 0o600 + time_seconds % 8
+            archive.addfile(member, io.BytesIO(name.encode()))
+    return path
+
+
+def test_settled_archives_do_not_tell_who_built_them_when(
+    release: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    """Order, times, owners and modes no longer differ; the files and their contents stay."""
+    names = ["top/b", "top/a", "top/" + "long/" * 40 + "c"]
+    one = packed(tmp_path / "one.tar.gz", names, 1_700_000_000, "ann")
+    other = packed(tmp_path / "other.tar.gz", names[::-1], 1_700_000_005, "bob")
+    assert one.read_bytes() != other.read_bytes()
+    for path in (one, other):
+        release["archives"].settle(path, 1_600_000_000)
+    assert one.read_bytes() == other.read_bytes()
+    with tarfile.open(one) as archive:
+        held = {member.name: archive.extractfile(member) for member in archive}
+        assert list(held) == sorted(names)
+        assert all(file and file.read() == name.encode() for name, file in held.items())
+
+
+def test_an_archive_with_too_little_or_too_much_is_refused(
+    release: dict[str, ModuleType],
+) -> None:
+    """Each such file is named."""
+    lines = release["contents"].differences(["a", "cache", "tests/t.py"], {"a", "py.typed"})
+    assert lines == ["lacks py.typed", "holds cache, too", "holds tests/t.py, too"]
+    assert release["contents"].differences(["b", "a"], {"a", "b"}) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        ({"License-Expression": "MIT", "License": "no"}, "MIT"),
+        ({"Classifier": "License :: OSI Approved :: BSD License"}, "BSD License"),
+        ({"Classifier": "License :: OSI Approved", "License": "Zlib\n\ntext"}, "Zlib"),
+        ({"Classifier": "Typing :: Typed"}, "not stated"),
+    ],
+)
+def test_a_license_is_read_where_packages_state_it(
+    release: dict[str, ModuleType], tmp_path: Path, stated: dict[str, str], found: str
+) -> None:
+    """Older packages use classifiers or a text; who states nothing is in the table, too."""
+    message = Message()
+    for field, value in {"Name": "thing", "Version": "1.5", **stated}.items():
+        message[field] = value.replace("\n", "\n        ")
+    (tmp_path / "METADATA").write_text(str(message))
+    table = release["licenses"].license_table([PathDistribution(tmp_path)])
+    assert table.splitlines()[2:] == [f"| thing | 1.5 | {found} |"]
+
+
+def test_the_citation_names_this_version() -> None:
+    """It is of the format that CITATION.cff has had since 2021."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", VERSION)
+    assert {"message", "title", "authors"} <= set(cited)
+
+
+def test_every_form_for_issues_asks_for_something() -> None:
+    """A form needs a name, a description, and fields whose identifiers differ."""
+    forms = [*(ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")]
+    assert forms
+    for form in forms:
+        said = yaml.safe_load(form.read_text("utf-8"))
+        names = [field["id"] for field in said["body"] if field["type"] != "markdown"]
+        assert said["name"]
+        assert said["description"]
+        assert names
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("target", "there", "installed"),
+    [
+        ("run", [], ["digits,vision"]),
+        ("test", [], ["test"]),
+        ("test", [".installed-run"], ["test"]),
+        ("venv", [".installed-run", ".installed-test"], ["dev"]),
+        ("run", [".installed-run"], []),
+        ("run", [".installed"], []),
+        ("test", [".installed"], []),
+    ],
+)
+def test_make_installs_what_a_target_needs(
+    tmp_path: Path, target: str, there: list[str], installed: list[str]
+) -> None:
+    """An environment that has everything serves all targets, and a small one can grow."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / ".venv").mkdir()
+    for stamp in there:
+        (tmp_path / ".venv" / stamp).touch()
+    line = ["make", "--dry-run", "--no-print-directory", target]
+    told = subprocess.run(line, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert re.findall(r"--editable '\.\[(.*)\]'", told) == installed
+
+
+@pytest.mark.slow
+def test_both_archives_hold_the_package_alone(
+    release: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    """Two builds have the same bytes; no tests, no caches, but data and licenses."""
+    pytest.importorskip("build", reason="build is not installed")
+    checkout = checkout_in(tmp_path / "checkout")
+    (checkout / "tests").mkdir()
+    (checkout / "tests" / "test_thing.py").touch()
+    tracked = {path.as_posix() for path in names_in(checkout) if (checkout / path).is_file()}
+    builds = [release["archives"].build(checkout, tmp_path / name, 10**9) for name in ("a", "b")]
+    for one, other in zip(*builds, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    sdist, wheel = builds[0]
+    assert release["contents"].check_sdist(sdist, tracked) == []
+    assert release["contents"].check_wheel(wheel, tracked) == []
+    data = {"downpour/py.typed", "downpour/predictor/pretrained.safetensors"}
+    data |= {"downpour/cli/templates/lora/spec.toml"}
+    assert data <= set(zipfile.ZipFile(wheel).namelist())
+
+
 @pytest.mark.slow
 def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     """Neither build/ nor metadata stay behind, and the wheel has code and data."""
     pytest.importorskip("setuptools", minversion="77")
-    checkout, wheels = tmp_path / "checkout", tmp_path / "wheels"
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", checkout / "src", ignore=unwanted)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, checkout)
+    checkout, wheels = checkout_in(tmp_path / "checkout"), tmp_path / "wheels"
     wheels.mkdir()
     before = names_in(checkout)
     code = BUILD.format(folder=str(wheels))

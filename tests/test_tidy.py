@@ -39,7 +39,18 @@ PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "mar
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 
-TEXT_FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", "docker", "idl", ".ci")
+TEXT_FOLDERS = (
+    "src",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "docker",
+    "idl",
+    "release",
+    ".ci",
+    ".github",
+)
 TEXT_SUFFIXES = {"", ".py", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".thrift", ".html"}
 MADE = {"__pycache__", "out"}
 # Spelled so that this line does not find itself.

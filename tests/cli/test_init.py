@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,20 @@ def test_a_template_is_a_task_its_spec_and_how_to_run_it(
     assert f"downpour run spec.toml --allow {module}" in (folder / "README.md").read_text()
     lines = (folder / f"{module}.py").read_text().splitlines()
     assert sum(bool(line.strip()) for line in lines) <= LINES_MAX
+
+
+def test_what_is_missing_is_installed_first(
+    downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a template needs packages, its README names them, and a command installs them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    outcome = downpour("init", "--template", "lora")
+    run = "downpour run lora/spec.toml --allow lora"
+    assert outcome.out == f"pip install transformers peft\n{run}\n"
+    readme = (tmp_path / "lora" / "README.md").read_text()
+    assert "on this machine once transformers and peft are installed." in readme
 
 
 def test_nothing_is_overwritten(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def test_the_extras_are_those_of_the_installation() -> None:
     }
     on_one_machine = [name for name in EXTRAS if name not in {*ENGINES, *LOGGERS}]
     assert f"downpour-sgd[{','.join(on_one_machine)}]" in extras.pop("all")
-    assert f"downpour-sgd[all,lora,mlflow,{','.join(ENGINES)},wandb]" in extras.pop("dev")
+    assert f"downpour-sgd[test,lora,mlflow,{','.join(ENGINES)},wandb]" in extras.pop("dev")
+    assert "downpour-sgd[all]" in extras.pop("test")
     extras.pop("lora")  # an example's
     assert extras == {name: sorted(modules.values()) for name, modules in EXTRAS.items()}
 

@@ -16,13 +16,17 @@ TEMPLATES = {
 }
 """What each is, in a sentence."""
 
+NEEDED = {"lora": ("transformers", "peft")}
+"""Packages that a template imports and Downpour does not install."""
+
 _README = """\
 # {name}
 
     downpour run spec.toml --allow {module}
 
-trains it on this machine. `{module}.py` is the task, `spec.toml` says how it is trained; both are
-yours to change. What is trained is printed with its ID, which other commands take:
+trains it on this machine{needs}. `{module}.py` is the task, `spec.toml`
+says how it is trained; both are yours to change. What is trained is printed with its ID, which other
+commands take:
 
     downpour evaluate ID --allow {module}
     downpour export ID --to model --allow {module}
@@ -45,11 +49,13 @@ def write_template(name: str, folder: Path) -> str:
         accepted = f"must be {', '.join(TEMPLATES)}"
         raise SpecError("template", name, accepted + did_you_mean(name, TEMPLATES))
     module = name.replace("-", "_")
+    needed = " and ".join(NEEDED.get(name, ()))
+    needs = f" once {needed} are installed" if needed else ""
     origin = files("downpour.cli") / "templates" / name
     texts = {
         f"{module}.py": (origin / f"{module}.py.txt").read_text(encoding="utf-8"),
         "spec.toml": (origin / "spec.toml").read_text(encoding="utf-8"),
-        "README.md": _README.format(name=name, module=module),
+        "README.md": _README.format(name=name, module=module, needs=needs),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

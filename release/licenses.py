@@ -1,0 +1,38 @@
+"""Writes a table of the licenses that installed packages state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+UNKNOWN = "not stated"
+
+
+def license_of(package: Distribution) -> str:
+    """Return what the metadata says: an expression, or classifiers, or the first line of a text."""
+    said = package.metadata
+    if "License-Expression" in said:
+        return said["License-Expression"]
+    prefix = "License :: "
+    classes = [value for value in said.get_all("Classifier", []) if value.startswith(prefix)]
+    if names := [value.rsplit(" :: ", 1)[1] for value in classes if value.count(" :: ") > 1]:
+        return ", ".join(names)
+    text = said["License"].strip() if "License" in said else ""
+    return text.splitlines()[0].strip() if text else UNKNOWN
+
+
+def license_table(packages: Iterable[Distribution]) -> str:
+    """Return a Markdown table: name, version and license of each package, by name."""
+    found = {package.metadata["Name"]: package for package in packages}
+    rows = [
+        f"| {name} | {found[name].version} | {license_of(found[name]).replace('|', '/')} |"
+        for name in sorted(found, key=str.lower)
+    ]
+    return "\n".join(["| package | version | license |", "|---|---|---|", *rows, ""])
+
+
+def installed_in(folder: Path) -> list[Distribution]:
+    """Return the packages of an environment, which need not be the one that runs this."""
+    [site] = folder.glob("lib/python*/site-packages")
+    return list(distributions(path=[str(site)]))
