@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -155,31 +156,40 @@ class Client:
             end = status.experiment
             if not warned and end is not None and end.state in _BEGUN:
                 warned = True
-                for warning in self._warnings(experiment):
+                for warning in self._warnings(experiment, check):
                     log.warning("%s", warning)
             if on_status is not None:
                 on_status(status)
         if end is not None and end.state is not ExperimentState.FINISHED:
             reason = end.reason or f"it was {end.state}"
             raise ExperimentFailed(experiment, reason, asked_wrongly=end.asked_wrongly)
-        return self.results(experiment)
+        return self._result(experiment, check)
 
-    def _warnings(self, experiment: str) -> tuple[str, ...]:
-        known = (line for _, line in parse_lines(self.record(experiment)))
+    def _warnings(self, experiment: str, check: Callable[[], None] | None) -> tuple[str, ...]:
+        known = (line for _, line in parse_lines(self.record(experiment, check=check)))
         return next((one.warnings for one in known if isinstance(one, PreparedLine)), ())
 
     def results(self, experiment: str) -> Result:
         """Return the result of an experiment so far."""
+        return self._result(experiment)
+
+    def _result(self, experiment: str, check: Callable[[], None] | None = None) -> Result:
         from downpour.experiments.notebook import Result as Shown
 
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         seen = folder if folder is not None and folder.is_dir() else None
-        return Shown.from_lines(self.record(experiment), folder=seen)
+        return Shown.from_lines(self.record(experiment, check=check), folder=seen)
 
-    def record(self, experiment: str, from_line: int = 0) -> list[str]:
-        """Return the lines of an experiment's record from one on, as the manager wrote them."""
+    def record(
+        self, experiment: str, from_line: int = 0, *, check: Callable[[], None] | None = None
+    ) -> list[str]:
+        """Return the lines of an experiment's record from one on, as the manager wrote them.
+
+        If a manager that answered before stops answering, this waits for it for a minute. `check`
+        is then called between two tries; it may start that manager again, or raise.
+        """
         lines: list[str] = []
-        ask = self._ask if self._met else self._ask_now
+        ask = partial(self._ask, check=check) if self._met else self._ask_now
         while True:
             following = from_line + len(lines)
             page = ask(_page(experiment, following))

@@ -81,6 +81,21 @@ def test_kills_change_no_byte_of_the_model(
     assert model(result) == calm
 
 
+def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(tmp_path: Path) -> None:
+    """A callback, for which the run reads the record right after the kill, misses no epoch."""
+    epochs: list[int] = []
+    result = downpour.run(
+        SPEC,
+        workers=2,
+        shared=tmp_path,
+        progress=False,
+        kill=["manager@round3"],
+        on_round=lambda epoch: epochs.append(epoch.epoch),
+    )
+    assert result.state == "finished"
+    assert epochs == [1, 2, 3, 4, 5]
+
+
 def test_a_worker_that_stays_away_trains_no_more(tmp_path: Path) -> None:
     """The other one trains all that is left."""
     kill = ["worker-2@round3"]

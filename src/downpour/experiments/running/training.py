@@ -65,11 +65,13 @@ def _trained(
         record = partial(client.disturbed, experiment)
         disturbances = disturbing(surroundings.disturbances, cluster, record, watching.note)
         disturb = disturbed.enter_context(disturbances)
+        # A manager that was killed answers only once `check` has started it again.
+        lines = partial(client.record, check=cluster.check)
 
         def look(status: Status) -> None:
             disturb(status)
             cluster.provide(status.wanted_workers, status.idle_workers)
-            follower.follow(experiment, client.record)
+            follower.follow(experiment, lines)
             follower.see(status)
             for show in (draw, watching.on_status):
                 if show is not None:

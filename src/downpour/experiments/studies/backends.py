@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -151,24 +152,26 @@ class _Session:
             if self.cluster is not None:
                 self.cluster.provide(status.wanted_workers, status.idle_workers)
             on_status(status)
-            follower.follow(experiment, self.client.record)
+            follower.follow(experiment, record)
             follower.see(status)
             if listener is None:
                 return
-            new = self.client.record(experiment, len(lines))
+            new = record(experiment, len(lines))
             lines.extend(new)
             if any(listener(epoch, measured) for epoch, measured in measured_in(new, run.spec)):
                 listener = None
                 self.client.cancel(experiment)
 
         check = None if self.cluster is None else self.cluster.check
+        # A manager that died answers only once `check` has started it again.
+        record = partial(self.client.record, check=check)
         with (
             Follower((), announcers(self.on_event)) as follower,
             submitted(self.client, run, self.note) as experiment,
         ):
             with suppress(ExperimentFailed):  # the record says how the run ended
                 self.client.wait(experiment, on_status=watch, check=check)
-            lines += self.client.record(experiment, len(lines))
+            lines += record(experiment, len(lines))
         return "".join(f"{line}\n" for line in lines).encode()
 
 
