@@ -42,12 +42,12 @@ def trace(
     which worker trained which shard when and why, hand-overs, failures, rounds, decisions, and how
     loss and metrics went. The experiment is found as `downpour results` finds it. Prints the file.
     """
-    from downpour.experiments.tracing.writing import trace_lines, write_trace
+    from downpour.experiments.tracing.writing import TRACE_NAME, trace_lines, write_trace
 
     found = find(experiment, shared, manager, credentials)
     if to == _STANDARD_OUTPUT:
         sys.stdout.writelines(trace_lines(found.record))
         return
-    file = to or RESULTS / found.experiment / "trace.json"
+    file = to or RESULTS / found.experiment / TRACE_NAME
     write_trace(found.record, file)
     say(str(file))

@@ -16,6 +16,7 @@ from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.pages.report import write_report
 from downpour.experiments.reading.study_result import StudyResult
 from downpour.experiments.tables.report_tables import tables_of
+from downpour.experiments.tracing.writing import TRACE_NAME
 from tests.experiments.conftest import Make
 
 HARM = "<script>alert('x')</script>"
@@ -210,6 +211,16 @@ def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_
     with pytest.raises(SpecError, match="not a folder"):
         write_report(study, out / "index.html")
     assert (tmp_path / "figures").is_dir()
+
+
+def test_a_report_goes_where_a_trace_of_its_experiment_lies(
+    study: StudyResult, tmp_path: Path
+) -> None:
+    """`downpour trace ID` and a report on ID take the same folder by default, in any order."""
+    (tmp_path / TRACE_NAME).write_text("{}", "utf-8")
+    assert write_report(study, tmp_path).exists()
+    assert write_report(study, tmp_path).exists()
+    assert (tmp_path / TRACE_NAME).read_text("utf-8") == "{}"
 
 
 def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from downpour.experiments.pages.page import Drawn, html_page
 from downpour.experiments.reading.study_result import StudyResult
 from downpour.experiments.tables.report_tables import tables_of
 from downpour.experiments.tables.table import Table
+from downpour.experiments.tracing.writing import TRACE_NAME
 from downpour.files.store.os_errors import explain
 from downpour.host.extras import require
 
@@ -78,9 +79,10 @@ def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
 
 
 def _check(out: Path) -> None:
-    """Let nothing be replaced but an earlier report."""
+    """Let nothing be replaced but an earlier report; a trace lies in the same folder by default."""
     try:
-        if not any(out.iterdir()) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):
+        others = (file for file in out.iterdir() if file.name != TRACE_NAME)
+        if not any(others) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):
             return
     except FileNotFoundError:
         if not out.exists():

@@ -14,6 +14,7 @@ from downpour.experiments.tracing.trace import trace_events
 from downpour.files.records.record_lines import RecordLine, SubmittedLine
 from downpour.files.store.os_errors import explain
 
+TRACE_NAME = "trace.json"
 _HEAD = '{"displayTimeUnit": "ms", "otherData": {"made by": "downpour trace"'
 """How every trace begins; a file that begins otherwise is never replaced."""
 
