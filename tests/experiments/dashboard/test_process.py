@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,14 @@ def test_a_page_is_there_while_the_block_runs() -> None:
         assert len(json.load(connection.getresponse())["experiments"]) == 2
         connection.close()
     listen("127.0.0.1", port, OPEN).close()
+
+
+def test_ctrl_c_is_for_the_parent_alone() -> None:
+    """A terminal sends it to its own session, also while the page still imports what it needs."""
+    process = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
+    assert os.getsid(process.pid) == process.pid
+    end_page(process)
+    assert process.returncode is not None
 
 
 def test_a_page_whose_folder_is_missing_ends_by_itself(capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def start_page(
             stdout=subprocess.DEVNULL,
             stderr=errors,
             pass_fds=[descriptor],
-            start_new_session=follows_cluster,  # neither Ctrl-C nor a closed terminal reaches it
+            start_new_session=True,  # Ctrl-C is for the parent, also while this one imports
         )
     request = PageRequest(
         location=location,
