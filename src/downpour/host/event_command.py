@@ -86,7 +86,7 @@ class EventCommand:
             log.warning("on_event: %s cannot be started: %s", program, error.strerror)
             return
         try:
-            content = json.dumps(asdict(event)).encode()
+            content = f"{json.dumps(asdict(event))}\n".encode()  # a line, so `read` takes it
             self._running.communicate(content, timeout=self._limit_seconds)
         except subprocess.TimeoutExpired:
             log.warning("on_event: %s runs for over %.0f s", program, self._limit_seconds)
