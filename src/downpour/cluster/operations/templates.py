@@ -25,8 +25,8 @@ _README = """\
     downpour run spec.toml --allow {module}
 
 trains it on this machine{needs}. `{module}.py` is the task, `spec.toml`
-says how it is trained; both are yours to change. What is trained is printed with its ID, which other
-commands take:
+says how it is trained; both are yours to change. What is trained is printed with its ID, which
+other commands take:
 
     downpour evaluate ID --allow {module}
     downpour export ID --to model --allow {module}
