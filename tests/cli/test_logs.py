@@ -112,6 +112,18 @@ def test_without_logs_a_note_says_so(downpour: Downpour, tmp_path: Path) -> None
     assert outcome.err == f"no process has kept a log in {tmp_path}\n"
 
 
+@pytest.mark.parametrize("words", [["--worker", "worker-1", "--level", "error"], ["--since", "1h"]])
+def test_a_note_says_so_where_no_line_fits(
+    downpour: Downpour, shared: Path, words: list[str]
+) -> None:
+    """Silence would leave open whether there are logs at all; older files need not be read."""
+    for file in (shared / FOLDER).iterdir():
+        os.utime(file, (1e9, 1e9))
+    outcome = downpour("logs", "--shared", shared, *words)
+    assert (outcome.status, outcome.out) == (0, "")
+    assert outcome.err == f"no line in the logs of {shared} fits these options\n"
+
+
 def test_a_name_that_no_process_has_is_refused(refused: Refused, shared: Path) -> None:
     """With the names that there are."""
     line = refused("logs", "--shared", shared, "--worker", "worker-3")

@@ -136,17 +136,15 @@ class _Printer:
 
         begin = self._wanted.begin if self._cursor is None else 0.0
         page = read_logs(self._place, self._cursor, changed_after=begin)
-        if self._cursor is None:
-            self._check(page)
-        self._cursor = page.cursor
         wanted = [line for line in page.lines if self._wanted.takes(line)]
+        if self._cursor is None:
+            self._check(page, is_empty=not wanted)
+        self._cursor = page.cursor
         self._width = max([self._width, *(len(_who(line)) for line in wanted)])
         return wanted
 
-    def _check(self, page: LogPage) -> None:
+    def _check(self, page: LogPage, *, is_empty: bool) -> None:
         """Say why there may be less than the user expects."""
-        if not page.cursor.read_bytes:
-            note(f"no process has kept a log in {self._where}")
         if page.skipped_bytes:
             note(f"{page.skipped_bytes // 2**20} MiB of older lines are left out; see --since")
         names = {line.name for line in page.lines} | {line.host for line in page.lines}
@@ -155,6 +153,11 @@ class _Printer:
             raise SpecError(
                 "worker", self._wanted.of, accepted + did_you_mean(self._wanted.of, names)
             )
+        # Pieces that ended before the begin are not read, so logs may be there all the same.
+        if is_empty and (page.lines or self._wanted.begin):
+            note(f"no line in the logs of {self._where} fits these options")
+        elif not page.cursor.read_bytes:
+            note(f"no process has kept a log in {self._where}")
 
     def _print(self, line: LogLine) -> None:
         label = line.source if line.source in _STREAMS else line.level
