@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,6 +88,21 @@ def test_of_a_users_own_process_only_this_package_is_logged(
         LOGGER.error("mine, too")
         logging.getLogger("downpour.x").warning("ours")
     assert [line.text for line in lines_in(tmp_path)[1:-1]] == ["ours"]
+
+
+def test_a_program_without_logging_still_sees_warnings(tmp_path: Path) -> None:
+    """A callback's error reaches a plain script's standard error, as Python does it by itself."""
+    code = (
+        "import logging, pathlib, sys\n"
+        "from downpour.files.logs.process_log import kept_log\n"
+        "from downpour.files.store import SharedDirectory\n"
+        "shared = SharedDirectory(pathlib.Path(sys.argv[1]))\n"
+        "with kept_log(shared, 'launcher', owns_process=False):\n"
+        "    logging.getLogger('downpour.some').warning('on_round raised')\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ended.stderr == "on_round raised\n"
 
 
 def test_no_line_holds_a_secret(tmp_path: Path) -> None:

@@ -172,6 +172,10 @@ def kept_log(
         writer.start()
         ending.callback(writer.close)
         logger = logging.getLogger("" if owns_process else PACKAGE)
+        if not logger.hasHandlers() and logging.lastResort is not None:
+            # A handler of ours would silence it: a program that set up no logging sees warnings.
+            logger.addHandler(logging.lastResort)
+            ending.callback(logger.removeHandler, logging.lastResort)
         logger.addHandler(handler)
         ending.callback(logger.removeHandler, handler)
         if owns_process:
