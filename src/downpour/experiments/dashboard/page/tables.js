@@ -54,7 +54,7 @@
       this.versions = new Map();
       this.evaluations = new Map();
       this.decisions = new Map();
-      /** @type {Map<number, object>} the decisions that are none: somebody slowed or killed a process on purpose */
+      /** @type {Map<number, object>} those of kind "disturb": somebody slowed or killed a process on purpose */
       this.disturbances = new Map();
       this.latest = 0;
       this.newestOf = new Map();
