@@ -53,6 +53,12 @@ def test_who_would_hold_up_the_round_stands_by_and_is_told_of() -> None:
     }
 
 
+def test_nobody_is_told_of_a_cost_of_nothing() -> None:
+    """Eve's step takes as long as what she would do meanwhile saves, within half a percent."""
+    view = beginning(pending=4, slow_seconds=96.0)
+    assert lines(view) == {"eve": "eve stands by: at its speed, a shard there would end no sooner"}
+
+
 def test_who_does_more_than_it_costs_gets_a_shard() -> None:
     """At a quarter of the speed, or where a step is short, somebody goes on where eve stands."""
     for view in (

@@ -55,6 +55,8 @@ OPTIONS: Mapping[str, Option] = {
 # them the work would grow with the square of the workers.
 PARTNERS_MAX = 64
 
+_HALF_A_PERCENT = 0.005
+
 
 class _Moves:
     """The moves of one decision; a worker that takes part in one is left out of the others."""
@@ -157,9 +159,14 @@ def _standing_by(view: RoundView) -> dict[str, str]:
     """Say of slow workers why they stand by."""
     view = _without_dead_ends(view)
     return {
-        name: f"{name} stands by: at its speed, a shard there would cost {loss:.0%} of the time"
+        name: f"{name} stands by: at its speed, a shard there would {_cost(loss)}"
         for name, loss in hindrances(view, _pairs(view)).items()
     }
+
+
+def _cost(share: float) -> str:
+    """Say what a shard on a slow worker would cost; shares are rounded to whole percents."""
+    return f"cost {share:.0%} of the time" if share >= _HALF_A_PERCENT else "end no sooner"
 
 
 def _patience_seconds(view: RoundView, typical_seconds: float) -> float:
