@@ -43,8 +43,7 @@ venv: $(VENV)/.installed  ## Create the virtual environment and install everythi
 # torchvision works only beside the build of torch it was resolved with, so each call of pip names both.
 $(VENV)/.installed: EXTRAS := dev
 $(VENV)/.installed-run: EXTRAS := digits,vision
-$(VENV)/.installed-test: EXTRAS := test
-$(VENV)/.installed $(VENV)/.installed-run $(VENV)/.installed-test: pyproject.toml
+$(VENV)/.installed $(VENV)/.installed-run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch $@
@@ -62,7 +61,7 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: $(call installed,test)  ## Run the quick tests (WING=core: those of one wing)
+test: venv  ## Run the quick tests (WING=core: those of one wing)
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides

@@ -128,9 +128,9 @@ def test_every_form_for_issues_asks_for_something() -> None:
     ("target", "there", "installed"),
     [
         ("run", [], ["digits,vision"]),
-        ("test", [], ["test"]),
-        ("test", [".installed-run"], ["test"]),
-        ("venv", [".installed-run", ".installed-test"], ["dev"]),
+        ("test", [], ["dev"]),
+        ("test", [".installed-run"], ["dev"]),
+        ("venv", [".installed-run"], ["dev"]),
         ("run", [".installed-run"], []),
         ("run", [".installed"], []),
         ("test", [".installed"], []),

@@ -25,6 +25,7 @@ from downpour.core.stragglers import (
     RoundView,
     RunningTask,
     Speed,
+    Waiting,
     Withdrawal,
     WorkerHistory,
     WorkerRequest,
@@ -39,6 +40,7 @@ SPEEDS = st.builds(
     samples_per_second=SECONDS,
     share=st.sampled_from((0.0, 0.04, 0.5)),
     variance=st.sampled_from((None, 0.0, 0.05, 4.0)),
+    at_most=st.booleans(),
 )
 SHARES = st.sampled_from((0.0, 0.1, 0.25, 0.5, 0.99, 1.0))
 
@@ -165,6 +167,8 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
             assert sum(action.samples) == sum(task.samples for task in view.pending)
             assert len(action.samples) == view.shards
             assert min(action.samples) > 0
+        elif isinstance(action, Waiting):
+            assert (action.shard, action.worker) in held
         else:
             assert isinstance(action, WorkerRequest)
 
