@@ -90,8 +90,7 @@ def test_the_extras_are_those_of_the_installation() -> None:
     }
     on_one_machine = [name for name in EXTRAS if name not in {*ENGINES, *LOGGERS}]
     assert f"downpour-sgd[{','.join(on_one_machine)}]" in extras.pop("all")
-    assert f"downpour-sgd[test,lora,mlflow,{','.join(ENGINES)},wandb]" in extras.pop("dev")
-    assert "downpour-sgd[all]" in extras.pop("test")
+    assert f"downpour-sgd[all,lora,mlflow,{','.join(ENGINES)},wandb]" in extras.pop("dev")
     extras.pop("lora")  # an example's
     assert extras == {name: sorted(modules.values()) for name, modules in EXTRAS.items()}
 
