@@ -47,7 +47,7 @@ STEPS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the machines train: `rounds` epochs of so many `seconds` on one fast machine."""
+    """How much there is to train: `rounds` epochs, each of which takes a fast machine `seconds`."""
 
     rounds: int
     seconds: float = EPOCH_SECONDS

@@ -1,4 +1,4 @@
-"""`make release`: builds what is published from the last commit, tries it, and describes it.
+"""`make release`: builds the archives of the last commit, tries the wheel, and lists its licenses.
 
 Afterwards dist/ holds the source distribution, the wheel, the licenses of what the wheel depends
 on, and a bill of materials (CycloneDX). Nothing is uploaded.

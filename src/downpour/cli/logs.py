@@ -68,7 +68,7 @@ Last = Annotated[
     ),
 ]
 Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on printing what is added, until Ctrl-C.")
+    bool, typer.Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C.")
 ]
 
 

@@ -107,15 +107,7 @@ def _tell_who_stands_by(
     lines = policy.standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
         state.log(lines[name])
-        state.note(
-            facts.Explained(
-                cause=state.cause,
-                experiment=experiment.name,
-                round=view.round,
-                worker=name,
-                reason=lines[name],
-            )
-        )
+        _explained(state, experiment.name, view.round, name, lines[name])
     experiment.told_standing_by = frozenset(lines)
 
 
@@ -321,14 +313,27 @@ def _wait(state: SchedulerState, current: Round, action: Waiting) -> None:
         return
     current.explained.add(action.shard)
     _decided(state, current, f"shard {action.shard} stays at {action.worker}: {action.reason}")
+    told = current.experiment, current.number, action.worker, action.reason
+    _explained(state, *told, action.shard)
+
+
+def _explained(
+    state: SchedulerState,
+    experiment: str,
+    round_number: int,
+    worker: str,
+    reason: str,
+    shard: int | None = None,
+) -> None:
+    """Put on record why nothing is done about a worker, or about a shard that it has."""
     state.note(
         facts.Explained(
             cause=state.cause,
-            experiment=current.experiment,
-            round=current.number,
-            worker=action.worker,
-            reason=action.reason,
-            shard=action.shard,
+            experiment=experiment,
+            round=round_number,
+            worker=worker,
+            reason=reason,
+            shard=shard,
         )
     )
 
