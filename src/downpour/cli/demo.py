@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import MissingPackage, SpecError, did_you_mean
-from downpour.cli.figure_file import check_figure
-from downpour.cli.options import RESULTS, SHARED, Shared, path_option, whole_number
+from downpour.cli.figure_file import check_figure, figure_option
+from downpour.cli.options import RESULTS, SHARED, Shared, whole_number
 from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
 
@@ -27,14 +27,7 @@ Named = Annotated[
     ),
 ]
 FigureFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--to",
-        metavar="FILE",
-        parser=path_option("to"),
-        help="Draw the figure into this .png or .svg file.",
-        show_default="./results/demo-NAME.png",
-    ),
+    Path | None, figure_option("Draw the figure", shown_default="./results/demo-NAME.png")
 ]
 Epochs = Annotated[
     int | None,

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from downpour.base.errors import SpecError
+from downpour.cli.options import path_option
 
 _FORMS = (".png", ".svg")
+
+
+def figure_option(text: str, *, shown_default: str) -> Any:
+    """Return the option `--to FILE` of a command that draws a figure, with its help."""
+    return typer.Option(
+        "--to",
+        metavar="FILE",
+        parser=path_option("to"),
+        help=f"{text} into this .png or .svg file.",
+        show_default=shown_default,
+    )
 
 
 def check_figure(field: str, path: Path | None) -> None:

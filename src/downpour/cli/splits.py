@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.cli.figure_file import check_figure
+from downpour.cli.figure_file import check_figure, figure_option
 from downpour.cli.options import (
     SHARED,
     Allow,
@@ -53,16 +53,7 @@ Splits = Annotated[
         show_default=False,
     ),
 ]
-FigureFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--to",
-        metavar="FILE",
-        parser=path_option("to"),
-        help="Also draw a figure into this .png or .svg file.",
-        show_default="not drawn",
-    ),
-]
+FigureFile = Annotated[Path | None, figure_option("Also draw a figure", shown_default="not drawn")]
 
 
 def splits(
