@@ -74,8 +74,8 @@ test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
 test-all: venv  ## Run all tests
 	$(BIN)/pytest
 
-docs: venv  ## Write docs/cli.md anew from the commands' help
-	$(BIN)/python -m downpour.cli.page > docs/cli.md
+docs: venv  ## Write docs/reference/cli.md anew from the commands' help
+	$(BIN)/python -m downpour.cli.page > docs/reference/cli.md
 
 stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh

@@ -15,7 +15,7 @@ How each system is started is in `peers/lab_starts.py`, and what may disturb it 
 networks, and `downpour-cluster` a second manager in reserve. A run has a lab of its own. Systems
 take turns in an order that is shuffled for each repetition.
 
-Needs root, and MNIST in the folder DOWNPOUR_DATA; see docs/lab-compared.md.
+Needs root, and MNIST in the folder DOWNPOUR_DATA; see docs/results/lab-compared.md.
 """
 
 from __future__ import annotations

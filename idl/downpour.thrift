@@ -7,7 +7,7 @@
  * registrations carry identities of their own.
  *
  * On the wire: the binary protocol in framed transport, over TCP or TLS 1.3. Where there is a token,
- * a handshake comes first and frames are sealed. A message has at most 16 MiB. `docs/protocol.md` has
+ * a handshake comes first and frames are sealed. A message has at most 16 MiB. `docs/reference/protocol.md` has
  * the bytes, and an example of each.
  *
  * Names and reasons are text that people will read: a worker's name has 1 to 64 printable characters.

@@ -20,11 +20,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
     "page",
     [
         "README.md",
-        "docs/experiments.md",
-        "docs/monitoring.md",
-        "docs/security.md",
-        "docs/tuning.md",
-        "docs/your-own-training.md",
+        "docs/how-to/experiments.md",
+        "docs/how-to/monitoring.md",
+        "docs/how-to/security.md",
+        "docs/how-to/tuning.md",
+        "docs/how-to/your-own-training.md",
     ],
 )
 def test_every_option_and_variable_exists(page: str) -> None:
@@ -34,7 +34,7 @@ def test_every_option_and_variable_exists(page: str) -> None:
     """
     named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
     known = {VARIABLE, FOLDERS, LOCAL_VARIABLE}
-    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | known
+    listed = set(named.findall((ROOT / "docs" / "reference" / "cli.md").read_text("utf-8"))) | known
     others = re.compile(r"^ *(?:docker|tensorboard|wandb) .*$", re.MULTILINE)
     ours = others.sub("", (ROOT / page).read_text("utf-8"))
     assert set(named.findall(ours)) <= listed
@@ -50,7 +50,9 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
 @pytest.mark.parametrize("page", ["tour.md", "architecture.md"])
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     """So is every function that the tour names in one, as `file.py` · `function`."""
-    text = re.sub(r"```.*?```", "", (ROOT / "docs" / page).read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"```.*?```", "", (ROOT / "docs" / "internals" / page).read_text("utf-8"), flags=re.DOTALL
+    )
     for path in set(re.findall(r"`([\w/]+/\w+\.py)`", text)):
         assert _in_the_house(path), f"{page} names {path}"
     for path, function in re.findall(r"`([\w/]+\.py)` · `(\w+)`", text):
@@ -78,7 +80,7 @@ def test_the_search_in_the_docs_is_the_example() -> None:
     """What the page shows is accepted, and searches what the example does."""
     from downpour.experiments.studies.search import Search
 
-    page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "tuning.md").read_text("utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert Search.from_toml(block) == Search.from_file(ROOT / "examples" / "tune.toml")
 
@@ -91,7 +93,7 @@ def test_every_paper_is_a_grid(example: Path) -> None:
     from downpour.experiments.studies.grid import Grid
 
     assert Grid.from_file(example).name == example.stem
-    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "experiments.md").read_text("utf-8")
     for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
         assert Grid.from_toml(block).runs
 

@@ -2,8 +2,8 @@
 
 Everything is read from the source with `ast`, so that imports inside functions and under
 `TYPE_CHECKING` count like all others. What the wings are and what each may import is read from the
-table in `docs/architecture.md`. Each rule collects all that violates it; a failure lists every
-place.
+table in `docs/internals/architecture.md`. Each rule collects all that violates it; a failure
+lists every place.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def code() -> Code:
 
 def allowed() -> dict[str, set[str]]:
     """What each wing may import: what its row of the architecture page's table names."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
     known: dict[str, set[str]] = {}
     for first, words in re.findall(r"^\| (`[^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE):
         wings = re.findall(r"`(\w+)(?:/|\.py)`", first)

@@ -4,7 +4,8 @@
 
 Three clusters serve in a network namespace of their own: `first` at the default port, `folder` at
 another one, and `bucket` in an object store, with a token. Each command is given an address, a
-folder or both, and the table says whose manager it reached. `docs/which-cluster.md` holds it.
+folder or both, and the table says whose manager it reached. `docs/how-to/which-cluster.md` has
+it.
 """
 
 from __future__ import annotations

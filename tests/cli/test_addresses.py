@@ -9,7 +9,7 @@ import pytest
 from tests.cli.addresses import matrix, why_not
 from tests.files.objects import lab
 
-PAGE = Path(__file__).parents[2] / "docs" / "which-cluster.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "which-cluster.md"
 
 
 @pytest.mark.slow

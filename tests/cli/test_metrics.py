@@ -82,5 +82,5 @@ def test_a_cluster_that_trains_can_be_watched(tmp_path: Path) -> None:
     assert of_worker["downpour_worker_steps_total",] > 0
     assert of_worker["downpour_worker_samples_per_second",] > 0
     assert of_worker["downpour_worker_train_seconds_count",] == 6
-    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
     assert set(re.findall(r"`(downpour_\w+)`", page)) == told

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from downpour.cli.page import page
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 
 def test_the_page_says_what_the_code_says() -> None:

@@ -15,7 +15,7 @@ from tests.learning.tasks.conftest import lab, loaded
 
 __all__ = ["lab"]
 
-PAGE = (FOLDER.parents[1] / "docs" / "your-own-training.md").read_text("utf-8")
+PAGE = (FOLDER.parents[1] / "docs" / "how-to" / "your-own-training.md").read_text("utf-8")
 SHOWN = ("diabetes", "mnist", "char_gpt", "lora_gpt2", "resnet18")
 
 

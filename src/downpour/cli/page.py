@@ -1,4 +1,4 @@
-"""The page `docs/cli.md`, made from the commands' own help; `make docs` writes it.
+"""The page `docs/reference/cli.md`, made from the commands' own help; `make docs` writes it.
 
 A test compares the page with the code, so neither changes without the other.
 """

@@ -12,7 +12,8 @@
 
 Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
 better than a kept one, and others worse. Where each shard has classes of its own, an outer momentum
-won on some tasks and lost on others, so there is none. `docs/more-workers.md` has the measurements.
+won on some tasks and lost on others, so there is none. `docs/how-to/more-workers.md` has the
+measurements.
 """
 
 from __future__ import annotations

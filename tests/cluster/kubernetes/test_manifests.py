@@ -25,7 +25,7 @@ import yaml
 from tests.files.nfs.lab import until
 
 FOLDER = Path(__file__).parents[3] / "docker" / "kubernetes"
-DOCS = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "kubernetes.md"
 VERSION = "1.31"
 PATIENCE_SECONDS = 60
 

@@ -15,7 +15,9 @@ from downpour.base.errors import IncompatiblePeer
 from downpour.network.rpc import Address, Trust, handshake
 from downpour.network.rpc.frames import Channel
 
-PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text(
+    encoding="utf-8"
+)
 TRUST = Trust(token=b"0123456789abcdef")
 
 

@@ -1,7 +1,7 @@
 """The fields of a spec, each with a default, what it accepts, and the sentence that users read.
 
-The command line's options, their help and `docs/cli.md` are made of them. `spec.py` says what a
-spec is, and `combinations.py` which fields fit together.
+The command line's options, their help and `docs/reference/cli.md` come from them. `spec.py` says
+what a spec is, and `combinations.py` which fields fit together.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SpecFields(Fields):
     task: str | None = Field(
         default=None,
         min_length=1,
-        description="package.module:Class, a training of your own (docs/your-own-training.md)",
+        description="package.module:Class, your own training (docs/how-to/your-own-training.md)",
     )
     task_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the task's class"
@@ -200,7 +200,7 @@ class SpecFields(Fields):
         "momentum, every, betas, epsilon",
     )
     policy: Annotated[str, _one_of(POLICIES)] = Field(
-        default="handoff", description="The straggler policy (docs/stragglers.md)"
+        default="handoff", description="The straggler policy (docs/how-to/stragglers.md)"
     )
     policy_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the policy"

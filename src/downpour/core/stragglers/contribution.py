@@ -6,7 +6,7 @@ which slow workers get none. Once no shard waits, the rest of the work is levell
 faster workers that are idle, and where none is, busy workers exchange theirs. The speeds are those
 that the scheduler decides by.
 
-It is an estimate: loading and publishing are left out, and so is chance. `docs/stragglers.md`
+It is an estimate that leaves out loading, publishing and chance. `docs/how-to/stragglers.md`
 compares it with rounds in the simulator.
 """
 

@@ -38,7 +38,7 @@ from downpour.core.stragglers.standing_by import hindrances, waiting_shards, wit
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
 # They were found by simulating 16 workers and one standby on recorded traces. There, moves to idle
 # workers alone saved 77 % of the time that stragglers cost, and exchanges as well 89 %, by about 20
-# moves a round. `docs/comparing.md` measures the policy as it is built.
+# moves a round. `docs/results/policies.md` measures the policy as it is built.
 OPTIONS: Mapping[str, Option] = {
     "cost": 0.012,  # in that simulation: 0.01 for handing over, 0.002 for publishing the state
     "gain": 0.02,  # what a move must save beyond its cost: forecasts err, and moves are not free

@@ -2,8 +2,8 @@
 
 On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
 wait for each other, and each takes the memory of a process with torch. Without a number of shards,
-each of them has one. `docs/more-workers.md` has the seconds to an accuracy that this was measured
-by. Elsewhere nobody knows the cores, and a hundred jobs should be asked for.
+each of them has one. `docs/how-to/more-workers.md` has the seconds to an accuracy behind this rule.
+Elsewhere nobody knows the cores, and a hundred jobs should be asked for.
 """
 
 from __future__ import annotations
