@@ -4,8 +4,8 @@ The source is called at each scrape, in the thread of that connection, and reads
 anyway: the endpoint costs a shard nothing. An exception of the source fails that scrape and nothing
 else. The endpoint listens on the same interface as the service beside it, and under TLS if the
 service does. It cannot ask for a token, because Prometheus knows none of our proofs;
-`docs/how-to/security.md` says what that means. So unauthenticated clients can connect: a few
-connections are served at a time, each for one request of a few kilobytes, and none for longer than its
+`docs/how-to/security.md` says what that means. So unauthenticated clients can connect. The endpoint
+serves a few connections at a time, each for one request of a few kilobytes, and drops it at its
 deadline, however slowly its bytes come.
 """
 

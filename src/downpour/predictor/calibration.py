@@ -24,8 +24,8 @@ _LATE = 0.375  # half-way between reports at 25 and 50 %, which the traces have
 # A worker that leaves in the middle of a task leaves forecasts behind that have no outcome.
 _PENDING_MAX = 20_000
 _LEVELS = np.array(LEVELS)
-# Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/concepts/forecasts.md). The
-# own step is the largest whose pinball loss on those jobs is no higher than that of one shared offset.
+# Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/concepts/forecasts.md).
+# The own step is the largest whose pinball loss on those jobs does not exceed a shared offset's.
 _FIRST_STEP, _SHRINK = 0.02, 0.6
 # Steps shrink as if there had been this many outcomes already: in a job's first round quantiles are
 # very wide, and longer steps would make those of the next tasks too narrow.
