@@ -28,7 +28,7 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers bench-lab release clean
+.PHONY: help venv run check prose format test coverage test-slow test-all docs stubs bench bench-peers bench-lab release clean
 # Two calls of pip must never change one environment together.
 .NOTPARALLEL:
 
@@ -51,11 +51,15 @@ $(VENV)/.installed $(VENV)/.installed-run: pyproject.toml
 run: $(call installed,run)  ## Train the example on this machine's own workers
 	$(BIN)/downpour run examples/digits.toml
 
-check: venv  ## Check format, lint, types and house rules
+check: venv  ## Check format, lint, types, prose and house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python prose/lint.py
 	$(BIN)/pytest tests/test_tidy.py
+
+prose: venv  ## Count what the prose linter flags, by folder and rule (prose/lint.py FILE: lists it)
+	$(BIN)/python prose/lint.py --counts
 
 format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .

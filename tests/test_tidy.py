@@ -47,6 +47,7 @@ TEXT_FOLDERS = (
     "benchmarks",
     "docker",
     "idl",
+    "prose",
     "release",
     ".ci",
     ".github",
