@@ -28,7 +28,7 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check prose format test coverage test-slow test-all docs stubs bench bench-peers bench-lab release clean
+.PHONY: help venv run check prose format test coverage test-slow test-all docs site site-both stubs bench bench-peers bench-lab release clean
 # Two calls of pip must never change one environment together.
 .NOTPARALLEL:
 
@@ -81,6 +81,18 @@ test-all: venv  ## Run all tests
 docs: venv  ## Write docs/reference/cli.md anew from the commands' help
 	$(BIN)/python -m downpour.cli.page > docs/reference/cli.md
 
+site: build/site/.installed  ## Build the documentation's site into site/, from docs/ and mkdocs.yml
+	build/site/bin/zensical build --strict
+
+site-both: site  ## Build it with ProperDocs as well, into build/properdocs
+	build/site/bin/properdocs build --strict --quiet --site-dir build/properdocs
+
+# An environment of its own: two generators and their icons are 250 MB that nobody else needs.
+build/site/.installed: docs/requirements.txt
+	$(PYTHON) -m venv build/site
+	build/site/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
 stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh
 
@@ -100,4 +112,4 @@ release:  ## Build what is published, try it, and list its licenses, in dist/ (n
 	build/release/bin/python release/release.py
 
 clean:  ## Remove the environment and whatever was built
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .cache src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
