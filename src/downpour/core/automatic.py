@@ -12,7 +12,7 @@
 
 Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
 better than a kept one, and others worse. Where each shard has classes of its own, an outer momentum
-won on some tasks and lost on others, so there is none. `docs/how-to/more-workers.md` has the
+won on some tasks and lost on others, so there is none. `docs/results/more-workers.md` has the
 measurements.
 """
 

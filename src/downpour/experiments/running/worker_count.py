@@ -2,7 +2,7 @@
 
 On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
 wait for each other, and each takes the memory of a process with torch. Without a number of shards,
-each of them has one. `docs/how-to/more-workers.md` has the seconds to an accuracy behind this rule.
+each of them has one. `docs/results/more-workers.md` has the measured seconds behind this rule.
 Elsewhere nobody knows the cores, and a hundred jobs should be asked for.
 """
 

@@ -14,7 +14,7 @@ nearly equal slices of the epoch's batches. So each example is trained once an e
 The last batch is as large as the others, to one example: all sizes are even. With `last_batch` =
 `rest`, it has what is left, as in PyTorch's DataLoader. A few examples then move the parameters as
 far as a whole batch does, just before they are averaged and evaluated
-(docs/how-to/more-workers.md).
+(docs/results/more-workers.md).
 
 A single example that is left over joins the batch before it: batch normalization has no variance of
 one example. So there are as many steps, whatever the sizes.
