@@ -1,11 +1,11 @@
-"""The same training in Downpour and in other systems, side by side: time, memory, lines, deaths.
+"""Run the same training in Downpour and in other systems; compare time, memory, lines and deaths.
 
-Each peer is a script in `peers/`, in an environment of its own under `out/peers/`: a venv that
-borrows torch of this one, and holds the packages that the peer needs beside it. Peers take turns in
-an order that is shuffled for each repetition, so a busy machine slows all of them alike; the load
-average is kept with every figure. What a peer prints (`peers/job.py`) is all that is looked at.
-What is measured, and what the columns mean, is in `peers/parts.py`; `lines` are those of the
-script, without comments, blank lines and what only says how far it is.
+Each peer is a script in `peers/` with its own environment under `out/peers/`: a venv that borrows
+this one's torch and adds the packages that the peer needs. Peers take turns, and each repetition
+shuffles their order, so a busy machine slows all of them alike. The load average is kept with every
+figure. The benchmark reads only what a peer prints (`peers/job.py`). `peers/parts.py` explains the
+measurements and columns. `lines` counts the script's lines without comments, blank lines and those
+that only report progress.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw what the peers took, each relative to the least."""
     columns = {
         "first_batch_seconds": "to the first batch, s",
-        "epoch_seconds": "an epoch, s",
-        "round_ms": "an empty meeting, ms",
+        "epoch_seconds": "epoch, s",
+        "round_ms": "empty round, ms",
         "memory_mb": "memory, MB",
     }
     measured = [one for one in rows if one.get("epoch_seconds")][::-1]
@@ -120,20 +120,20 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 COLUMNS = {
     "peer": "",
     "first_batch_seconds": "first batch, s",
-    "epoch_seconds": "an epoch, s",
+    "epoch_seconds": "epoch, s",
     "accuracy_percent": "accuracy, %",
-    "round_ms": "empty meeting, ms",
+    "round_ms": "empty round, ms",
     "memory_mb": "memory, MB",
-    "user_seconds": "processor, s",
+    "user_seconds": "processor time, s",
     "lines": "lines",
-    "after_kill": "a worker is killed",
-    "after_coordinator_kill": "what the command started is killed",
+    "after_kill": "worker killed",
+    "after_coordinator_kill": "first process killed",
 }
 MORE_COLUMNS = {
     "peer": "",
-    "ten_round_ms": "empty meeting of ten, ms",
-    "large_round_ms": "of four, 100 MB, ms",
-    "slow_epoch_seconds": "an epoch, one at a quarter of its speed, s",
+    "ten_round_ms": "empty round of 10, ms",
+    "large_round_ms": "of 4, 100 MB, ms",
+    "slow_epoch_seconds": "epoch with a slow worker, s",
     "target_seconds": "command to 97 %, s",
 }
 

@@ -31,8 +31,8 @@ class Program:
 class Peer:
     """A system: its script, how it is started, and what it needs beside torch.
 
-    `kept` says what is left of a run that has ended with one of its processes; `alone` that there
-    is only one process, whatever is asked for.
+    `kept` says what a run leaves behind when it stops with one of its processes. `alone` means that
+    there is only one process, whatever number you ask for.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Peer:
     requirements: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     program: Program | None = None
-    kept: str = "all is lost"
+    kept: str = "loses everything"
     alone: bool = False
 
     def command(self, python: Path, *words: str, workers: int = 2) -> list[str]:
@@ -79,7 +79,7 @@ PEERS = (
         script="ray_train.py",
         requirements=("ray[train]==2.60.0", "pyarrow==26.0.1"),
         environment={"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"},  # else all is printed twice
-        kept="the last checkpoint is left",
+        kept="keeps its last checkpoint",
     ),
     Peer(
         name="flower",
@@ -96,7 +96,7 @@ PEERS = (
     ),
     Peer(name="torchft", script="torchft_groups.py", requirements=("torchft==0.2.0",)),
     Peer(name="hivemind", script="hivemind_peers.py", requirements=("hivemind==1.1.12",)),
-    Peer(name="downpour", script="downpour_run.py", kept="its journal is left, to be resumed"),
+    Peer(name="downpour", script="downpour_run.py", kept="keeps its journal, to resume from"),
 )
 
 

@@ -1,17 +1,18 @@
-"""What is measured of a peer: runs, and the columns that are made of them.
+"""The measurements of a peer: its runs, and the columns computed from them.
 
-- `trained`: two epochs. `first_batch_seconds` is from the command to the first step that is done;
-  `epoch_seconds` of one epoch, from the first step on, with two processes but for `plain`;
-  `accuracy_percent` after both, on 2,000 test images; `memory_mb` the most that all processes held
-  together, shared pages counted once each; `user_seconds` what they computed from the command to
-  its end, of which up to a quarter of a second of each process is missed.
-- `rounds`: `round_ms`, a meeting of two processes that have trained nothing, of 4.8 MB.
-- `ten`: `ten_round_ms`, the same of ten processes, and `large`: `large_round_ms`, of four, 100 MB.
+- `trained`: two epochs with two processes (`plain` has one). `first_batch_seconds` runs from the
+  command to the end of the first step, and `epoch_seconds` is one epoch from the first step on.
+  `accuracy_percent` is measured after both epochs, on 2,000 test images. `memory_mb` is the most
+  that all processes held together; shared pages count once. `user_seconds` is their processor time
+  from the command to its end; it misses up to a quarter of a second of each process.
+- `rounds`: `round_ms`, a round of two processes that have trained nothing, with 4.8 MB.
+- `ten`: `ten_round_ms`, the same with ten processes; `large`: `large_round_ms`, four, 100 MB.
 - `slow`: `slow_epoch_seconds`, an epoch in which one of two workers runs a quarter of the time.
 - `target`: `target_seconds`, from the command to 97 % after an epoch of 10,000 images.
-- `deaths`: `after_kill`, what a `kill -9` of one worker after the first epoch leads to;
-  `after_coordinator_kill`, the same of the process that the command has started: a driver, a
-  launcher, Downpour's manager with its caller. What is kept is said, not measured.
+- `deaths`: `after_kill` says what a `kill -9` of one worker after the first epoch leads to.
+  `after_coordinator_kill` does the same for the process that the command started: a driver, a
+  launcher, or Downpour's manager with its caller. What a system keeps is stated,
+  not measured.
 """
 
 from __future__ import annotations
@@ -120,31 +121,31 @@ def of_target(_: Peer, runs: Sequence[Ran]) -> Row:
 
 
 def of_deaths(peer: Peer, runs: Sequence[Ran]) -> Row:
-    """Return what a worker's death, and that of the first process, has led to."""
+    """Return what the death of a worker and of the first process led to."""
     columns = ("after_kill", "after_coordinator_kill")
     return {name: after_kill(ran, peer.kept) for name, ran in zip(columns, runs, strict=True)}
 
 
-def after_kill(ran: Ran, kept: str = "all is lost") -> str:
-    """Say what the death of a process has led to; what has said every epoch has gone on."""
+def after_kill(ran: Ran, kept: str = "loses everything") -> str:
+    """Say what a process's death led to; a run that reported every epoch has continued."""
     at = ran.first("killed")
     if at is None:
         return "no worker is known"
     epochs = [one["at"] - at for one in ran.events if one["event"] == "epoch"]
     later = [seconds for seconds in epochs if seconds > 0]
     if later and (ran.status == 0 or len(epochs) >= DEATH_EPOCHS):
-        return f"goes on by itself {_with_whom(ran, at)}: next epoch after {later[0]:.1f} s"
+        return f"continues {_with_whom(ran, at)}: next epoch after {later[0]:.1f} s"
     if ran.hung:
         return "hangs"
-    return f"ends after {ran.ended - at:.1f} s, {kept}"
+    return f"stops after {ran.ended - at:.1f} s and {kept}"
 
 
 def _with_whom(ran: Ran, at: float) -> str:
-    """Say whether somebody has taken the place of the worker that was killed."""
+    """Say whether a new worker replaced the killed one."""
     workers = [one for one in ran.events if one["event"] == "worker"]
     before = {one["pid"] for one in workers if one["at"] <= at}
     replaced = any(one["pid"] not in before for one in workers)
-    return "with another worker" if replaced else "with those that are left"
+    return "with a new worker" if replaced else "with the remaining workers"
 
 
 def _epochs(runs: Sequence[Ran]) -> list[float]:

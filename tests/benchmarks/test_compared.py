@@ -121,10 +121,10 @@ def test_a_slow_worker_stands_still_three_quarters_of_the_time(
     ("events", "status", "ended", "said"),
     [
         ([("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5)], 0, 20.0, "next epoch after 3.5 s"),
-        ([("epoch", 11.0), ("killed", 11.0)], 1, 12.0, "ends after 1.0 s, all is lost"),
+        ([("epoch", 11.0), ("killed", 11.0)], 1, 12.0, "stops after 1.0 s and loses everything"),
         ([("epoch", 11.0), ("killed", 11.0)], -9, 900.0, "hangs"),
         ([("killed", 11.0), *(("epoch", 12.0) for _ in range(4))], -9, 20.0, "after 1.0 s"),
-        ([("killed", 11.0), *(("epoch", 12.0) for _ in range(2))], -9, 20.0, "all is lost"),
+        ([("killed", 11.0), *(("epoch", 12.0) for _ in range(2))], -9, 20.0, "loses everything"),
         ([("epoch", 11.0)], 0, 12.0, "no worker is known"),
     ],
 )
@@ -136,7 +136,7 @@ def test_what_a_death_leads_to_is_told(
 
 
 @pytest.mark.parametrize(
-    ("pids", "said"), [((1, 2, 3), "with another worker"), ((1, 2, 1), "with those that are left")]
+    ("pids", "said"), [((1, 2, 3), "with a new worker"), ((1, 2, 1), "with the remaining workers")]
 )
 def test_it_is_told_whether_a_dead_worker_is_replaced(
     parts: Any, pids: tuple[int, int, int], said: str
@@ -145,7 +145,7 @@ def test_it_is_told_whether_a_dead_worker_is_replaced(
     run = ran(("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5))
     at = zip((10.5, 10.6, 12.0), pids, strict=True)
     run.events.extend({"event": "worker", "at": time, "pid": pid} for time, pid in at)
-    assert parts.after_kill(run) == f"goes on by itself {said}: next epoch after 3.5 s"
+    assert parts.after_kill(run) == f"continues {said}: next epoch after 3.5 s"
 
 
 def test_every_process_of_a_run_is_counted_to_its_end(running: Any) -> None:
@@ -165,7 +165,7 @@ def test_every_process_of_a_run_is_counted_to_its_end(running: Any) -> None:
 def test_what_is_left_of_a_run_that_has_ended_is_said(parts: Any) -> None:
     """A journal or a checkpoint is not lost with the process."""
     run = ran(("killed", 11.0), status=-9, ended=12.0)
-    assert parts.after_kill(run, "a journal is left") == "ends after 1.0 s, a journal is left"
+    assert parts.after_kill(run, "keeps a journal") == "stops after 1.0 s and keeps a journal"
 
 
 def test_the_worker_that_was_last_heard_of_is_killed(running: Any) -> None:
@@ -235,4 +235,4 @@ def test_a_peer_and_downpour_are_measured(
     *_, rows = compared.measure(peers, wanted, 1)
     for row in rows:
         assert None not in row.values(), row
-        assert row["peer"] == "plain" or row["after_kill"].startswith("goes on by itself")
+        assert row["peer"] == "plain" or row["after_kill"].startswith("continues")
