@@ -11,8 +11,8 @@
 - `target`: `target_seconds`, from the command to 97 % after an epoch of 10,000 images.
 - `deaths`: `after_kill` says what a `kill -9` of one worker after the first epoch leads to.
   `after_coordinator_kill` does the same for the process that the command started: a driver, a
-  launcher, or Downpour's manager with its caller. What a system keeps is stated,
-  not measured.
+  launcher, or Downpour's manager with its caller. The table states what a system keeps; no run
+  measures it.
 """
 
 from __future__ import annotations
