@@ -27,7 +27,7 @@ REST = r"[^,.!?;:¶]"
 
 WHAT = (
     rf"\b[Ww]hat (?:{BE}|has|have|had) (?:\w+ly |not |to be |only |already |still )?{DONE}"
-    r"|^What (?!if\b)[^?]*\.¶?$"
+    r"|^What (?!if\b|to\b)[^?]*\.¶?$"
     r"|\b(?:is|are|was|were|of|with|by|for|than|from|beside) what\b(?! if)(?![^?]*\?)"
 )
 FOR = (
@@ -41,7 +41,7 @@ THERE = (
     r"|\bthat (?:is|are) there\b|\b(?:that|as) there (?:is|are)\b"
 )
 WHERE = (
-    r"^Where [^?]*\.¶?$"
+    r"^Where (?!to\b)[^?]*\.¶?$"
     rf"|\bwhere {REST}{{0,40}}?\b(?:has|have|had) (?:not |no |been |ended|gone)"
     r"|\bwhere (?:one|none|no|nothing|not|there|neither|either|possible)\b"
 )
@@ -90,7 +90,7 @@ BRITISH = (
 )
 AMERICAN = r"(?:exercis|advertis|compris|promis|surpris|revis|supervis|advis|devis|precis)\w*"
 
-NUMBER = re.compile(r"(?<![\w.,-])[−-]?\d[\d,.]*(?:\s?%)?(?![\w.])")
+NUMBER = re.compile(r"(?<![\w.,=/@-])[−-]?\d[\d,.]*(?:\s?%)?(?![\w.])")
 SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!etc)(?<!vs)[.!?][)\"'”]*(?=\s|¶)¶?|¶")
 WORD = re.compile(r"[\w`][\w`'./:-]*")
 

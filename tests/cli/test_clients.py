@@ -192,9 +192,7 @@ def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: 
     line = refused("submit", "--seed", "1", *at)
     assert line.startswith("shards = None: no worker is there to count")
     # The command calls nothing, so it does not wait for a manager.
-    assert (
-        refused("submit") == "FILE = None: name the file of a spec, or give its fields as options"
-    )
+    assert refused("submit") == "FILE = None: name a spec file, or give its fields as options"
 
 
 @pytest.mark.slow

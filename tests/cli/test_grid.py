@@ -147,7 +147,7 @@ def test_a_report_needs_results(
     assert line.startswith(f"FOLDER = '{file.parent}': must be a folder of")
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / "tune.toml").touch()
-    assert "search.svg is the figure" in refused("report", tmp_path / "search")
+    assert "its figure is search.svg" in refused("report", tmp_path / "search")
     assert refused("report", done, "--out", tmp_path).endswith("choose another folder")
     run = next((done / "cells").iterdir())
     (run / "record.jsonl").write_text("{}\n")

@@ -185,7 +185,7 @@ def test_studies_take_the_same(refused: Refused, spec: Callable[[str], Path]) ->
     file = spec("workers = 1\n")
     for study in ("grid", "tune"):
         line = refused(study, file, "--manager", "n1:9090", "--on", "slurm")
-        assert line.startswith("on = 'slurm': is for workers of its own")
+        assert line.startswith("on = 'slurm': cannot go with --manager")
         assert refused(study, file, "--gres", "gpu:1").startswith("gres = 'gpu:1': needs --on")
     assert "no such option" in refused("grid", spec('[launch]\nworkers = 3\non = "local"\n'))
 

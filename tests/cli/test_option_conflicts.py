@@ -17,7 +17,9 @@ TRACES = Path(__file__).parents[2] / "traces"
 def test_one_of_two_is_enough() -> None:
     """Both, and the line says which they are."""
     refuse_both(detach=True, status=False)
-    with pytest.raises(SpecError, match="'--detach --status': must be one of them"):
+    with pytest.raises(
+        SpecError, match="'--detach --status': cannot be combined; give one of them"
+    ):
         refuse_both(detach=True, status=True)
 
 
@@ -52,9 +54,9 @@ def test_a_manager_elsewhere_has_its_own_data(
     manager = "--manager", "127.0.0.1:1"
     line = refused(command, file, *manager, "--data-dir", tmp_path)
     assert line.startswith(f"data-dir = {str(tmp_path)!r}"[:60])
-    assert line.endswith("is the manager's own, which --manager names")
+    assert line.endswith("cannot go with --manager: that manager has its own")
     line = refused(command, file, *manager, "--allow", "lab")
-    assert line.startswith("allow = ['lab']: is for runs here; manager and workers are started")
+    assert line.startswith("allow = ['lab']: is for runs here; start manager and workers with")
     assert refused(command, file, "--detach", "--status").startswith("options = ")
 
 

@@ -83,7 +83,7 @@ def test_training_writes_a_file_that_predicts(downpour: Downpour, tmp_path: Path
     assert read_trained(file).lstm["cell.state"].shape[0] == 1
     assert pretrained(file).predict("w", {"n_samples": 3200.0}).q50 > 0
     scored = downpour("predictor", "score", path, "--predictor", file, "--only", "lstm")
-    assert "trained on these very traces" in scored.err
+    assert "trained on these same traces" in scored.err
 
 
 def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> None:

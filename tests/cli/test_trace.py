@@ -66,8 +66,10 @@ def test_a_beginning_that_two_share_is_refused(refused: Refused, shared: Path) -
     """The line names one of them; `results` says the same."""
     for command in ("trace", "results"):
         line = refused(command, "uneven", "--shared", shared)
-        assert line.startswith("ID = 'uneven': 2 experiments begin like this, as uneven-51c0; ")
-        assert line.endswith("write more of it")
+        assert line.startswith(
+            "ID = 'uneven': 2 experiments begin like this, such as uneven-51c0; "
+        )
+        assert line.endswith("give more characters")
 
 
 def test_an_earlier_trace_is_replaced_and_nothing_else(

@@ -47,7 +47,7 @@ def test_one_that_was_killed_is_shown_and_its_rest_removed(
     ClusterFiles(tmp_path).write(ClusterInfo(on="local", hostname="n1", pid=7))
     shown = downpour("ps", "--shared", tmp_path)
     assert shown.status == 1
-    assert "what kept it has died" in shown.out
+    assert "its supervisor has died" in shown.out
     assert "had died" in downpour("down", "--shared", tmp_path).err
     assert not (tmp_path / "cluster.json").exists()
 

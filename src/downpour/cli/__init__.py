@@ -1,9 +1,10 @@
 """The command line: parse, build a spec, call one function, print.
 
 A user's mistake costs one line on standard error and exit status 2. Ctrl-C, SIGTERM and SIGHUP stop
-everything that was started and end with status 130, 143 and 129. While the commands are still being
-imported, they end the process at once. A command imports what it needs when it runs, so that help
-and mistakes are answered at once. This module imports nothing at all.
+everything that the command started; it exits with status 130, 143 or 129. While Python still
+imports the commands, these signals end the process at once. A command imports its libraries only
+when it runs, so help and mistakes get an instant answer. This module imports no other module of
+Downpour.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from collections.abc import Sequence
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    # A parent may have Ctrl-C ignored (nohup, a shell's background job); then it stays ignored.
+    # A parent may ignore Ctrl-C (nohup, a shell's background job); then we ignore it too.
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heard:  # an import that is interrupted leaves half a module and prints a traceback
+    if heard:  # an interrupted import leaves half a module and prints a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from downpour.cli import streams
 
     streams.prepare()
     status = run_command(sys.argv[1:], interruptible=heard)
-    if heard:  # a late Ctrl-C must not add a traceback to a command that has ended
+    if heard:  # a late Ctrl-C must not add a traceback after the command ended
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     streams.abandon_broken()
     sys.exit(status)
 
 
 def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> int:
-    """Run one command and return its exit status; an error is printed in one line.
+    """Run one command and return its exit status; print errors in one line.
 
-    Once the commands are imported, Ctrl-C raises KeyboardInterrupt if `interruptible`, and so do
-    SIGTERM and SIGHUP. None changes no handler: the process is not this command's own.
+    With `interruptible`, Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt once the commands are
+    imported. None leaves all handlers alone, because the process belongs to someone else.
     """
     from downpour.cli.commands import command_line
     from downpour.cli.exit_status import final_status, report_error

@@ -1,4 +1,4 @@
-"""Which manager a command asks, and which of its experiments."""
+"""Finds the manager that a command calls, and the experiment that the user means."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client_of(
     shared: Path | str | None = None,
     connect_seconds: float = 0.0,
 ) -> Iterator[Client]:
-    """Make a client of the manager that is meant (`network/discovery/managers.py`).
+    """Make a client of the manager that the user means (`network/discovery/managers.py`).
 
     If none answers, the error says how to start or name one, unless the user gave its address.
     """
@@ -63,7 +63,7 @@ def client_of(
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """The record of an experiment, by its whole ID, and its folder if this machine has it."""
+    """An experiment's full ID, its record, and its folder if this machine has it."""
 
     experiment: str
     record: Record
@@ -73,7 +73,7 @@ class FoundRecord:
 def find(
     experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
 ) -> FoundRecord:
-    """Return an experiment's record; an ID may be cut short where no other begins like that."""
+    """Return an experiment's record; the beginning of an ID is enough if it is unique."""
     from downpour.experiments.reading.stored_experiments import stored_records
     from downpour.files.records.mirror import recorded_in
     from downpour.files.records.record import read_record
@@ -104,7 +104,7 @@ def find(
 
 
 def _folders(folder: Path) -> Iterable[str]:
-    """Yield the names of all experiments' folders, unless this is the name of one."""
+    """Yield the names of all experiments' folders, or nothing if this folder exists."""
     return () if folder.is_dir() else (path.name for path in folder.parent.glob("*"))
 
 
@@ -123,13 +123,14 @@ def _asked(experiment: str, client: Client) -> FoundRecord:
 
 
 def _whole(experiment: str, known: Iterable[str]) -> str:
-    """Return the only ID that begins like this, or what was given if none does."""
+    """Return the only ID that begins like this, or the text itself if none does."""
     begin_so = sorted(one for one in known if one.startswith(experiment))
     if experiment in begin_so:
         return experiment
     if len(begin_so) > 1:
         accepted = (
-            f"{len(begin_so)} experiments begin like this, as {begin_so[0]}; write more of it"
+            f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}; give "
+            "more characters"
         )
         raise SpecError("ID", experiment, accepted)
     return begin_so[0] if begin_so else experiment

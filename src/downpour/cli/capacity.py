@@ -1,4 +1,4 @@
-"""`downpour simulate --workers N`: what a cluster of that size could do."""
+"""`downpour simulate --workers N`: estimates the speed of a cluster of that size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARDS_MAX = 100_000
 
 
 def timings_of(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
-    """Return the times that options give, in place of the usual ones."""
+    """Return the usual times, overridden by options."""
     from downpour.virtual.simulated.disk import DiskTimings
     from downpour.virtual.simulated.environment import Timings
 
@@ -36,7 +36,7 @@ def timings_of(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
 
 
 def load_of(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
-    """Return what the cluster is to carry."""
+    """Return the load to put on the simulated cluster."""
     from downpour.virtual.capacity import Load
 
     return Load(
@@ -49,7 +49,7 @@ def load_of(workers: int, shards: int | None, rounds: int, timings: Timings, see
 
 
 def plan_capacity(load: Load, *, as_json: bool) -> None:
-    """Estimate what the cluster carries, and print it."""
+    """Estimate the cluster's speed, and print it."""
     from rich.progress import Progress
 
     from downpour.virtual.capacity import estimate_capacity

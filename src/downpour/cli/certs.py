@@ -22,7 +22,7 @@ def certs(
         typer.Argument(
             metavar="NAME...",
             help="A machine's names and IP addresses, separated by commas, such as "
-            "first,first.lab,10.0.0.5; its files are named after the first.",
+            "first,first.lab,10.0.0.5; the first one names its files.",
         ),
     ],
     folder: Annotated[
@@ -31,7 +31,7 @@ def certs(
             "--out",
             metavar="DIR",
             parser=path_option("out"),
-            help="Where the files are written.",
+            help="The folder to write the files to.",
         ),
     ] = Path("certs"),
     days: Annotated[
@@ -43,8 +43,8 @@ def certs(
 ) -> None:
     """Make certificates for mutual TLS, one for each machine.
 
-    The first call in a folder also makes an authority. Later calls use it to add machines, and no
-    file is ever overwritten.
+    The first call in a folder also makes an authority. Later calls use it to add machines. The
+    command never overwrites a file.
     """
     require("downpour certs", "certs")
     from downpour.cluster.operations.certificates import issue

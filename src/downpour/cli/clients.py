@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     Record = list[tuple[float, RecordLine]]
 
 _LISTED = 100
-"""A few screens; where a directory holds 100,000 experiments, to print them all takes minutes."""
+"""A few screens. Printing all of a directory's 100,000 experiments would take minutes."""
 
 Last = Annotated[
     int,
@@ -74,15 +74,15 @@ def submit(
     spec_file: Path | None = None,
     credentials: Credentials,
 ) -> None:
-    """Submit an experiment to a manager; prints its ID.
+    """Submit an experiment to a manager, and print its ID.
 
-    Without --shards, it gets one shard for each worker that the manager has now. The fields of the
-    spec that differ from the defaults are printed, too, and what became of `auto`. --resume reads
-    the experiment's folder in the shared directory, which this machine must have; code that has
-    changed since is refused.
+    Without --shards, it gets one shard for each worker that the manager has now. The command also
+    prints the fields of the spec that differ from the defaults, and the values chosen for `auto`.
+    --resume reads the experiment's folder in the shared directory, so this machine must have that
+    directory. It refuses code that has changed since.
     """
     if spec_file is None and resume is None and spec == Spec():
-        accepted = "name the file of a spec, or give its fields as options"
+        accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
@@ -166,13 +166,13 @@ def list_experiments(
 ) -> None:
     """List the manager's last experiments, oldest first.
 
-    If no manager is named and none answers, the experiments in the shared directory are listed from
-    their records, in the order in which these were last written, and those of an object store by
-    their IDs. Those of `downpour run` are among them.
+    If you name no manager and none answers, the command reads the records in the shared directory.
+    It lists them by the time of the last write, or by ID if they are in an object store. Runs of
+    `downpour run` are among them.
     """
     if last < 0:
-        raise SpecError("--last", last, "a number from 0 on; 0 lists all")
-    # One more, which shows whether there are others.
+        raise SpecError("--last", last, "must be a number, 0 or above; 0 lists all")
+    # One more tells us whether others exist.
     most = last + 1 if last else None
     try:
         with client_of(manager, credentials, shared) as client:
@@ -216,11 +216,11 @@ def results(
     as_csv: AsCsv = False,
     credentials: Credentials,
 ) -> None:
-    """Print an experiment's results, also while it runs.
+    """Print an experiment's results, even while it runs.
 
-    They are read from the shared directory or, if the experiment is not there, from the manager. Of
-    an object store the manager is asked first, which knows more than is there while it trains. The
-    beginning of an ID is enough if no other begins like that.
+    The command reads them from the shared directory or, if that lacks the experiment, from the
+    manager. With an object store it asks the manager first, because a training manager knows more
+    than the store. The beginning of an ID is enough if it is unique.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour.experiments.reading import Result

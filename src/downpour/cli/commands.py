@@ -1,7 +1,7 @@
-"""The commands by name; each is a function in a module of its own.
+"""The commands by name; each is a function in its own module.
 
-A command that is named is imported alone: all of them take 0.4 s of a processor, which health
-checks, managers and workers would pay at each start.
+We import only the command that the user named. Importing all takes 0.4 s of processor time, which
+every health check, manager and worker would pay at its start.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ GROUPS = {
         "certs": "certs.certs",
     },
 }
-"""Where each command's function is, under the title that the help lists the command under."""
+"""By title in the help: each command's name, and the place of its function."""
 
 _FUNCTIONS = {name: place for group in GROUPS.values() for name, place in group.items()}
 _TITLES = {name: title for title, group in GROUPS.items() for name in group}
@@ -99,12 +99,12 @@ _HIDDEN = {"experiment"}
 
 
 def command_line(words: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return what parses words and runs a command; it has all commands unless they name one."""
+    """Return a function that runs a command line; it knows only the command that the words name."""
     return _kept(words[0] if words and words[0] in _FUNCTIONS else "")
 
 
 def build(only: str = "") -> Callable[..., Any]:
-    """Build what parses words: of one command, or of all."""
+    """Build the parser of one command, or of all."""
     app = typer.Typer(
         name="downpour",
         help="Train on the machines you have: uneven workers, one shared folder, no lost progress.",
@@ -126,7 +126,7 @@ def build(only: str = "") -> Callable[..., Any]:
 
 
 _kept = cache(build)
-"""Once a process, because building all takes 60 ms."""
+"""Once per process, because building all takes 60 ms."""
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - an option's callback
@@ -144,4 +144,4 @@ def _downpour(
         ),
     ] = False,
 ) -> None:
-    """Take what stands before a command."""
+    """Take the options before a command."""

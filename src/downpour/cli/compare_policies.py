@@ -79,15 +79,17 @@ TracesFile = Annotated[
     typer.Argument(
         metavar="TRACES|ID",
         parser=path_option("traces"),
-        help="A trace: an .npz file with a row for each task; traces/README.md has the columns. Or "
-        "an experiment's ID, to see what another policy or mode would have saved in it.",
+        help="A trace: an .npz file with a row for each task; traces/README.md lists the "
+        "columns. Or an experiment's ID, to see how much time another policy or mode "
+        "would have saved.",
     ),
 ]
 Policies = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME",
-        help="Compare only these; NAME:2 gives one two standbys. With an ID, names of modes, too.",
+        help="Compare only these; NAME:2 gives a policy two standbys. With an ID, also names "
+        "of modes.",
         show_default="all of them",
     ),
 ]
@@ -96,8 +98,8 @@ Scenarios = Annotated[
     typer.Option(
         "--scenario",
         metavar="NAME,NAME",
-        help="Only these: of the trace, one-straggler, straggler-early, straggler-middle, "
-        "straggler-late, memoryless.",
+        help="Only these scenarios: the trace's names, one-straggler, straggler-early, "
+        "straggler-middle, straggler-late, memoryless.",
         show_default="all of them",
     ),
 ]
@@ -112,7 +114,7 @@ Heartbeat = Annotated[
 Snapshots = Annotated[
     bool,
     typer.Option(
-        "--snapshots", help="Let every policy resume from snapshots, not only those that need it."
+        "--snapshots", help="Let all policies resume from snapshots, even if they can do without."
     ),
 ]
 Blind = Annotated[bool, typer.Option("--blind", help="Give the policies no forecasts.")]
@@ -126,7 +128,7 @@ FigureFile = Annotated[
         "--figure",
         metavar="FILE",
         parser=path_option("figure"),
-        help="Draw mitigation, gradient lost and extra work into this .png or .svg file.",
+        help="Draw mitigation, lost gradients and extra work into this .png or .svg file.",
     ),
 ]
 SpecFile = Annotated[
@@ -135,7 +137,7 @@ SpecFile = Annotated[
         "--spec",
         metavar="FILE",
         parser=path_option("spec"),
-        help="Also train this experiment with the shards that counted in each round, and show its "
+        help="Also train this spec with the shards that counted in each round, and show its "
         "accuracy; the comparison sets its shards and rounds.",
     ),
 ]
@@ -182,7 +184,7 @@ def compare_policies(
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if is_experiment(traces):
-        refuse_unused(context, _OF_TRACES, "is for traces; an experiment is compared as it was")
+        refuse_unused(context, _OF_TRACES, "is for traces; an ID has its own conditions")
         compare_run(lambda: find(str(traces), shared, manager, credentials), context.params)
         return
     refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
@@ -219,7 +221,7 @@ def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) 
 
 
 def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
-    """Yield a table's title and trials: for each scenario, then for those of the trace together."""
+    """Yield a title and trials for each table: one per scenario, then the trace's together."""
     from downpour.virtual.policylab.scenarios import MADE_UP
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))
@@ -245,9 +247,9 @@ def _draw(trials: list[Trial], path: Path) -> None:
 def _check_files(
     context: typer.Context, spec: Path | None, allow: list[str] | None, figure: Path | None
 ) -> None:
-    """Refuse what only a spec needs, a figure that cannot be written, and names of no modules."""
+    """Refuse options that need a spec, a figure that cannot be written, and names of no modules."""
     if spec is None:
-        refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
+        refuse_unused(context, {"data_dir", "allow"}, "has no effect without --spec")
     allow_code(allow, spec)
     check_figure("figure", figure)
 

@@ -1,4 +1,4 @@
-"""`downpour compare-policies ID`: what another policy or mode would have saved on a run."""
+"""`downpour compare-policies ID`: how much time another policy or mode would have saved."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def is_experiment(given: Path) -> bool:
-    """Whether this is an experiment's ID, and no file of traces."""
+    """Whether this is an experiment's ID rather than a trace file."""
     return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
 
 
 def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> None:
-    """Simulate an experiment under what it used and under all else, and print how long it takes.
+    """Simulate an experiment under its own policy and mode and all others, and print the times.
 
     Args:
-        find: finds it, once the options are known to be valid.
-        options: those of the command, by name.
+        find: finds the experiment, after we have checked the options.
+        options: the command's options, by name.
 
     Raises:
-        SpecError: it has no finished round, one worker trained it, or a name is none of a policy or
+        SpecError: it has no finished round, one worker trained it, or a name is not a policy or
             mode that it could have used.
     """
     from downpour.predictor import make, read_trained

@@ -1,4 +1,4 @@
-"""`downpour dashboard`: a live page beside any cluster or folder of results."""
+"""`downpour dashboard`: serves a live page of any cluster or folder of results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def dashboard(
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="Where to listen. If other machines can reach it, it asks for the token.",
+            help="The address to listen on. If other machines can reach it, the page asks for "
+            "the token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -48,8 +49,8 @@ def dashboard(
 ) -> None:
     """Show experiments as a live page until Ctrl-C.
 
-    It reads records alone, so it may run on any machine that sees the folder or the bucket, with or
-    without a manager. It changes nothing there.
+    The page only reads records, so you can run it on any machine that sees the folder or the
+    bucket, with or without a manager.
     """
     require("downpour dashboard", "dashboard")
     from downpour.experiments.page_server.serving import serve

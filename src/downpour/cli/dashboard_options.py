@@ -1,4 +1,4 @@
-"""The options that serve a live page beside a run or a manager."""
+"""The options that serve a live page while a run or a manager works."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DashboardFlag = Annotated[
     bool,
     typer.Option(
         "--dashboard",
-        help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that is in "
-        "use, at any free one. It ends with the run or the cluster.",
+        help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that "
+        "is taken, at any free one. It ends with the run or the cluster.",
     ),
 ]
 DashboardPort = Annotated[
@@ -37,7 +37,7 @@ DashboardPort = Annotated[
         "--dashboard-port",
         metavar="N",
         parser=whole_number,
-        help="The same at this port; 0: any free one.",
+        help="Serve the page at this port; 0: any free one.",
         show_default="not served",
     ),
 ]
@@ -46,10 +46,10 @@ DashboardPort = Annotated[
 def listen_for_page(
     host: str, port: int, trust: Trust, field: str = "port", *, or_any: bool = False
 ) -> socket.socket:
-    """Return a socket for a page; with `or_any`, at any free port if that one is in use.
+    """Return a socket for a page; with `or_any`, at any free port if this one is taken.
 
     Raises:
-        SpecError: the port cannot be had, or other machines could reach it without credentials.
+        SpecError: the port is not available, or other machines could reach it without credentials.
     """
     from downpour.network.rpc.server import listen
 
@@ -63,7 +63,7 @@ def listen_for_page(
 
 
 def page_url(listener: socket.socket, trust: Trust) -> str:
-    """Return where a browser on this machine, or elsewhere, finds a page."""
+    """Return the URL at which a browser, here or elsewhere, finds the page."""
     host, port = listener.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         host = socket.gethostname()
@@ -74,16 +74,16 @@ def page_url(listener: socket.socket, trust: Trust) -> str:
 def page_socket(
     credentials: Credentials, port: int | None, *, wanted: bool
 ) -> socket.socket | None:
-    """Return a socket on loopback for a page, and say where it is; None if no option asks for it.
+    """Return a socket on loopback for a page, and print its URL; None if no option asks for a page.
 
     Args:
-        credentials: what viewers are asked for.
-        port: what `--dashboard-port` says.
-        wanted: what `--dashboard` says.
+        credentials: the token that viewers must enter.
+        port: the value of `--dashboard-port`.
+        wanted: the value of `--dashboard`.
 
     Raises:
         MissingPackage: the extra is not installed.
-        SpecError: the port cannot be had.
+        SpecError: the port is not available.
     """
     if not wanted and port is None:
         return None
@@ -100,7 +100,7 @@ def page_socket(
 def page_on(
     listener: socket.socket | None, shared: Path | str, credentials: Credentials
 ) -> Iterator[None]:
-    """Serve a page of a shared directory, on a socket if there is one, while the block runs."""
+    """Serve a page of a shared directory while the block runs, if there is a socket."""
     if listener is None:
         yield
         return

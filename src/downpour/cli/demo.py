@@ -22,7 +22,7 @@ Named = Annotated[
     str,
     typer.Argument(
         metavar="stragglers|splits|crash|asynchrony",
-        help="What to show; without a name, the demos are listed.",
+        help="The demo to show; leave it out to list them.",
         show_default=False,
     ),
 ]
@@ -51,11 +51,12 @@ def demo(
     """Show what Downpour does, in about a minute.
 
     A demo trains a small network twice on this machine: two policies, two splits, with a crash and
-    without, with a barrier and without. It ends with a table of what happened, a sentence on what
-    to notice, a figure, and the command lines that repeat both runs. All numbers are measured.
+    without, with a barrier and without. Then it prints a table of both runs, a sentence on the
+    lesson, the path of a figure, and the command lines that repeat the runs. All numbers are
+    measured.
 
-    Nothing is downloaded. The data are scikit-learn's digits, or synthetic ones if that package is
-    not installed.
+    A demo downloads nothing. It trains on scikit-learn's digits, or on synthetic data if that
+    package is missing.
     """
     from downpour.experiments.demos.catalog import DEMOS
 
@@ -106,7 +107,7 @@ def _print(demo: Demo, acted: Sequence[Acted]) -> None:
 
 
 def _draw(demo: Demo, acted: Sequence[Acted], path: Path) -> None:
-    """Draw the figure; where it cannot be drawn, say so in a line, because the table is there."""
+    """Draw the figure; if that fails, print one line, because the user has the table already."""
     try:
         require("the figure of downpour demo", "report")
     except MissingPackage as error:

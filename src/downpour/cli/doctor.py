@@ -39,14 +39,14 @@ def doctor(
             "--manager",
             envvar="DOWNPOUR_MANAGER",
             metavar="HOST:PORT",
-            help="A manager that should have the same shared directory; not checked without one.",
+            help="Also check that this manager has the same shared directory.",
         ),
     ] = "",
     hosts: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Also look at the hosts of this file, as `downpour run --on ssh` takes it.",
+            help="Also check the hosts in this file, as `downpour run --on ssh` reads it.",
             show_default="none",
         ),
     ] = None,
@@ -62,11 +62,11 @@ def doctor(
 ) -> None:
     """Check the shared directory, devices, and hosts by ssh.
 
-    The shared directory is checked as this machine sees it, and each accelerator computes a little.
-    A failed check says what to change, and makes the exit status 2; a warning does not. The command
-    takes a few seconds and leaves no files behind. Of each host it shows the version, by how much
-    its clock is ahead, which part of its processors and memory is free, and whether it has the same
-    folder and numeric class as the others.
+    The command checks the shared directory as this machine sees it, and lets each accelerator
+    compute a little. A failed check tells you what to change and sets the exit status to 2; a
+    warning does not. The command takes a few seconds and leaves no files behind. For each host it
+    shows the version, the clock's offset, and the free processors and memory. It also compares the
+    hosts' shared folders and numeric classes.
     """
     from downpour.cluster.operations.doctor import is_healthy
 
@@ -85,7 +85,7 @@ def doctor(
 
 
 def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> list[HostReport]:
-    """Look at the hosts of a file, if there is one."""
+    """Check the hosts of a file, if the user named one."""
     if file is None:
         if ssh_config is not None:
             raise SpecError("ssh_config", ssh_config, "needs --hosts")
@@ -95,7 +95,7 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
         raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
     from downpour.cluster.operations.host_checks import examine
 
-    with err().status(f"looking at {len(hosts)} hosts"):
+    with err().status(f"checking {len(hosts)} hosts"):
         return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
 
 
@@ -110,7 +110,7 @@ def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[s
             client = ManagerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS)
             stack.enter_context(client)
         shown = stack.enter_context(err().status("looking"))
-        return diagnose(shared, client, lambda check: shown.update(f"looking at: {check}"))
+        return diagnose(shared, client, lambda check: shown.update(f"checking: {check}"))
 
 
 def _table(findings: Mapping[str, Finding]) -> Table:
@@ -121,7 +121,7 @@ def _table(findings: Mapping[str, Finding]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
-    table.add_column("what was seen", overflow="fold")
+    table.add_column("finding", overflow="fold")
     for name, finding in findings.items():
         text = Text(finding.seen)
         if finding.change:
@@ -131,7 +131,7 @@ def _table(findings: Mapping[str, Finding]) -> Table:
 
 
 def _print_hosts(reports: Sequence[HostReport]) -> None:
-    """Print a row a host, and below them a line a problem."""
+    """Print a row for each host, and below them a line for each problem."""
     if not reports:
         return
     from rich import box

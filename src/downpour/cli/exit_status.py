@@ -1,14 +1,14 @@
-"""How a command fails: an exception → one line on standard error, and an exit status.
+"""Turns an exception into one line on standard error and an exit status.
 
-    2    the request is invalid: the user can correct it
-    75   the manager of a worker did not come: the same command may succeed later
-    1    any other failure
-    130  Ctrl-C
-    129  SIGHUP: the terminal was closed
-    143  SIGTERM: another process has ended the command, with all that it had started
-    141  the reader of the output has closed it (`downpour list | head -1`): prints nothing
+    2    the request is invalid: the user can correct it.
+    75   a worker found no manager: the same command may succeed later.
+    1    any other failure.
+    130  Ctrl-C.
+    129  SIGHUP: the terminal was closed.
+    143  SIGTERM: another process ended the command and everything that it had started.
+    141  the reader closed the pipe (`downpour list | head -1`): prints nothing.
 
-An unexpected exception is one line, too, which names a file with the traceback.
+An unexpected exception is also one line, which names a file with the traceback.
 DOWNPOUR_TRACEBACK=1 prints the traceback of any error.
 """
 
@@ -33,14 +33,14 @@ VARIABLE = "DOWNPOUR_TRACEBACK"
 LINE_CHARACTERS_MAX = 1000
 _FAILED = 1
 _ASKED_WRONGLY = 2
-SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
+SIGNALLED = 128  # shells add a signal's number to this
 _INTERRUPTED = SIGNALLED + signal.SIGINT
-_HUNG_UP = 141  # 128 + SIGPIPE, as shells report a program that writes into a closed pipe
+_HUNG_UP = 141  # 128 + SIGPIPE: shells report a program that writes into a closed pipe like this
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def report_error(error: BaseException) -> int:
-    """Print an error in one line; returns the exit status."""
+    """Print an error in one line, and return the exit status."""
     if os.environ.get(VARIABLE):
         _print("".join(traceback.format_exception(error)))
     line, status = _line_and_status(error)
@@ -67,7 +67,8 @@ def _line_and_status(error: BaseException) -> tuple[str, int]:
         case TyperException():
             return error.format_message(), error.exit_code
         case SystemExit():
-            # Rich and Typer end with 1 where the reader has left; a signal's handler with its own.
+            # Rich and Typer exit with 1 if the reader has left; a signal handler exits with its
+            # own.
             return "", error.code if isinstance(error.code, int) and error.code != 1 else _HUNG_UP
         case KeyboardInterrupt() | typer.Abort():
             return _stopped()
@@ -77,7 +78,7 @@ def _line_and_status(error: BaseException) -> tuple[str, int]:
 
 
 def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
-    """Describe an error of the operating system; one without a file name is of a stream."""
+    """Describe an error of the operating system; one without a file name concerns a stream."""
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}", _FAILED
     if isinstance(error, BrokenPipeError):
@@ -90,7 +91,7 @@ def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
 
 
 def _internal_error(error: BaseException) -> str:
-    """Write the traceback to a file; returns a line that names it."""
+    """Write the traceback to a file, and return a line that names it."""
     line = f"internal error: {type(error).__name__}: {error}"
     try:
         descriptor, path = tempfile.mkstemp(prefix="downpour-", suffix=".txt", text=True)
@@ -118,5 +119,5 @@ def _print(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # standard error is closed: there is nowhere left to print to
+    except OSError:  # standard error is closed, so we cannot print at all
         return

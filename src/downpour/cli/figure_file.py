@@ -1,4 +1,4 @@
-"""The file of a figure that a command draws: refused before the command computes anything."""
+"""The file for a command's figure: we refuse a bad name before the command computes anything."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def figure_option(text: str, *, shown_default: str) -> Any:
 
 
 def check_figure(field: str, path: Path | None) -> None:
-    """Check where a figure is to be written.
+    """Check the file to write a figure to.
 
     Raises:
-        SpecError: the name has another ending, is not a file's, or its folder does not exist.
+        SpecError: the suffix is another one, the path is not a file, or its folder is missing.
     """
     if path is None:
         return

@@ -1,6 +1,6 @@
 """The options that most people need: `--help` shows these, and `--help-all` shows all.
 
-A command that is missing here shows all its options with `--help`.
+Commands that are missing here show all their options with `--help`.
 """
 
 from __future__ import annotations

@@ -60,19 +60,18 @@ def grid(
     credentials: Credentials,
     launching: Launching,
 ) -> None:
-    """Run a grid of experiments, or what is missing of one.
+    """Run a grid of experiments, or its missing runs.
 
-    FILE holds a name, fields of the spec, `workers`, and `trials`: how often each setting is run,
-    with seed, seed + 1 and so on. A list is an axis of the grid. If a value is itself a list
-    (betas), the axis is a list of lists; task_options, model_options and dataset_options take a
-    list of tables, and a list inside a table is a value. Each `[[experiment]]` is a grid of its
-    own, with a name, that inherits the fields above it. Without `shards` there are as many as
-    workers.
+    FILE holds a name, fields of the spec, `workers`, and `trials`: the number of runs of each
+    setting, with seed, seed + 1 and so on. A list is an axis of the grid. If a value is itself a
+    list (betas), the axis is a list of lists. For task_options, model_options and dataset_options
+    the axis is a list of tables, and a list inside a table is a value. Each `[[experiment]]` is a
+    named grid that inherits the fields above it. Without `shards`, each worker gets one.
 
-    Every setting is run once before any is run twice. A run that has finished is never run again:
-    you can stop the command at any time and start it again, also after repetitions or values were
-    added to the file. While another process runs the grid, the command shows its progress.
-    `downpour report DIR` writes tables and figures of the results.
+    The command runs every setting once before it runs any twice, and skips runs that have finished.
+    You can stop it at any time and restart it, even after you have added repetitions or values to
+    the file. While another process runs the grid, the command shows its progress. `downpour report
+    DIR` writes tables and figures of the results.
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)

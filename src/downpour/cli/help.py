@@ -1,9 +1,8 @@
-"""The help of commands: plain text in groups, each option with its value and its default.
+"""Writes the commands' help: plain text in groups, each option with its value and default.
 
-`--help` shows the options in `first_options.py` of a command that has many, `--help-all` shows all.
-The screen and the page that `page.py` makes use the same functions, so they cannot differ. Nothing
-here knows what a command does. Parameters are typed `Any`, because Typer's classes for them are
-private.
+If a command has many options, `--help` shows those in `first_options.py`, and `--help-all` shows
+all. `page.py` uses the same functions as the screen, so the two cannot differ. Nothing here knows
+any command's purpose. Parameters have the type `Any` because Typer's classes for them are private.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command whose help lists options in the groups that they name, or the first options."""
+    """A command whose help lists options by group, or the first options only."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters; the last two are `--help-all` and `--help`."""
@@ -91,7 +90,7 @@ def groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
 
 
 def first_groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
-    """Return the arguments, and in one list the first options and those that show help."""
+    """Return the arguments, then one list of the first options and the help options."""
     first = _first(ctx)
     *own, all_option, help_option = command.get_params(ctx)
     arguments = [param for param in own if _is_argument(param)]
@@ -158,7 +157,7 @@ def _show_all(ctx: typer.Context, wanted: bool) -> None:  # noqa: FBT001 - an op
 
 @cache
 def _help_all() -> Any:
-    """Make the option `--help-all`: as one of a command, because Typer's classes are private."""
+    """Make the option `--help-all` by way of a command, because Typer's classes are private."""
     app = typer.Typer(add_completion=False)
     app.command()(_with_help_all)
     return get_command(app).params[0]

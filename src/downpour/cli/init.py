@@ -1,4 +1,4 @@
-"""`downpour init`: a small project to begin from."""
+"""`downpour init`: writes a small project to start from."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def init(
         typer.Argument(
             metavar="DIR",
             parser=path_option("DIR"),
-            help="The folder to write, made if it is missing.",
+            help="The folder to write to; created if it is missing.",
             show_default="./TEMPLATE",
         ),
     ] = None,
     template: Annotated[
         str,
-        typer.Option("--template", metavar="|".join(TEMPLATES), help="What to begin from."),
+        typer.Option("--template", metavar="|".join(TEMPLATES), help="The kind of project."),
     ] = "classifier",
 ) -> None:
-    """Write a small project to begin from.
+    """Write a small project to start from.
 
-    It has a task, its spec, and how to run it, and trains at once on examples that it makes; yours
-    go in their place. Nothing is overwritten. The command that trains it is printed,
-    after one that installs what is missing.
+    It holds a task, a spec and a README. The task trains right away on examples that it makes;
+    replace them with yours. The command overwrites no files. It prints the command that trains the
+    project and, if packages are missing, the one that installs them.
     """
     folder = folder or Path(template)
     module = write_template(template, folder)

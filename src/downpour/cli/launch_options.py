@@ -1,4 +1,4 @@
-"""`--on` and what belongs to it: where a command's workers run, the same for all commands."""
+"""`--on` and its options, the same for all commands: they choose where the workers run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from downpour.network.discovery.waiting import checked_seconds
 
 @dataclass(frozen=True, slots=True)
 class Launching:
-    """What `--on` and its options ask for: a launcher, its name, and those of its options.
+    """The launcher that `--on` and its options ask for, and their names.
 
-    `launcher` gives workers back that a policy asked for and that are idle for `idle_seconds`. All
+    `launcher` gives back workers that a policy asked for once they are idle for `idle_seconds`. All
     its workers have `labels`.
     """
 
@@ -36,7 +36,7 @@ class Launching:
     labels: tuple[str, ...] = ()
 
     def check(self, spec: Spec) -> None:
-        """Refuse a spec that needs labels which no worker will have.
+        """Refuse a spec that needs labels that no worker will have.
 
         Raises:
             SpecError: names the field.
@@ -44,12 +44,12 @@ class Launching:
         refuse_unmet(spec, self.on, self.options, self.labels)
 
     def of(self, **changes: Any) -> Self:
-        """Return a copy whose launcher changes these fields of every plan."""
+        """Return a copy whose launcher sets these fields in every plan."""
         launcher = self.launcher
         return replace(self, launcher=lambda plan: launcher(replace(plan, **changes)), **changes)
 
     def words(self) -> list[str]:
-        """Return the words of a command line that ask for the same."""
+        """Return command-line words that ask for the same launcher."""
         words = [f"--on={self.on}", f"--idle-seconds={self.idle_seconds}"]
         words += [f"--label={label}" for label in self.labels]
         for name, value in self.options.items():
@@ -58,7 +58,7 @@ class Launching:
         return words
 
     def shown(self, plan: LaunchPlan) -> str:
-        """Return as text what would be started for a plan.
+        """Return a description of the processes that a plan would start.
 
         Raises:
             SpecError: this launcher has nothing to show.
@@ -73,7 +73,7 @@ class Launching:
 def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes `launching` the options that say where workers run.
 
-    What is not given is taken from the table `[launch]` of its FILE, if it has one.
+    The table `[launch]` of the command's FILE supplies the options that the user leaves out.
     """
 
     @functools.wraps(command)
@@ -109,9 +109,9 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _launching(on: str | None, given: Mapping[str, Any], table: Mapping[str, Any]) -> Launching:
-    """Make the launcher, or refuse options that are of another one.
+    """Make the launcher, or refuse options that belong to another one.
 
-    Those of the table are for its own launcher; another one that is given makes do without.
+    The table's options belong to its launcher. If the user names another one, we ignore them.
     """
     named = on or table.get("on", "local")
     kind = kind_of(named)
@@ -126,16 +126,16 @@ def _launching(on: str | None, given: Mapping[str, Any], table: Mapping[str, Any
 
 
 def _table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of a command's FILE; a manager elsewhere has workers of its own."""
+    """Return the table of a command's FILE; a manager elsewhere has its own workers."""
     file = arguments.get("file")
-    # A file that is missing is the command's to tell, after what else is wrong with its options.
+    # The command itself reports a missing file, after other mistakes in its options.
     if file is None or arguments.get("manager") or not file.is_file():
         return {}
     return checked_table(read_launch(file), file, takes_workers="workers" in arguments)
 
 
 def _options() -> dict[str, Any]:
-    """Return an option for each of the launchers', under the heading of those that it is of."""
+    """Return the launchers' options, each under a heading that names its launchers."""
     known: dict[str, Any] = {}
     for on in LAUNCHERS:
         for name, (field, text) in kind_of(on).texts().items():
@@ -161,7 +161,7 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 
 
 def _planning() -> list[str]:
-    """Return the launchers that can say what they would submit or run."""
+    """Return the launchers that can show what they would submit or run."""
     return [on for on in LAUNCHERS if kind_of(on).planned is not None]
 
 
@@ -170,7 +170,7 @@ _ON = Annotated[
     typer.Option(
         "--on",
         metavar="|".join(LAUNCHERS),
-        help=f"Where the workers run: {LAUNCHERS.described()}.",
+        help=f"The place to run the workers: {LAUNCHERS.described()}.",
         show_default="local",
     ),
 ]
@@ -180,8 +180,8 @@ _IDLE = Annotated[
         "--idle-seconds",
         metavar="X",
         parser=number,
-        help="Give back a worker that a policy asked for when it has been idle for so long; 0: "
-        "keep it. Workers of `--on local` of one run, and of inline, stay.",
+        help="Give back a worker that a policy asked for after it has been idle for this "
+        "long; 0: keep it. Inline workers, and those of one run with `--on local`, stay.",
         show_default="0",
     ),
 ]
@@ -190,8 +190,8 @@ _LABELS = Annotated[
     typer.Option(
         "--label",
         metavar="KEY=VALUE",
-        help="A label of all workers that are started; a spec's needs are about labels. "
-        "Repeatable.",
+        help="A label for all workers that the command starts; specs and shards can require "
+        "labels. Repeatable.",
         show_default=False,
     ),
 ]

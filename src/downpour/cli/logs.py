@@ -1,4 +1,4 @@
-"""`downpour logs`: what every process of a cluster logged and printed, in one place."""
+"""`downpour logs`: merges the logs and the output of all processes of a cluster."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ Worker = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Only what this worker says; `manager` and `launcher` are names, too, and so is a "
-        "host's.",
+        help="Only lines of this worker; `manager`, `launcher` and a host's name work, too.",
         show_default="all processes",
     ),
 ]
@@ -87,8 +86,8 @@ def logs(
 ) -> None:
     """Print the logs of all processes of a cluster.
 
-    Manager, workers and launcher keep their logs in the shared directory, with what your code
-    prints and with whole tracebacks. This command merges them by time; each line names its host and
+    Manager, workers and launcher keep their logs in the shared directory, along with your code's
+    output and full tracebacks. This command merges them by time; each line names its host and
     process. No manager needs to run.
     """
     from downpour.experiments.reading.logs import LogFilter, exported_seconds, span_of
@@ -97,7 +96,7 @@ def logs(
 
     wanted = LogFilter(begin=_begin(since), level=_checked(level), of=worker)
     if last is not None and last < 0:
-        raise SpecError("last", last, "must be a number from 0 on; 0 prints all")
+        raise SpecError("last", last, "must be a number, 0 or above; 0 prints all")
     if experiment:
         found = find(experiment, shared, manager, credentials)
         begin, end = span_of(found.experiment, found.record)
@@ -110,7 +109,7 @@ def logs(
 
 
 class _Printer:
-    """Prints lines of the log, and knows how far it has read."""
+    """Prints lines of the log, and remembers how far it has read."""
 
     def __init__(self, place: LogPlace, wanted: LogFilter, where: str) -> None:
         self._place = place
@@ -120,7 +119,7 @@ class _Printer:
         self._width = 0
 
     def run(self, most: int, *, follow: bool) -> None:
-        """Print what is there, the last `most` lines of it or all, and then what is added."""
+        """Print all lines so far, or the last `most` of them, and then new ones."""
         lines = self._read()
         for line in lines[-most:] if most else lines:
             self._print(line)
@@ -131,7 +130,7 @@ class _Printer:
                 self._print(line)
 
     def _read(self) -> list[LogLine]:
-        """Return the lines that are wanted, of those that were added."""
+        """Return the new lines that the user wants to see."""
         from downpour.experiments.reading.logs import read_logs
 
         begin = self._wanted.begin if self._cursor is None else 0.0
@@ -144,16 +143,16 @@ class _Printer:
         return wanted
 
     def _check(self, page: LogPage, *, is_empty: bool) -> None:
-        """Say why there may be less than the user expects."""
+        """Say why the output may be shorter than the user expects."""
         if page.skipped_bytes:
-            note(f"{page.skipped_bytes // 2**20} MiB of older lines are left out; see --since")
+            note(f"{page.skipped_bytes // 2**20} MiB of older lines are not shown; see --since")
         names = {line.name for line in page.lines} | {line.host for line in page.lines}
         if names and self._wanted.of not in {"", *names}:
             accepted = f"must be one of {', '.join(sorted(names)[:_NAMES_SHOWN])}"
             raise SpecError(
                 "worker", self._wanted.of, accepted + did_you_mean(self._wanted.of, names)
             )
-        # Pieces that ended before the begin are not read, so logs may be there all the same.
+        # We don't read pieces that end before the begin, so older logs may exist.
         if is_empty and (page.lines or self._wanted.begin):
             note(f"no line in the logs of {self._where} fits these options")
         elif not page.cursor.read_bytes:
@@ -189,10 +188,12 @@ def _checked(level: str) -> Level:
 
 
 def _begin(since: str) -> float:
-    """Return when an age began, in seconds since 1970; an empty one began before all lines."""
+    """Return the time of an age, in seconds since 1970; an empty age precedes all lines."""
     if not since:
         return 0.0
     match = _AGE.fullmatch(since)
     if match is None:
-        raise SpecError("since", since, "must be a number and s, m, h or d, as 30s, 10m, 2h or 3d")
+        raise SpecError(
+            "since", since, "must be a number and s, m, h or d, as in 30s, 10m, 2h or 3d"
+        )
     return time.time() - int(match[1]) * _UNIT_SECONDS[match[2]]

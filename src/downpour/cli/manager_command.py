@@ -40,7 +40,9 @@ def manager(
     shared: Location = SHARED,
     host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for all networks."),
+        typer.Option(
+            metavar="ADDRESS", help="The address to listen on; 0.0.0.0 or :: for all networks."
+        ),
     ] = "127.0.0.1",
     port: Port = DEFAULT_PORT,
     data_dir: DataDir = None,
@@ -49,8 +51,8 @@ def manager(
         bool,
         typer.Option(
             "--make-token",
-            help="Make the token file if it is missing, readable by this user only: DIR/token, or "
-            "the file that --token-file names.",
+            help="Create the token file if it is missing, readable by this user only: "
+            "DIR/token, or the file that --token-file names.",
             rich_help_panel="Trust",
         ),
     ] = False,
@@ -70,9 +72,9 @@ def manager(
 ) -> None:
     """Serve as the manager until Ctrl-C.
 
-    It accepts experiments and assigns their shards to workers. Experiments that an earlier manager
-    of the same shared directory has not finished go on. If other machines can reach it, a token or
-    TLS is required.
+    It accepts experiments and assigns their shards to workers. It also continues experiments that
+    an earlier manager of the same shared directory left unfinished. If other machines can reach it,
+    it needs a token or TLS.
     """
     begin(verbose=verbose, log=log)
     if metrics_port is not None:
@@ -95,14 +97,14 @@ def manager(
 
 
 def _serve(options: ManagerOptions, listener: socket | None) -> None:
-    """Serve until a signal, and a page beside it if there is a socket for one."""
+    """Serve until a signal comes, along with a live page if there is a socket for one."""
     from downpour.cluster.manager.process import run_manager
 
     with ExitStack() as beside:
 
         def ready(address: object) -> None:
             note(f"manager at {address}, shared directory {options.shared}")
-            # Only now, because the manager may have made the shared directory.
+            # Only now, because the manager may have just created the shared directory.
             beside.enter_context(page_on(listener, options.shared, options.credentials))
 
         run_manager(options, ready, say_where)

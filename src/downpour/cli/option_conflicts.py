@@ -1,4 +1,4 @@
-"""Refuses options that would have no effect beside the others, because their user expects one."""
+"""Refuses options that would have no effect next to others, because the user expects one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TYPED = "COMMANDLINE"
 def refuse_unused(context: typer.Context, options: Collection[str], why: str) -> None:
     """Refuse these options of a command if they were given on the command line.
 
-    An environment variable is meant for many commands, so it is no conflict.
+    An environment variable serves many commands, so it never conflicts.
 
     Raises:
-        SpecError: names the option, its value and why it would have no effect.
+        SpecError: names the option, its value and the reason why it would have no effect.
     """
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
@@ -28,14 +28,16 @@ def refuse_unused(context: typer.Context, options: Collection[str], why: str) ->
 
 
 def refuse_own_data(context: typer.Context, manager: str) -> None:
-    """Refuse this machine's folders if a manager elsewhere trains: it has folders of its own."""
+    """Refuse this machine's folders if a manager elsewhere trains: it has its own folders."""
     if manager:
         refuse_unused(
-            context, {"shared", "data_dir"}, "is the manager's own, which --manager names"
+            context,
+            {"shared", "data_dir"},
+            "cannot go with --manager: that manager has its own",
         )
-        accepted = f"is for runs here; manager and workers are started with {VARIABLE}"
+        accepted = f"is for runs here; start manager and workers with {VARIABLE} instead"
         refuse_unused(context, {"allow"}, accepted)
-        accepted = "is for workers of its own, and --manager names one that has workers"
+        accepted = "cannot go with --manager: that manager has workers"
         refuse_unused(context, {"on", *owners()}, accepted)
 
 
@@ -47,4 +49,4 @@ def refuse_both(**flags: bool) -> None:
     """
     given = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if len(given) > 1:
-        raise SpecError("options", " ".join(given), "must be one of them")
+        raise SpecError("options", " ".join(given), "cannot be combined; give one of them")

@@ -40,8 +40,8 @@ def number(text: str) -> float:
 def path_option(field: str) -> Callable[[str], Path]:
     """Return a parser of paths.
 
-    Typer's own parser calls stat on the path. On a file server that does not answer, that blocks
-    where Ctrl-C has no effect.
+    Typer's own parser calls stat on the path. If the file server doesn't answer, that call blocks
+    and even Ctrl-C has no effect.
     """
 
     def read(text: str) -> Path:
@@ -62,17 +62,17 @@ def workers_option(help_text: str, *, show_default: str) -> Any:
 
 
 def location(text: str) -> Path | str:
-    """Read where a shared directory is: an object store's URL stays text, all else is a path."""
+    """Read a shared directory's location: an object store's URL stays text, all else is a path."""
     if is_object_store(text):
         return checked_url("shared", text)
     return path_of("shared", text)
 
 
 def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
-    """Allow a user's modules, and find them in the current folder and beside a file.
+    """Allow a user's modules, and let Python find them in the current folder and next to a file.
 
     Raises:
-        SpecError: one is no name of a module.
+        SpecError: one is not the name of a module.
     """
     allow_in([Path.cwd(), file.parent if file else None], modules or ())
 
@@ -124,8 +124,8 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="MODULE",
-        help="Let the spec use this module of yours, as DOWNPOUR_ALLOW does. It is looked for in "
-        "the current folder as well, and beside FILE. Repeatable.",
+        help="Let the spec use your own module, as DOWNPOUR_ALLOW does. Python also looks for "
+        "it in the current folder and next to FILE. Repeatable.",
         show_default=False,
     ),
 ]
@@ -134,9 +134,9 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="ID",
-        help="Go on after the last round of an experiment that has ended, as a new experiment; "
-        "--epochs counts its rounds too, and so does a schedule. Unless an option changes it, the "
-        "model is the same as without the stop. Other examples than it had are refused.",
+        help="Continue after the last round of an ended experiment, as a new experiment. "
+        "--epochs and a schedule count its rounds, too. Unless an option changes the "
+        "training, the model is the same as without the stop. The data must be the same.",
         show_default=False,
     ),
 ]
@@ -146,7 +146,7 @@ Patience = Annotated[
         "--patience",
         metavar="FACTOR",
         parser=number,
-        help="Multiplies every timeout: of heartbeats, of progress and of missing files.",
+        help="Multiplies every timeout: for heartbeats, progress and missing files.",
     ),
 ]
 ConnectSeconds = Annotated[
@@ -155,7 +155,7 @@ ConnectSeconds = Annotated[
         "--connect-seconds",
         metavar="X",
         parser=number,
-        help="How long to wait for a manager that does not answer yet, in seconds.",
+        help="Seconds to wait for a manager that does not answer yet.",
     ),
 ]
 SharedIfSeen = Annotated[
@@ -165,7 +165,7 @@ SharedIfSeen = Annotated[
         envvar="DOWNPOUR_SHARED",
         metavar="DIR|URL",
         parser=location,
-        help="The shared directory or the object store of the cluster: it names the leading "
+        help="The cluster's shared directory or object store, which names the leading "
         "manager. With --manager, both must belong to one cluster.",
         show_default="./shared_dir, then localhost:9090, if no --manager is given",
     ),
@@ -194,9 +194,10 @@ OnEvent = Annotated[
     typer.Option(
         "--on-event",
         metavar="COMMAND",
-        help="Run a command, without a shell, when an experiment has finished, has failed, was "
-        "cancelled, or waits for a worker. DOWNPOUR_EVENT, DOWNPOUR_EXPERIMENT, DOWNPOUR_NAME, "
-        "DOWNPOUR_STATE and DOWNPOUR_REASON say what has happened, as does JSON on standard input.",
+        help="Run a command, without a shell, when an experiment finishes, fails, is "
+        "cancelled, or waits for a worker. DOWNPOUR_EVENT, DOWNPOUR_EXPERIMENT, "
+        "DOWNPOUR_NAME, DOWNPOUR_STATE and DOWNPOUR_REASON describe the event, as does "
+        "JSON on standard input.",
         show_default="none",
     ),
 ]
@@ -206,7 +207,7 @@ OutDir = Annotated[
         "--out",
         metavar="DIR",
         parser=path_option("out"),
-        help="Where results go.",
+        help="The folder for results.",
         show_default="./results/NAME",
     ),
 ]
@@ -215,7 +216,7 @@ ManagerElsewhere = Annotated[
     typer.Option(
         "--manager",
         metavar="HOST:PORT",
-        help="Train at this manager, with its workers.",
+        help="Train on this manager's cluster, with its workers.",
         show_default="new processes on this machine",
     ),
 ]
@@ -233,7 +234,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each epoch.")]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
 AnyExperiment = Annotated[
-    str, typer.Argument(metavar="ID", help="An experiment; the active one if absent.")
+    str, typer.Argument(metavar="ID", help="An experiment; without it, the active one.")
 ]
 
 SHARED = Path(DEFAULT_SHARED)

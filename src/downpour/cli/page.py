@@ -1,4 +1,4 @@
-"""The page `docs/reference/cli.md`, made from the commands' own help; `make docs` writes it.
+"""Makes the page `docs/reference/cli.md` from the commands' help; `make docs` writes it.
 
 A test compares the page with the code, so neither changes without the other.
 """
@@ -18,18 +18,19 @@ from downpour.cli.help import groups, sentence, titled_commands, words
 _INTRODUCTION = """\
 # The command line
 
-This page is made from the commands' own help: `make docs` writes it.
+`make docs` writes this page from the commands' own help.
 
-{summary} A user's mistake is reported in one line on standard error, with exit status 2; any other
-failure has exit status 1, and Ctrl-C has 130. Results go to standard output, progress and notes to
-standard error. For an internal error, the line names a file with the traceback; with
+{summary} Results go to standard output, progress and notes to standard error. A command reports a
+user's mistake in one line on standard error, with exit status 2. Any other failure has exit status
+1, and Ctrl-C has 130. For an internal error, the line names a file with the traceback; with
 `DOWNPOUR_TRACEBACK=1` every error prints its traceback.
 
-`downpour COMMAND --help`, or `-h`, explains a command. If it has many options, this shows only
-those that most people need, and `--help-all` shows all. This page has all, the most needed first.
+`downpour COMMAND --help`, or `-h`, explains a command. If a command has many options, `--help`
+shows only the most needed ones and `--help-all` shows all. This page lists all options, the most
+needed first.
 
 `downpour --install-completion` lets your shell complete commands and options: bash, zsh, fish or
-PowerShell. Start a new shell afterwards. `downpour --version` prints the version.
+PowerShell. Then start a new shell. `downpour --version` prints the version.
 
 {contents}
 """

@@ -33,8 +33,8 @@ def ping(
 ) -> None:
     """Check whether a manager, or a worker, answers.
 
-    Prints what answers. If nothing does, prints the reason in one line, with an exit status other
-    than 0.
+    Prints who answers. Without an answer, it prints the reason in one line and exits with a status
+    other than 0.
     """
     from downpour.network.discovery.managers import managers_for
     from downpour.network.rpc import Trust, WorkerClient, parse_address

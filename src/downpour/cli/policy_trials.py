@@ -1,4 +1,4 @@
-"""The work of a comparison of policies: its trials, their training, and bars meanwhile."""
+"""Runs a comparison of policies: its trials, their training, and progress bars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Work = list[tuple["Contender", "Conditions"]]
 
 
 def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
-    """Read the policies to compare; one that cannot use standbys has none unless they are given."""
+    """Read the policies to compare; one that cannot use standbys gets none unless the user asks."""
     from downpour.core.stragglers import POLICIES
     from downpour.virtual.policylab.coding import CODES
     from downpour.virtual.policylab.comparison import BASELINE, Contender, contenders
@@ -34,7 +34,7 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
     for word in policies.split(",") if policies else known:
         name, colon, count = word.strip().partition(":")
         if name not in known or (colon and not count.isdecimal()):
-            accepted = f"must be of {', '.join(known)}, each with :N for N standbys if wanted"
+            accepted = f"must be of {', '.join(known)}, each optionally with :N for N standbys"
             raise SpecError("policies", word, accepted + did_you_mean(name, known))
         alone = name == BASELINE or name in CODES
         own = int(count) if colon else 0 if alone else standbys
@@ -46,7 +46,7 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
 def choice_of(
     contenders: Sequence[Contender], *, jobs: int, rounds: int, standbys: int, seed: int
 ) -> Choice:
-    """Return which jobs to compare in; they have machines enough for every contender."""
+    """Choose the jobs to compare in; they have enough machines for every contender."""
     from downpour.virtual.policylab.scenarios import Choice
 
     wished = [standbys, *(contender.standbys for contender in contenders)]
@@ -66,7 +66,7 @@ def work_of(traces: Path, words: str, contenders: Sequence[Contender], choice: C
 
 
 def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
-    """Try each contender in its conditions; a blind one has no forecasts."""
+    """Try each contender in its conditions; `blind` withholds forecasts."""
     from downpour.predictor import make, read_trained
     from downpour.virtual.policylab.comparison import run_trial
 
@@ -115,7 +115,7 @@ def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) 
 
 
 def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
-    """Show how many of all rounds are done; each run reports its own."""
+    """Show the share of rounds done; each run reports its own."""
     from rich.progress import Progress
 
     @contextmanager

@@ -47,7 +47,7 @@ TracesFile = Annotated[
     typer.Argument(
         metavar="TRACES",
         parser=path_option("traces"),
-        help="A trace: an .npz file with a row for each task; traces/README.md has the columns.",
+        help="A trace: an .npz file with a row for each task; traces/README.md lists the columns.",
     ),
 ]
 PredictorFile = Annotated[
@@ -67,7 +67,7 @@ Only = Annotated[
     ),
 ]
 Retrain = Annotated[
-    bool, typer.Option("--retrain", help="Train again in each fold, on the jobs of the others.")
+    bool, typer.Option("--retrain", help="Retrain in each fold, on the jobs of the other folds.")
 ]
 Folds = Annotated[int, _number("The number of folds, if something is fitted.")]
 HoldOut = Annotated[
@@ -79,13 +79,15 @@ HoldOut = Annotated[
 By = Annotated[
     str,
     typer.Option(
-        "--by", metavar="LABEL", help="Score each group of jobs by itself; a label, as: scenario."
+        "--by",
+        metavar="LABEL",
+        help="Score each group of jobs separately, by a label such as scenario.",
     ),
 ]
 ByCoverage = Annotated[
     bool,
     typer.Option(
-        "--coverage", help="Print how honest the quantiles are, by how long a worker is known."
+        "--coverage", help="Print how honest the quantiles are, by how long we have known a worker."
     ),
 ]
 Stress = Annotated[
@@ -95,8 +97,8 @@ Stress = Annotated[
         help="Score on harder traces: joins (workers join late) or paces (workers slow down).",
     ),
 ]
-Nets = Annotated[int, _number("How many nets to train; their mean is the prediction.")]
-Epochs = Annotated[int, _number("How often each net is trained on all jobs.")]
+Nets = Annotated[int, _number("The number of nets to train; the prediction is their mean.")]
+Epochs = Annotated[int, _number("Passes over all jobs for each net.")]
 Seed = Annotated[int, _number("The seed of every random choice.")]
 
 
@@ -120,18 +122,20 @@ def score(
 ) -> None:
     """Print how good each predictor is on traces.
 
-    Each task is predicted at assignment, and again when a quarter of it is done. MAPE is the mean
-    error of the median, in % of the task's time; pinball is the mean loss of all quantiles, of log
-    seconds; ≤ q90 is the share of tasks below their 90 % quantile. A straggler is a task that takes
-    more than 1.5 times the median of its round: precision and recall are those of predicting one,
-    PR-AUC is over all thresholds. The last column is microseconds of processor time a task.
+    Each predictor forecasts a task at assignment, and again when a quarter of it is done. MAPE is
+    the mean error of the median, in % of the task's time. Pinball is the mean loss of all
+    quantiles, of log seconds. ≤ q90 is the share of tasks below their 90 % quantile. A straggler is
+    a task that takes more than 1.5 times the median of its round. Precision and recall are for
+    predicting stragglers, and PR-AUC is over all thresholds. The last column is microseconds of
+    processor time per task.
 
-    With --coverage: the shares of tasks below their 10, 50, 90 and 98 % quantiles; the mean width
-    between the outer 10 and 90 %, of log seconds; pinball as above; and of the workers, how many
-    are more than 5 points off at 90 %. Rows are a worker's tasks since the trace began or, with
-    --stress, since it joined or slowed down.
+    With --coverage, the columns are the shares of tasks below their q10, q50, q90 and q98. Then
+    come the mean width between q10 and q90, of log seconds, pinball as above, and the share of
+    workers that are more than 5 points off at q90. Rows count a worker's tasks since the trace
+    began or, with --stress, since it joined or slowed down.
 
-    Predictors from a file are scored as they are, trees always fitted on the jobs of other folds.
+    The command scores predictors from a file as they are, and always fits trees on the jobs of
+    other folds.
     """
     require("downpour predictor score", "predictor")
     from downpour.predictor import read_trained
@@ -180,8 +184,8 @@ def train(
 ) -> None:
     """Train predictors on traces, and write them to a file.
 
-    Trains the LSTM and the ridge regression, with one thread. The same traces, settings and seed
-    give the same file with one build of torch.
+    It trains the LSTM and the ridge regression, with one thread. With one build of torch, the same
+    traces, settings and seed give the same file.
     """
     from downpour.predictor.fitting.recipe import train as train_on
     from downpour.predictor.fitting.traces import read_traces
@@ -212,7 +216,7 @@ def _progress(steps: int) -> Iterator[Callable[[str], None]]:
 def _note_what_was_trained_on_these(names: Sequence[str]) -> None:
     if {"ridge", "lstm", "selector"} & set(names):
         note(
-            "ridge, lstm, selector were trained on these very traces: --retrain scores them fairly"
+            "ridge, lstm, selector were trained on these same traces: --retrain scores them fairly"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where the commands print: results on standard output, progress and notes on standard error."""
+"""Prints for the commands: results on standard output, progress and notes on standard error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from downpour.network.rpc.messages import Status
 
 _UNBOUNDED = 10_000
-"""Columns of an output that is not a terminal."""
+"""The width, in columns, of an output that is not a terminal."""
 
 
 @functools.cache
 def out() -> Console:
-    """Return the console for results; tables in a file or a pipe are not wrapped."""
+    """Return the console for results; it doesn't wrap tables in a file or a pipe."""
     from downpour.experiments.tables.console import SafeConsole
 
     console = SafeConsole()
@@ -66,9 +66,9 @@ def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
 class SpecOnce:
     """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
-    Not sooner, because an experiment that fails before that should print its reason and no more.
-    Above it are the experiment's ID, `remarks`, and what has become of `auto`, as comments: what is
-    printed can be saved as a file.
+    Not sooner, because an experiment that fails early should print only its reason. Comments above
+    the spec give the experiment's ID, `remarks`, and the values chosen for `auto`, so users can
+    save the output as a spec file.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SpecOnce:
         self._remarks = [*remarks]
 
     def resolved(self, spec: ResolvedSpec) -> None:
-        """Take the spec that will be trained, where it is known before its experiment begins."""
+        """Take the resolved spec, if it is known before its experiment begins."""
         from downpour.core.automatic import explained
 
         self._spec, why = spec, explained(self._asked, spec)
@@ -101,10 +101,10 @@ def print_json(value: Any) -> None:
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two formats at once, before anything is started.
+    """Refuse two formats at once, before anything starts.
 
     Raises:
-        SpecError: both were asked for.
+        SpecError: the user asked for both.
     """
     if as_json and as_csv:
         raise SpecError("format", "--json --csv", "must be one of the two")

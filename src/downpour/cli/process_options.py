@@ -1,4 +1,4 @@
-"""The options and the beginning that `downpour manager` and `downpour worker` share."""
+"""The options and the start-up code that `downpour manager` and `downpour worker` share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WorkerHost = Annotated[
     str,
     typer.Option(
         metavar="ADDRESS",
-        help="Where to listen.",
+        help="The address to listen on.",
         show_default="loopback if the manager is on it, else all networks",
     ),
 ]
@@ -61,14 +61,14 @@ Advertise = Annotated[
     str,
     typer.Option(
         metavar="HOST[:PORT]",
-        help="Where the manager calls this worker back.",
+        help="The address at which the manager calls this worker back.",
         show_default="the address that reaches the manager",
     ),
 ]
 Device = Annotated[
     str,
     typer.Option(
-        metavar=NAMES, help="Where this worker trains; auto: on the best device that it has."
+        metavar=NAMES, help="The device to train on; auto: the best that this machine has."
     ),
 ]
 DrainSeconds = Annotated[
@@ -76,8 +76,8 @@ DrainSeconds = Annotated[
     typer.Option(
         metavar="X",
         parser=number,
-        help="How long the worker may take to end its task when a signal tells it to leave. "
-        "What it cannot end is saved and handed back.",
+        help="How long the worker may take to finish its task when a signal tells it to "
+        "leave. It saves and hands back an unfinished one.",
     ),
 ]
 AloneSeconds = Annotated[
@@ -85,7 +85,7 @@ AloneSeconds = Annotated[
     typer.Option(
         metavar="X",
         parser=number,
-        help="Leave after this long without a manager's answer; 0: wait for one for ever.",
+        help="Leave after this long without a manager's answer; 0: wait forever.",
     ),
 ]
 ReadyFile = Annotated[
@@ -93,7 +93,7 @@ ReadyFile = Annotated[
     typer.Option(
         metavar="FILE",
         parser=path_option("ready_file"),
-        help="A file that exists, and holds the worker's address, while it is registered.",
+        help="Keep this file, with the worker's address, as long as the worker is registered.",
         show_default="none",
     ),
 ]
@@ -102,8 +102,8 @@ Labels = Annotated[
     typer.Option(
         "--label",
         metavar="KEY=VALUE",
-        help="Shown with this worker by `downpour status` and `downpour ps`; a spec's needs are "
-        "about labels. Repeatable.",
+        help="A label that specs and shards can require; `downpour status` and `downpour ps` "
+        "show it. Repeatable.",
         show_default=False,
     ),
 ]
@@ -113,8 +113,7 @@ Processes = Annotated[
         "--processes",
         metavar="N",
         parser=whole_number,
-        help="Train each batch with N processes at most; the bytes are those of as many as the "
-        "spec asks for.",
+        help="Train each batch with at most N processes; the resulting bytes don't depend on N.",
         show_default="as many as the spec asks for",
     ),
 ]
@@ -123,8 +122,8 @@ AcceptCode = Annotated[
     typer.Option(
         "--accept-code",
         envvar="DOWNPOUR_ACCEPT_CODE",
-        help="Where this machine lacks a file of an experiment's code or has another version, take "
-        "the manager's. DOWNPOUR_ALLOW still says whose code may run.",
+        help="If this machine lacks a file of an experiment's code or has another version, "
+        "use the manager's. DOWNPOUR_ALLOW still decides whose code may run.",
     ),
 ]
 Count = Annotated[
@@ -133,8 +132,8 @@ Count = Annotated[
         "--count",
         metavar="N",
         parser=whole_number,
-        help="How many workers to run, each a process of its own: NAME-1, NAME-2 and so on, with "
-        "ports that count up.",
+        help="How many workers to run, each in its own process: NAME-1, NAME-2 and so on, "
+        "with ports that count up.",
     ),
 ]
 LogFile = Annotated[
@@ -150,9 +149,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def begin(*, verbose: bool, log: Path | None) -> None:
-    """Set up the log, and end at a signal, until something is running that has to end in order.
+    """Set up the log, and let signals end the process as long as nothing needs an orderly end.
 
-    The kernel drops SIGTERM for the first process of a container unless that handles it.
+    In a container, the kernel drops SIGTERM for the first process unless that handles it.
     """
     on_leaving(lambda number: sys.exit(SIGNALLED + number))
     level = logging.INFO if verbose else logging.WARNING
@@ -164,16 +163,16 @@ def begin(*, verbose: bool, log: Path | None) -> None:
 
 
 def say_where(url: str) -> None:
-    """Say where the metrics are."""
+    """Print the URL of the metrics."""
     note(f"metrics at {url}")
 
 
 def with_token(credentials: Credentials, shared: Path | str) -> Credentials:
-    """Return credentials with a token, which is made if it is missing."""
+    """Return credentials with a token, and create the token if it is missing."""
     from downpour.files.store.token import make_token
 
     if not credentials.token_file and is_object_store(shared):
-        accepted = "needs --token-file, because a token does not belong into an object store"
+        accepted = "needs --token-file, because a token does not belong in an object store"
         raise SpecError("make_token", value=True, accepted=accepted)
     path = Path(credentials.token_file or Path(shared) / TOKEN_NAME)
     if make_token(path):

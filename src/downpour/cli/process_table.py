@@ -35,10 +35,10 @@ _ASK_SECONDS = 5.0
 
 @with_credentials
 def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credentials) -> None:
-    """Show the processes of a cluster that stays.
+    """Show the processes of a cluster that keeps running.
 
-    For each there is its machine, its process ID, its state and, of a worker, what it trains. The
-    exit status is 1 if the process that keeps the cluster has died.
+    Each row has a process's machine, ID and state and, for a worker, its current task. The exit
+    status is 1 if the process that keeps the cluster has died.
     """
     folder = ClusterFiles(shared.absolute())
     cluster, is_kept = folder.read(), folder.is_kept()
@@ -52,9 +52,9 @@ def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credent
         say(f"no cluster is up in {shared}")
     if cluster is not None and not as_json:
         if cluster.trouble:
-            say(f"it is started again: {cluster.trouble}")
+            say(f"the supervisor restarts it: {cluster.trouble}")
         if not is_kept:
-            say("what kept it has died, and the rest with it; `downpour up` starts it again")
+            say("its supervisor has died, and the rest with it; `downpour up` restarts it")
     if cluster is not None and not is_kept:
         raise typer.Exit(_DEAD)
 
@@ -62,7 +62,7 @@ def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credent
 def _processes(
     cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
-    """Return the processes; none if there is neither a supervisor nor a manager that answers."""
+    """Return the processes; none if neither a supervisor nor a manager answers."""
     from downpour.cluster.operations.cluster_processes import cluster_processes
     from downpour.files.store import SharedDirectory
     from downpour.files.store.leaders import leader_of

@@ -1,4 +1,4 @@
-"""`downpour replay`: train an experiment once more from its record, and compare the bytes."""
+"""`downpour replay`: retrains an experiment from its record, and compares the bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replay(
             "--until",
             metavar="VERSION",
             parser=whole_number,
-            help="Make no version after this one; 0 is the initial model.",
+            help="Stop after this version; 0 is the initial model.",
             show_default="all, and the final model",
         ),
     ] = None,
@@ -46,8 +46,8 @@ def replay(
             "--to",
             metavar="DIR",
             parser=path_option("to"),
-            help="Keep the last model that was made, in a new or empty folder, with its spec; a "
-            "difference then does not end the replay.",
+            help="Keep the last model and its spec, in a new or empty folder. A difference "
+            "then does not end the replay.",
             show_default="nothing is kept",
         ),
     ] = None,
@@ -55,12 +55,12 @@ def replay(
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an ended experiment again, and compare every byte.
+    """Retrain an ended experiment, and compare every byte.
 
-    Its record says which task began from which version, and in which order updates became versions;
-    the tasks are trained again in that order, on this machine, by one process. At the first update
-    or version whose checksum differs the command says which it is, who trained it, and in which
-    numeric class, and the exit status is 1.
+    The record gives each task's first version, and the order in which updates became versions. One
+    process on this machine retrains the tasks in that order. At the first update or version whose
+    checksum differs, the command names it, the worker that trained it, and that worker's numeric
+    class. The exit status is then 1.
     """
     allow_code(allow)
     from downpour.cluster.worker.environment import wait_passively
@@ -90,7 +90,7 @@ def replay(
 
 @contextmanager
 def _bar() -> Iterator[Callable[[float, int], None]]:
-    """Draw how many tasks are trained, on a terminal."""
+    """Show the number of trained tasks, on a terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     text = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}")

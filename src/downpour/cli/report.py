@@ -1,4 +1,4 @@
-"""`downpour report`: tables, figures and a page of the results."""
+"""`downpour report`: writes tables, figures and a page of the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(
             "--out",
             metavar="DIR",
             parser=path_option("out"),
-            help="Where to write the report.",
+            help="The folder to write the report to.",
             show_default="FOLDER/report, or ./results/ID for one experiment",
         ),
     ] = None,
@@ -39,9 +39,9 @@ def report(
 ) -> None:
     """Write tables, figures and a page of the results.
 
-    Means over repetitions come with 95 % intervals by Student's t. Tables are written as Markdown,
-    CSV and JSON, figures as PNG and SVG; index.html is one file that needs no network. An earlier
-    report in DIR is replaced; other files are not touched.
+    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
+    JSON, figures are PNG and SVG, and index.html is one file that needs no network. The command
+    replaces an earlier report in DIR and leaves other files alone.
     """
     require("downpour report", "report")
     from rich.progress import Progress
@@ -79,7 +79,7 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
 
 
 def _study(folder: Path) -> tuple[StudyResult, Path]:
-    """Read the results in a folder; returns them with the usual folder of a report on them."""
+    """Read the results in a folder; return them with the default folder for their report."""
     from downpour.experiments.reading.study_result import read_one
     from downpour.experiments.studies import Grid, Search, grid_results, read_folder
     from downpour.experiments.studies.results import FIGURE_STEM
@@ -89,7 +89,7 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
         grid.check()
         return grid_results(grid), folder / "report"
     if (folder / Search.file_name).exists():
-        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of the search"
+        accepted = f"is a folder of `downpour tune`; its figure is {FIGURE_STEM}.svg"
         raise SpecError("FOLDER", str(folder), accepted)
     try:
         study = read_one(folder)

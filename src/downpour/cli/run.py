@@ -1,4 +1,4 @@
-"""`downpour run`: train with a manager and workers that end with the command."""
+"""`downpour run`: trains with a manager and workers that end with the command."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ SlowWorkers = Annotated[
     typer.Option(
         "--slow",
         metavar="WORKER=SPEED",
-        help="Slow a worker down on purpose: worker-3=0.25 runs at a quarter of its speed; "
-        "worker-3=0.25,pauses=6/10 also stands still for 6 of each 10 seconds. Repeatable.",
+        help="Slow a worker down on purpose: worker-3=0.25 runs at a quarter of its speed. "
+        "Add ,pauses=6/10 for a pause of 6 s in every 10 s. Repeatable.",
         show_default=False,
     ),
 ]
@@ -62,8 +62,9 @@ KillProcesses = Annotated[
     typer.Option(
         "--kill",
         metavar="WHO@WHEN",
-        help="Kill a process on purpose: worker-2@round3 (from 1), or manager@20s after training "
-        "began. A manager starts again; a worker stays away unless ,restart follows. Repeatable.",
+        help="Kill a process on purpose: worker-2@round3 (from 1), or manager@20s after "
+        "training began. The manager restarts; a worker stays away unless ,restart "
+        "follows. Repeatable.",
         show_default=False,
     ),
 ]
@@ -95,9 +96,9 @@ def run(
 ) -> None:
     """Train with workers that this command starts.
 
-    The spec comes from FILE, from options, or both; without either, a small network is trained on
-    the digits dataset. When training begins, the experiment's ID and the fields that are not the
-    defaults are printed.
+    The spec comes from FILE, from options, or both. Without either, the command trains a small
+    network on the digits dataset. When training begins, it prints the experiment's ID and the
+    fields that differ from the defaults.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     launching.check(spec)
@@ -113,9 +114,9 @@ def run(
 
     told = {"tensorboard": tensorboard, "loggers": log or (), "on_event": command_for(on_event)}
     place = replace(_place(shared, data_dir, patience, launching), disturbances=disturbances)
-    # The credentials of the environment are another cluster's.
+    # Credentials in the environment belong to another cluster.
     listener = page_socket(Credentials(), dashboard_port, wanted=dashboard)
-    if listener is not None:  # the page reads a folder that is there
+    if listener is not None:  # the page reads an existing folder
         SharedDirectory.open(shared, create=True)
     with page_on(listener, shared, Credentials()):
         result = _trained(spec, workers, place, told, quiet=as_json or as_csv)
@@ -133,7 +134,7 @@ def _place(
 def _trained(
     spec: Spec, workers: int | None, place: Surroundings, told: Mapping[str, Any], *, quiet: bool
 ) -> Result:
-    """Train, and show the progress; without the spec where the output is for a program."""
+    """Train, and show the progress; leave out the spec if a program reads the output."""
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
     from downpour.experiments.running.worker_count import explained
@@ -153,12 +154,12 @@ def _trained(
 
 
 def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launching) -> None:
-    """Print what would be submitted or run."""
+    """Print the commands that the launcher would submit or run."""
     from downpour.core.resolve import resolve
     from downpour.experiments.running.worker_count import workers_for
 
-    number = workers_for(spec, workers, is_here=False)  # nothing else is planned
-    resolve(spec, number)  # refuses what cannot be trained
+    number = workers_for(spec, workers, is_here=False)  # other runs need no plan
+    resolve(spec, number)  # refuses a spec that cannot be trained
     options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
     plan = LaunchPlan(
         options,
@@ -173,11 +174,11 @@ def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launchi
 
 
 def _with_code_here(spec: Spec) -> Spec:
-    """Let an experiment that is resumed have the code that is here, and note what has changed."""
+    """Let a resumed experiment use this machine's code, and note each changed file."""
     from downpour.learning.factory_code import fixed_code
 
     code = fixed_code(spec.factories, {})
     for file in sorted(spec.code.keys() | code.keys()):
         if spec.code.get(file) != code.get(file):
-            note(f"{file} is not the one that it was trained with")
+            note(f"{file} has changed since the experiment trained with it")
     return spec.replace(code=code)

@@ -1,4 +1,4 @@
-"""`downpour simulate`: the scheduler in virtual time, to find defects and to plan clusters."""
+"""`downpour simulate`: runs the scheduler in virtual time, to find defects and to plan clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
 _ENOUGH_SEEDS = 1000
-"""Fewer leave out so much that the list of it is long, and says nothing."""
+"""Fewer seeds miss so many events that listing them would say nothing."""
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story", "keep"}
 _PLANNING = {
@@ -49,7 +49,7 @@ Faults = Annotated[
     str,
     typer.Option(
         metavar="N,N",
-        help="With --seed: only these of its faults, or none of them.",
+        help="With --seed: only these of its faults, or none.",
         show_default="all of them",
     ),
 ]
@@ -84,10 +84,10 @@ PolicyName = Annotated[
 ]
 DeathsAnHour = Annotated[
     float,
-    _seconds("How many workers die in an hour, on average; each is back after a minute."),
+    _seconds("Mean number of workers that die in an hour; each returns after a minute."),
 ]
 TaskSeconds = Annotated[float, _seconds("The median time of a task, in seconds.")]
-Spread = Annotated[float, _seconds("How much tasks vary: the deviation of the logarithm of times.")]
+Spread = Annotated[float, _seconds("How much tasks vary: the standard deviation of log seconds.")]
 WorkerSpread = Annotated[float, _seconds("How much workers differ, in the same unit.")]
 NetworkSeconds = Annotated[float, _seconds("The time of a message, in seconds.")]
 EventSeconds = Annotated[float, _seconds("The manager's time for a message, in seconds.")]
@@ -127,15 +127,14 @@ def simulate(
 ) -> None:
     """Try faults, or the speed of a cluster, in virtual time.
 
-    Each seed stands for a small cluster, an experiment, and faults: managers and workers die, hang
-    and are cut off; messages and files come late, twice or not at all. If a run violates a check,
-    the command prints the smallest set of faults that is enough, and how to run it again, and the
-    exit status is 1. One seed in a hundred runs twice, and must do the same. In the end the command
-    lists every message, event and fault that never occurred.
+    Each seed stands for a small cluster, an experiment, and faults. Managers and workers die, hang
+    or lose their connection; messages and files come late, twice or not at all. If a run violates a
+    check, the command prints the smallest set of faults that reproduces it and the command that
+    reruns it. The exit status is then 1. One seed in a hundred runs twice and must give the same
+    run. Finally, the command lists every message, event and fault that never occurred.
 
-    With --workers the command estimates how many rounds and updates an hour has, in any mode and
-    with any policy, and how stale the updates are. There are no faults, unless --deaths-an-hour
-    asks for some.
+    With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
+    in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
     """
     _check_seeds(seed=seed or 0, from_seed=from_seed)
     _refuse_unused(context, capacity=workers is not None, alone=seed is not None)
@@ -161,7 +160,7 @@ def simulate(
 
 
 def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
-    """Refuse options of another question than the one that is asked."""
+    """Refuse options that don't belong to the chosen kind of simulation."""
     if capacity:
         refuse_unused(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
         return
@@ -201,13 +200,13 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
     if outcome.failure and not as_json:
         _show_failure(outcome, shrunken(outcome.plan), story=story)
     for seed in changed if not as_json else ():
-        _print_lines((f"seed {seed} gives another run the second time",))
+        _print_lines((f"seed {seed} gives a different run the second time",))
     if outcome.failure or changed:
         raise typer.Exit(_FAILED)
 
 
 def _note_runs(tally: RunsTally, took_seconds: float) -> None:
-    """Say how much was run and compared, and what has never happened."""
+    """Report the amount of work, and the events that never happened."""
     runs, hours = tally.runs, tally.virtual_seconds / 3600
     rate = f"{took_seconds / runs * 1e3:.1f} ms each, {tally.steps / took_seconds:,.0f} steps/s"
     note(f"{runs} seeds, {hours:.1f} hours of virtual time, {rate}")
@@ -215,7 +214,7 @@ def _note_runs(tally: RunsTally, took_seconds: float) -> None:
     note(f"{made:,} comparisons with {len(tally.compared)} promises; {twice} seeds ran twice")
     never = _never(tally)
     if runs < _ENOUGH_SEEDS:
-        note(f"{sum(map(len, never.values()))} happenings never occurred; --json names them")
+        note(f"{sum(map(len, never.values()))} kinds of events never occurred; --json names them")
         return
     for group, names in never.items():
         note(f"never occurred, {group}: {', '.join(names)}")
@@ -259,7 +258,7 @@ def _replay(seed: int, faults: str, keep: Path | None, *, story: bool, as_json: 
 
 
 def _keep(outcome: Outcome, folder: Path) -> None:
-    """Write the records of a run where the page, reports and traces find them."""
+    """Write a run's records into folders that the page, reports and traces can read."""
     from downpour.files.records.record import export_record
     from downpour.files.store.layout import RECORD_NAME
     from downpour.files.store.os_errors import explain
@@ -276,7 +275,7 @@ def _keep(outcome: Outcome, folder: Path) -> None:
 
 
 def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
-    """Print the shortest story of a failure, and the command that repeats it."""
+    """Print the shortest story of a failure, and the command that reproduces it."""
     from downpour.virtual.trials.simulation import simulate as run
 
     numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
@@ -305,7 +304,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
 
 
 def _numbers(text: str, most: int) -> set[int]:
-    """Read the numbers of faults; "none" is none of them."""
+    """Read the numbers of faults; "none" means no fault."""
     words = [] if text == "none" else text.split(",")
     accepted = f"must be numbers from 1 to {most} with commas between them, or none"
     if not all(word.isdecimal() and 1 <= int(word) <= most for word in words):

@@ -1,7 +1,8 @@
 """Every field of the spec as an option, so that `run` and `submit` take the same options.
 
-The options are made from the spec's fields, with their descriptions as help. A value is read as
-TOML and checked by the spec alone, so a mistake gets the same line in a file and in an option.
+This module makes the options from the spec's fields, and their help from the fields' descriptions.
+It reads a value as TOML and only the spec checks it, so a mistake gets the same message in a file
+and in an option.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from downpour.core.spec import TABLES, Spec
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import path_of
 
-# A group begins with the field named here and ends where the next begins.
+# A group begins with the field named here and ends before the next group.
 _GROUPS = {
     "name": "The experiment",
     "dataset": "Data",
@@ -32,7 +33,7 @@ _GROUPS = {
     "optimizer": "Optimizer",
     "threads": "Numerics",
 }
-# The form of a value, where its type does not show it.
+# The form of a value, if its type does not show it.
 _METAVARS = {
     "name": "NAME",
     "dataset": "NAME",
@@ -74,7 +75,8 @@ _TEXTS = {
 def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes `spec` a FILE argument and an option for each field.
 
-    It gets the path as well if it takes `spec_file`. With `resume` it has an option of that name.
+    The command also gets the path if it takes `spec_file`. With `resume` it has an option of that
+    name.
     """
     wanted = inspect.signature(command, eval_str=True).parameters
 
@@ -103,7 +105,7 @@ def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parse_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn options into the spec's fields; options that were not given are left out."""
+    """Turn options into the spec's fields; leave out options that the user did not give."""
     return {name: _value(name, typed) for name, typed in given.items() if typed not in (None, [])}
 
 
@@ -118,7 +120,7 @@ def _resumed(
     from downpour.experiments.trained_model.resuming import resumed_spec
 
     if file is not None:
-        accepted = "goes on with its own spec, so FILE cannot be given; options can"
+        accepted = "continues with its own spec, so leave out FILE; options may change it"
         raise SpecError("resume", experiment, accepted)
     return resumed_spec(experiment, path_of("shared", shared), parse_fields(given))
 
@@ -184,7 +186,7 @@ def _metavar(name: str) -> str | None:
 
 
 def _default(name: str) -> str | bool:
-    """Format a field's default as it would be typed; False if it has none."""
+    """Format a field's default as users type it; False if it has none."""
     value = Spec.model_fields[name].get_default(call_default_factory=True)
     if name == "shards":
         return "as many as workers"
@@ -217,7 +219,7 @@ def _pair(name: str, item: str) -> tuple[str, Any]:
 
 
 def _as_toml(text: str) -> Any:
-    """Read a value as TOML does; what is not TOML is text."""
+    """Read a value as TOML, or as plain text if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""`downpour splits`: how a spec's split cuts the training data, and how others would."""
+"""`downpour splits`: shows how a spec's split, and other splits, cut the training data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Shards = Annotated[
         "--shards",
         metavar="N",
         parser=whole_number,
-        help="How many shards to cut the data into.",
+        help="The number of shards.",
         show_default="the spec's, or as many as `downpour run` would train here",
     ),
 ]
@@ -69,9 +69,9 @@ def splits(
 ) -> None:
     """Show how a split cuts the training data into shards.
 
-    The manager makes the same shards, with the spec's seed, limits and validation. Nothing is
-    trained, and no process is started. A table has, for each shard, its examples, how many classes
-    they are of, the share of its most frequent class, and its examples of each class.
+    The manager makes the same shards, with the spec's seed, limits and validation. This command
+    trains nothing and starts no process. For each shard, a table shows the number of examples and
+    of classes, the share of the most frequent class, and the examples of each class.
 
     The distance of a shard is the total variation distance between its class shares and those of
     all shards together: half the sum of the absolute differences over all classes. It is 0 if the
@@ -79,8 +79,8 @@ def splits(
     The summary has the mean over shards, and the size of the largest shard over the smallest's.
 
     A table shows the first 40 shards, and the first 20 classes or as many as fit. --json has all. A
-    dataset without classes has only sizes. If the shared directory exists, the prepared data stay
-    there for a run; otherwise they are removed.
+    dataset without classes has only sizes. If the shared directory exists, the command leaves the
+    prepared data there for a run; otherwise it removes them.
     """
     if to is not None:
         require("downpour splits --to", "report")

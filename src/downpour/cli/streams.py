@@ -1,9 +1,9 @@
-"""Prepares the standard streams and the log of the process for any text, and closes them quietly.
+"""Prepares the standard streams and the process's log for any text, and closes them quietly.
 
-A stream that the caller has closed is replaced by the null device, which takes its descriptor, so
-that no file of a command gets it. A character that the encoding lacks is written as a similar one,
-or as its number. A command that sets up no log of its own shows warnings through logging's handler
-of last resort; it writes each in one line, because they may quote what other machines wrote.
+If the caller has closed a stream, the null device takes its descriptor, so that no file of a
+command can get it. We write a similar character, or a number, for each character that the encoding
+lacks. A command without a log shows warnings through logging's handler of last resort. We make that
+handler write each warning in one line, because warnings may quote text from other machines.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def abandon_broken() -> None:
         try:
             stream.flush()
         except OSError:
-            # By descriptor: the interpreter flushes what it has buffered once more when it ends.
+            # By descriptor, because the interpreter flushes its buffers once more when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

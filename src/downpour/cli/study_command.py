@@ -1,4 +1,4 @@
-"""What the commands that run a study share: their options, and how they run it."""
+"""The options of the commands that run a study, and the code that runs it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _FAILED = 1
 class StudyOptions:
     """The options of `downpour grid` and `downpour tune`.
 
-    Without a `manager`, new processes train where `launching` says. Event files are written if
-    `tensorboard` names a folder. `on_event` is a command, as `checked_command` returns it.
+    Without a `manager`, `launching` starts new processes. If `tensorboard` names a folder, the
+    study writes event files there. `on_event` is a command, as `checked_command` returns it.
     """
 
     out_dir: Path | None
@@ -46,10 +46,10 @@ class StudyOptions:
     on_event: str = ""
 
     def check(self, study: Study) -> None:
-        """Refuse a study of which the workers that are started here could not train every run.
+        """Refuse a study if the workers that we start could not train every run.
 
         Raises:
-            SpecError: they lack a label that is needed; names the field.
+            SpecError: they lack a required label; names the field.
         """
         for run in study.samples() if not self.manager else ():
             self.launching.check(run.spec)
@@ -58,7 +58,7 @@ class StudyOptions:
     def client(self) -> Iterator[Client | None]:
         """Return a client of the manager, if there is one.
 
-        SIGTERM ends the block as Ctrl-C does: a detached process is stopped by `kill`.
+        SIGTERM ends the block as Ctrl-C does, because users stop a detached process with `kill`.
         """
         from downpour.experiments.client import Client
 
@@ -114,7 +114,7 @@ class StudyCommand(Generic[StudyT]):
     def run(
         self, study: StudyT, options: StudyOptions, *, detach: bool, status: bool, as_json: bool
     ) -> None:
-        """Run what is missing of a study, here or detached; or only show its progress.
+        """Run a study's missing runs, here or detached; or only show its progress.
 
         Raises:
             Exit: a run failed; the status is 1.
@@ -146,7 +146,7 @@ class StudyCommand(Generic[StudyT]):
         note(f"process {process} runs the study and writes {log}; `kill {process}` stops it")
 
     def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
-        """Run what is missing; returns whether the study succeeded."""
+        """Run the missing runs, and return whether the study succeeded."""
         from downpour.experiments.running.surroundings import Surroundings
         from downpour.experiments.studies import Embedded, Remote, run_study
         from downpour.experiments.studies.display import StudyDisplay

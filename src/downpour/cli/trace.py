@@ -26,8 +26,8 @@ def trace(
             "--to",
             metavar="FILE",
             parser=path_option("to"),
-            help="The file to write; - is standard output. An earlier trace is replaced, any other "
-            "file is refused.",
+            help="The file to write; - is standard output. It may replace an earlier trace, "
+            "but no other file.",
             show_default="./results/ID/trace.json",
         ),
     ] = None,
@@ -36,11 +36,12 @@ def trace(
     *,
     credentials: Credentials,
 ) -> None:
-    """Write a timeline of an experiment, also while it runs.
+    """Write a timeline of an experiment, even while it runs.
 
-    Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. It shows
-    which worker trained which shard when and why, hand-overs, failures, rounds, decisions, and how
-    loss and metrics went. The experiment is found as `downpour results` finds it. Prints the file.
+    Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. The
+    timeline shows which shards each worker trained, when and why, hand-overs, failures, rounds,
+    decisions, loss and metrics. The command finds the experiment as `downpour results` does, and
+    prints the file's path.
     """
     from downpour.experiments.tracing.writing import TRACE_NAME, trace_lines, write_trace
 

@@ -30,8 +30,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="ID|FILE",
-        help="An experiment, ID@best for the best model that it has kept, or a path: a model's "
-        "file or its folder.",
+        help="An experiment's ID, ID@best for the best model that it kept, or the path of a "
+        "model's file or folder.",
     ),
 ]
 
@@ -47,8 +47,8 @@ def evaluate(
             "--data",
             metavar="PATH",
             parser=path_option("data"),
-            help="A .npz file or a folder of images by class, for a built-in model: its test part, "
-            "or all of it. It is normalized as in training.",
+            help="For a built-in model: a .npz file or a folder of images by class. Uses its "
+            "test part, or all of it, normalized as in training.",
             show_default="the experiment's own test examples",
         ),
     ] = None,
@@ -57,7 +57,7 @@ def evaluate(
         typer.Option(
             "--task-options",
             metavar="KEY=VALUE",
-            help="What differs for a task, such as where its examples are. Repeatable.",
+            help="Change an option of the task, such as the path of its examples. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def evaluate(
 ) -> None:
     """Measure a trained model on test examples.
 
-    Loss and metrics are those that training reports after its last round.
+    The loss and metrics are the ones that training reports after its last round.
     """
     allow_code(allow)
     from downpour.cli.spec_options import parse_fields
@@ -93,7 +93,7 @@ def _print_measured(measured: Evaluation) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with None for NaN, which JSON has not."""
+    """Return a value with None for NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -107,8 +107,8 @@ def predict(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A .npz or .npy file (an example a row), an image, or a folder of images; for a "
-            "task of your own the part that its examples() takes, such as test.",
+            help="A .npz or .npy file (one example per row), an image, or a folder of images; "
+            "for your own task, the part that its examples() takes, such as test.",
         ),
     ],
     shared: Shared = SHARED,
@@ -117,10 +117,10 @@ def predict(
     as_json: AsJson = False,
     as_csv: Shown = False,
 ) -> None:
-    """Print what a trained model says of examples, a row each.
+    """Print a trained model's predictions, a row each.
 
-    A built-in model says the number of the class and its probability; examples are normalized as in
-    training. A task says what its predict(model, batch) returns, by default the network's output.
+    A built-in model gives the number of the class and its probability; it normalizes examples as in
+    training. A task gives the result of its predict(model, batch), by default the network's output.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     allow_code(allow)
@@ -163,12 +163,12 @@ def export(
     shared: Shared = SHARED,
     allow: Allow = None,
 ) -> None:
-    """Write a trained model into a folder of its own.
+    """Write a trained model into a separate folder.
 
-    It gets the network's plain state_dict as model.safetensors, its spec, and what must be known of
-    the data to build the network: `downpour.load_model(DIR)` loads it anywhere. If the network has
-    save_pretrained, as those of Hugging Face have, DIR/pretrained is what that writes. Prints what
-    was written.
+    The folder gets the network's plain state_dict as model.safetensors, the spec, and the facts
+    about the data that building the network needs. `downpour.load_model(DIR)` loads it anywhere. If
+    the network has save_pretrained, as Hugging Face's networks do, that method writes
+    DIR/pretrained. The command prints the paths of its files.
     """
     allow_code(allow)
     from downpour.experiments.trained_model.exporting import export as write

@@ -1,4 +1,4 @@
-"""The options by which a command proves that it belongs to a cluster, the same for all commands."""
+"""The options with which every command proves that it belongs to a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`downpour tune`: search for settings that learn better."""
+"""`downpour tune`: searches for settings that learn better."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def tune(
     search, the table has a list of values, or a range as { low = 0.001, high = 0.3, log = true };
     an option is written "model_options.dropout". It may also have `trials` (the number of runs),
     `seed`, `pruner` (median, halving or none) and `objective` (accuracy, loss or a task's metric).
-    Without `shards` there are as many as workers.
+    Without `shards`, each worker gets one.
 
-    Each run is an experiment. Optuna chooses its values from the results of the runs before it,
-    and a run that falls behind is cancelled. A run that has ended is not run again, unless it
-    failed for a reason other than its values, such as a lost worker: you can stop the command at
-    any time and start it again, also with more runs. While another process runs the search, the
-    command shows its progress. DIR holds each run, the spec of the best one as best.toml, and a
-    figure as search.png and search.svg.
+    Each run is an experiment. Optuna chooses its values from the results of the runs before it, and
+    the command cancels runs that fall behind. You can stop the command at any time and restart it,
+    even with more runs. It then skips ended runs, but repeats a run that failed for a reason other
+    than its values, such as a lost worker. While another process runs the search, the command shows
+    its progress. DIR holds each run, the spec of the best one as best.toml, and a figure as
+    search.png and search.svg.
 
-    Runs are compared by their results on the test examples, so that of the best run is too good an
-    estimate for other examples.
+    The search compares runs by their results on the test examples, so the best run's result is too
+    optimistic for other examples.
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)

@@ -1,4 +1,4 @@
-"""`downpour up`, `down` and `ps`: a cluster that stays when the command has ended."""
+"""`downpour up`, `down` and `ps`: a cluster that keeps running after the command ends."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ Host = Annotated[
     typer.Option(
         "--host",
         metavar="ADDRESS",
-        help="Where a manager of this machine's workers listens. If other machines can reach it, a "
-        "token is made in the shared directory.",
+        help="The address for the manager of this machine's workers. If other machines can "
+        "reach it, the command creates a token in the shared directory.",
         show_default="127.0.0.1",
     ),
 ]
@@ -64,14 +64,16 @@ Service = Annotated[
     bool,
     typer.Option(
         "--service",
-        help="Let the user's own systemd keep them: it starts them with the machine, without a "
-        "login. `downpour down --service` removes them, and --dry-run prints them.",
+        help="Let the user's own systemd keep the cluster: it starts it with the machine, "
+        "without a login. `downpour down --service` removes the services, and --dry-run "
+        "prints them.",
     ),
 ]
 NoManager = Annotated[
     bool,
     typer.Option(
-        "--no-manager", help="Only workers, of the manager that leads in the shared directory."
+        "--no-manager",
+        help="Start only workers, for the manager that leads in the shared directory.",
     ),
 ]
 
@@ -97,12 +99,12 @@ def up(
     credentials: Credentials,
     launching: Launching,
 ) -> None:
-    """Start a manager and workers that stay.
+    """Start a manager and workers that keep running.
 
-    A process in the background keeps them: it starts again what dies, and gives policies the
-    workers that they ask for. It needs this machine, but no terminal. Experiments come by
-    `downpour submit`. `downpour ps` shows the processes and `downpour down` stops them, from every
-    machine that has the shared directory. What was not finished goes on after the next `up`.
+    A supervisor in the background restarts processes that die, and gives policies the workers that
+    they ask for. It needs this machine, but no terminal. Send experiments with `downpour submit`.
+    From every machine that has the shared directory, `downpour ps` shows the processes and
+    `downpour down` stops them. Unfinished experiments continue after the next `up`.
     """
     check_device(device)
     if threads < 1:
@@ -145,8 +147,8 @@ def down(
         typer.Option(
             metavar="X",
             parser=number,
-            help="How long workers may take to end their tasks. What they cannot end is saved, and "
-            "goes on after the next `downpour up`.",
+            help="How long workers may take to finish their tasks. Unfinished ones are saved, "
+            "and continue after the next `downpour up`.",
         ),
     ] = 0.0,
     *,
@@ -154,18 +156,18 @@ def down(
         bool, typer.Option("--service", help="Stop and remove this machine's services instead.")
     ] = False,
 ) -> None:
-    """Stop a cluster that stays.
+    """Stop a cluster that keeps running.
 
-    It returns when nothing of the cluster runs any more. It may be called on any machine that has
-    the shared directory. Experiments keep their state. Where no cluster is up, there is nothing to
-    do, and the exit status is 0.
+    The command returns when all processes of the cluster are gone. You can run it on any machine
+    that has the shared directory. Experiments keep their state. If no cluster is up, it does
+    nothing, with exit status 0.
     """
     from downpour.cluster.launchers import systemd
     from downpour.cluster.launchers.supervise import stop
 
     if service:
         names = systemd.disable(str(shared.absolute()))
-        note(f"stopped {', '.join(names)}" if names else f"no service is of {shared}")
+        note(f"stopped {', '.join(names)}" if names else f"no service uses {shared}")
         return
     seconds = checked_seconds("drain_seconds", drain_seconds)
     folder = ClusterFiles(shared.absolute())
@@ -175,20 +177,20 @@ def down(
     if cluster is None:
         note(f"no cluster is up in {shared}")
     elif not is_kept:
-        note("what kept the cluster had died, and the rest with it")
+        note("the cluster's supervisor had died, and the rest with it")
     else:
         note(f"stopped {len(cluster.workers)} workers and their manager")
 
 
 def _wanted(launching: Launching, workers: int | None) -> int:
-    """Return how many workers to start."""
+    """Return the number of workers to start."""
     if workers is not None:
         if workers < 1:
             raise SpecError("workers", workers, "must be a whole number, at least 1")
         return workers
     match launching.on:
         case "inline":
-            raise SpecError("on", "inline", "ends with the command, so nothing of it can stay")
+            raise SpecError("on", "inline", "ends with the command, so it cannot keep a cluster")
         case "ssh":
             hosts = read_hosts(SshOptions(**launching.options).hosts)
             return sum(host.slots for host in hosts)
@@ -198,7 +200,7 @@ def _wanted(launching: Launching, workers: int | None) -> int:
 
 
 def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) -> None:
-    """Start a supervisor of a plan, and say how to give it work."""
+    """Start a plan's supervisor, and tell the user how to give it work."""
     from downpour.cluster.launchers.supervise import missing, start
     from downpour.cluster.launchers.supervisor import SupervisedPlan
     from downpour.files.store import SharedDirectory
@@ -210,7 +212,7 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
     late = missing(cluster, plan.workers)
     say(f"manager at {cluster.manager}, {plan.workers} workers, shared directory {shared}")
     if late:
-        where = f"`downpour ps` shows when they have, and {cluster.log} says what keeps them"
+        where = f"`downpour ps` shows when they have, and {cluster.log} says why they wait"
         note(f"not registered yet: {', '.join(late)}; {where}")
     token = f" --token-file {shared / cluster.token_file}" if cluster.token_file else ""
     note(f"`downpour submit FILE --manager {cluster.manager}{token}` gives it work")
@@ -221,12 +223,12 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
 def _check_place(
     launching: Launching, *, host: str | None, service: bool, wants_page: bool
 ) -> None:
-    """Refuse what only this machine, or no service of it, has."""
+    """Refuse options that need --on local, or that services cannot have."""
     for name, value in {"host": host, "service": service}.items():
         if value and launching.on != "local":
-            raise SpecError(name, value, "is for this machine alone, so it needs --on local")
+            raise SpecError(name, value, "works only on this machine, so it needs --on local")
     if service and wants_page:
-        accepted = "serves no page with --service; `downpour dashboard` serves one"
+        accepted = "cannot be combined with --service; run `downpour dashboard` for a page"
         raise SpecError("dashboard", value=True, accepted=accepted)
 
 

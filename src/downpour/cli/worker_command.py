@@ -1,4 +1,4 @@
-"""`downpour worker`: one worker, or several, that stay until they are told to leave."""
+"""`downpour worker`: runs one or several workers until a signal tells them to leave."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def worker(
 ) -> None:
     """Serve as a worker until Ctrl-C.
 
-    It trains the shards that the manager assigns. It may be started before the manager, and finds
-    the leader through the shared directory.
+    It trains the shards that the manager assigns. You can start it before the manager; it finds the
+    leader through the shared directory.
 
     SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C tell it to leave; a second Ctrl-C ends it at once.
-    The exit status is 75 if no manager came: the same command may succeed later. It is 2 for what
-    you can correct.
+    The exit status is 75 if the worker found no manager: the same command may succeed later. It is
+    2 for mistakes that you can correct.
     """
     check_device(device)
     _check(ready_file, processes)
@@ -126,7 +126,7 @@ def _run_one(options: WorkerOptions) -> None:
 
 
 def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
-    """Run workers as processes; the exit status is that of the first that did not end well."""
+    """Run workers as processes; return the exit status of the first one that failed."""
     if not 1 <= count <= _COUNT_MAX:
         raise SpecError("count", count, f"must be from 1 to {_COUNT_MAX}")
     if options.advertise.rpartition(":")[2].isdigit():
@@ -138,5 +138,5 @@ def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
     ends = run_group(named, count, log, waiting_for_leave())
     for name, ended in ends.items():
         if ended.status != 0:
-            note(f"{name}: {ended.reason or f'it ended with status {ended.status}'}")
+            note(f"{name}: {ended.reason or f'it exited with status {ended.status}'}")
             raise typer.Exit(ended.status or 1)
