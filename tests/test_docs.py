@@ -9,42 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from downpour.files.store.location import LOCAL_VARIABLE
-from downpour.learning.allowlist import FOLDERS, VARIABLE
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/how-to/experiments.md",
-        "docs/how-to/monitoring.md",
-        "docs/how-to/security.md",
-        "docs/how-to/tuning.md",
-        "docs/how-to/your-own-training.md",
-    ],
-)
-def test_every_option_and_variable_exists(page: str) -> None:
-    """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
-
-    The commands of Docker, TensorBoard and wandb have options of their own.
-    """
-    named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
-    known = {VARIABLE, FOLDERS, LOCAL_VARIABLE}
-    listed = set(named.findall((ROOT / "docs" / "reference" / "cli.md").read_text("utf-8"))) | known
-    others = re.compile(r"^ *(?:docker|tensorboard|wandb) .*$", re.MULTILINE)
-    ours = others.sub("", (ROOT / page).read_text("utf-8"))
-    assert set(named.findall(ours)) <= listed
-
-
-def test_every_link_in_the_docs_leads_somewhere() -> None:
-    """Relative links of the pages beside the README and in docs/ name files that are there."""
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 @pytest.mark.parametrize("page", ["tour.md", "architecture.md"])
