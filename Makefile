@@ -28,7 +28,7 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check prose format test coverage test-slow test-all docs site site-both stubs bench bench-peers bench-lab release clean
+.PHONY: help venv run check prose format test coverage test-slow test-all docs lessons site site-both stubs bench bench-peers bench-lab release clean
 # Two calls of pip must never change one environment together.
 .NOTPARALLEL:
 
@@ -92,6 +92,9 @@ build/site/.installed: docs/requirements.txt
 	$(PYTHON) -m venv build/site
 	build/site/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
+
+lessons: venv  ## Run the lessons, and write their pages anew (LESSON=3: one)
+	$(BIN)/python release/lessons.py $(LESSON)
 
 stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh

@@ -44,7 +44,7 @@ def _plot(result: Result) -> Figure:
 @timeline_of.register(Result)
 def _timeline(result: Result) -> Figure:
     require("Result.timeline", "report")
-    return timeline_figure(result.spans)
+    return timeline_figure(result.spans, result.disturbed_seconds)
 
 
 @page_of.register

@@ -51,6 +51,16 @@ def test_a_timeline_has_every_worker() -> None:
     assert names == ["worker-2", "worker-10"]
 
 
+def test_a_timeline_marks_when_someone_disturbed_a_process() -> None:
+    """With a line, and a word on it in the key, as the report does."""
+    at = RESULT.spans[0].end_seconds
+    figure = dataclasses.replace(RESULT, disturbed_seconds=(at,)).timeline()
+    drawn = [points(line) for line in figure.axes[0].get_lines()]
+    assert [(at, 0), (at, 1)] in drawn
+    (key,) = figure.legends
+    assert "a process slowed or killed" in [text.get_text() for text in key.get_texts()]
+
+
 def test_a_figure_shows_itself_in_a_notebook() -> None:
     """As an image, whether or not pyplot was imported."""
     html = new_figure(1.0, 1.0)._repr_html_()

@@ -47,7 +47,7 @@ from downpour.experiments.reading.result_parts import (
     TaskResult,
     TestResult,
 )
-from downpour.experiments.reading.timeline import AttemptSpan, attempt_spans
+from downpour.experiments.reading.timeline import AttemptSpan, attempt_spans, disturbed_seconds
 from downpour.experiments.reading.worker_changes import worker_changes_of
 from downpour.files.records.record import parse_lines, read_record
 from downpour.files.records.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
@@ -80,7 +80,8 @@ class Result:
     workers whose updates counted, and the manager, which drew the initial model, where the workers
     train on the processor as it does. `worker_changes` has a line for each worker that joined late,
     left or was lost, and for each process that its user disturbed on purpose. `spans` are the
-    attempts at shards in time, which `timeline` draws.
+    attempts at shards in time, and at `disturbed_seconds` a user disturbed a process; `timeline`
+    draws both.
     """
 
     experiment: str
@@ -109,6 +110,7 @@ class Result:
     best: BestModel | None = None
     tested: TestResult | None = None
     spans: tuple[AttemptSpan, ...] = field(default=(), repr=False, compare=False)
+    disturbed_seconds: tuple[float, ...] = field(default=(), repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -242,7 +244,7 @@ class Result:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(dataclasses.replace(self, spans=())), "model_file": file}
-        del fields["spans"], fields["folder"]
+        del fields["spans"], fields["disturbed_seconds"], fields["folder"]
         for rows in ("rounds", "epochs"):
             fields[rows] = [self._with_metrics(row) for row in fields[rows]]
         if self.tested is None:
@@ -370,6 +372,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         tested=test_of(fold),
         dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
         spans=attempt_spans(record),
+        disturbed_seconds=disturbed_seconds(record),
         folder=folder,
     )
 

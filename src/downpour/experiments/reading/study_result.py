@@ -17,7 +17,6 @@ from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.timeline import (
     AttemptSpan,
     ResourceSample,
-    disturbed_seconds,
     resources,
 )
 from downpour.files.records.record import read_record
@@ -136,7 +135,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         workers=workers,
         result=result,
         attempt_spans=result.spans,
-        disturbed_seconds=disturbed_seconds(record),
+        disturbed_seconds=result.disturbed_seconds,
         resources=resources(record),
         split=split_of(record),
         folder=folder,

@@ -1,0 +1,162 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lesson 0: Kill a worker, and watch
+#
+# - **Question**: Two machines train one model together. One of them dies. What happens to the
+#   model?
+# - **Time**: 20 minutes, of which your computer works for about one.
+# - **Before**: nothing. You know a little Python, and roughly what "training a network" means.
+# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
+#   network.
+
+# %%
+try:
+    import downpour, matplotlib, sklearn, uvicorn
+except ModuleNotFoundError as missing:
+    extras = "pip install 'downpour-sgd[digits,report,dashboard]'"
+    raise SystemExit(f"{missing.name} is not installed. Run: {extras}") from None
+
+# %% [markdown]
+# ## Two workers, one model
+#
+# We train a small network to read handwritten digits. The examples come with scikit-learn: 1,797
+# images of 8 × 8 pixels.
+#
+# Three words are enough for this lesson:
+#
+# - A **worker** is a program that trains. In a real cluster it runs on a machine of its own; here,
+#   two of them share your computer.
+# - A **shard** is a part of the examples. We cut them into two, and each worker trains one.
+# - A **round** begins with one model for everybody. Each shard is trained, the **manager** averages
+#   the two models that come of it, and the average is the model that the next round begins with.
+#
+# `batch_size=1` makes training slow on purpose, so that there is time to watch.
+
+# %%
+SPEC = downpour.Spec(shards=2, epochs=6, batch_size=1, learning_rate=0.002)
+
+calm = downpour.run(SPEC, workers=2)
+print(f"{calm.accuracy:.1%} of the test images are read correctly")
+
+# %% [markdown]
+# The timeline shows who trained what. Each worker has a row, and each bar is a shard in one round.
+# The two bars of a round begin together, because no worker may start a round before the last one
+# has ended.
+
+# %% alt="Timeline of two workers. In each of six rounds both train a shard, side by side."
+calm.timeline()
+
+# %% [markdown]
+# ## Your prediction
+#
+# Now we do it again, and kill `worker-2` as soon as round 3 has begun. It gets no warning: the
+# operating system just ends it, as if someone had pulled the plug. Nobody starts it again.
+#
+# **Write down your prediction** before you go on. Which one is it?
+#
+# 1. The run fails, because half of the model is lost.
+# 2. The run ends, with a worse model: from round 3 on, half of the examples are missing.
+# 3. The run ends, later, with a model that is about as good.
+# 4. The run ends, later, with *exactly the same* model.
+#
+# The next cell is the only one that you have to change for experiments of your own.
+
+# %% tags=["parameters"]
+KILL = "worker-2@round3"  # another worker, another round; "worker-2@4s" means after four seconds
+
+# %%
+killed = downpour.run(SPEC, workers=2, kill=[KILL])
+for change in killed.worker_changes:
+    print(change.partition(":")[0])
+
+# %% alt="Timeline of the same training. worker-2 ends in round 3, and worker-1 trains both shards."
+killed.timeline()
+
+# %% [markdown]
+# The bar with the cross is the shard that `worker-2` was training when it died. Look who trains
+# that shard next, and who trains both shards from then on.
+#
+# You can see the same live, in a browser. From a terminal, `--dashboard` prints the address of a
+# page to open while the run goes on:
+#
+# ```sh
+# downpour run --shards 2 --workers 2 --epochs 6 --batch-size 1 --learning-rate 0.002 \
+#     --kill worker-2@round3 --dashboard
+# ```
+#
+# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, a run
+# that is over can be played again. Press "Replay" in the page below:
+
+# %%
+killed.page()
+
+# %% [markdown]
+# ## What did the crash cost?
+
+# %%
+print(f"{'':12} {'seconds':>8} {'worker-1':>9} {'worker-2':>9} {'accuracy':>9}")
+for name, result in {"undisturbed": calm, "killed": killed}.items():
+    trained = [task.worker for task in result.tasks]
+    shards = [trained.count(worker) for worker in ("worker-1", "worker-2")]
+    seconds, accuracy = result.train_seconds, result.accuracy
+    print(f"{name:12} {seconds:8.1f} {shards[0]:9} {shards[1]:9} {accuracy:9.1%}")
+
+same = calm.model_file.read_bytes() == killed.model_file.read_bytes()
+print(f"\nThe files of the two models are {'the same, byte for byte' if same else 'different'}.")
+
+# %% [markdown]
+# The columns of the workers count the shards that each of them trained.
+#
+# The next cell checks what this lesson claims. If something else happened on your machine, it stops
+# and says what.
+
+# %% tags=["check"]
+assert any("was lost" in line for line in killed.worker_changes), (
+    f"No worker died: KILL = {KILL!r} killed none. Name a worker and a round from 1 to 6, "
+    "as in 'worker-2@round3'."
+)
+assert len(killed.tasks) == len(calm.tasks) == 12, (
+    f"Six rounds of two shards are 12 tasks, but {len(killed.tasks)} were trained to their end."
+)
+assert same, (
+    f"The models differ. Without the crash, {set(calm.numeric_classes)} computed them, and with it "
+    f"{set(killed.numeric_classes)}: processors of different kinds round differently."
+)
+print("The check passed: a worker died, all work was done, and the model is the same.")
+
+# %% [markdown]
+# ## What we found, and why
+#
+# Prediction 4 was right: the run took longer, and the model is the same to the last bit.
+#
+# - **Nothing is lost with a worker**, because it owns nothing. The examples, the model of the round
+#   and finished updates lie in a folder that all machines see. The manager keeps a list of what is
+#   done, and hands the rest to somebody else.
+# - **A shard gives the same result wherever it is trained.** Which examples come in which order
+#   follows from a seed in the spec, and not from the worker. So it does not matter who finishes it.
+# - **It costs time.** One worker now trains both shards, one after the other.
+#
+# "Exactly the same" is stronger than it sounds. It means that you can debug a run that crashed by
+# running it again, and compare two machines by comparing two files.
+#
+# ## Exercises
+#
+# 1. Set `KILL = "worker-2@round3,restart"`, so that a new process takes the place of the dead one.
+#    What changes in the timeline, and does the check still pass?
+# 2. Set `KILL = "manager@round3"`. The manager hands out all work. What do the workers do while
+#    there is none? Here the first check fails, because no worker died. Lesson 4 looks closer.
+#
+# ## Read on
+#
+# - [Demos](../how-to/demos.md) says how to slow down and kill processes from the command line.

@@ -1,0 +1,108 @@
+"""The lessons: their pages are of the code beside them, they run, and they can fail."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jupytext", reason="jupytext is not installed")
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "release"))
+import lessons  # noqa: E402
+
+LESSONS = lessons.all_lessons()
+OUTPUTS = re.compile(
+    r"(?:\n\n(?:```text\n.*?\n```|!\[[^]\n]+\]\(figures/[\w-]+\.png\)|\*In a notebook, [^\n]+\*))*",
+    re.DOTALL,
+)
+BREAKING = {
+    "0_first_run": ('KILL = "worker-2@600s"', "No worker died: KILL = 'worker-2@600s' killed none."),
+}
+"""For some lessons, a control with which its claim does not hold, and what the check says."""
+WITHOUT_SKLEARN = "import sys\nsys.modules['sklearn'] = None\n"
+
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda one: one.name)
+
+
+@each_lesson
+def test_a_page_holds_the_cells_of_its_lesson(lesson: lessons.Lesson) -> None:
+    """All of them, in order, with nothing but outputs in between: `make lessons` writes it anew."""
+    page = lesson.page.read_text("utf-8")
+    at = 0
+    for cell in lesson.notebook().cells:
+        shown = lessons.shown_source(cell)
+        assert page.startswith(shown, at), f"{lesson.page.name} has not this cell here:\n{shown}"
+        at += len(shown)
+        if cell.cell_type == "code":
+            at = OUTPUTS.match(page, at).end()  # type: ignore[union-attr]
+        at += len("\n\n")
+    assert page.startswith("---\n", at)
+
+
+@each_lesson
+def test_a_page_has_the_figures_of_one_run(lesson: lessons.Lesson) -> None:
+    """Those that it names are there, and no others; and it names no folder of the run."""
+    page = lesson.page.read_text("utf-8")
+    named = re.findall(rf"\(figures/({lesson.name}-\d+\.png)\)", page)
+    there = sorted(path.name for path in lesson.page.parent.glob(f"figures/{lesson.name}-*"))
+    assert sorted(named) == there
+    assert not re.search(r"downpour-lesson-|127\.0\.0\.1|localhost:\d", page)
+
+
+@each_lesson
+def test_a_lesson_has_one_control_and_a_check(lesson: lessons.Lesson) -> None:
+    """And says in its first cell what it asks, how long it takes and what it needs."""
+    cells = lesson.notebook().cells
+    tags = [tag for cell in cells for tag in lessons.tags_of(cell)]
+    assert tags.count("parameters") == 1
+    assert "check" in tags
+    words = ("# Lesson ", "**Question**", "**Time**", "**Before**", "**You need**")
+    assert all(word in cells[0].source for word in words)
+    assert "prediction" in "".join(cell.source for cell in cells).lower()
+
+
+def test_the_index_lists_all_lessons() -> None:
+    """With a link to each page."""
+    index = (lessons.LESSONS / "index.md").read_text("utf-8")
+    assert re.findall(r"\]\((\d_\w+)\.md\)", index) == [lesson.name for lesson in LESSONS]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@each_lesson
+def test_a_lesson_runs(lesson: lessons.Lesson, tmp_path: Path) -> None:
+    """Its check cell finds that what it claims is so here, too."""
+    lessons.execute(lesson.notebook(), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_check_names_what_broke_the_lesson(name: str, tmp_path: Path) -> None:
+    """Where the control is set so that the claim does not hold, the check fails, and says why."""
+    control, cause = BREAKING[name]
+    (lesson,) = (one for one in LESSONS if one.name == name)
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="AssertionError") as failed:
+        lessons.execute(lesson.notebook(control), tmp_path)
+    assert cause in str(failed.value)
+
+
+@pytest.mark.slow
+@each_lesson
+def test_a_lesson_without_its_libraries_says_what_to_install(
+    lesson: lessons.Lesson, tmp_path: Path
+) -> None:
+    """In one line of its first code cell, before anything is trained."""
+    book = lesson.notebook()
+    first = next(cell for cell in book.cells if cell.cell_type == "code")
+    first.source = WITHOUT_SKLEARN + first.source
+    with pytest.raises(nbclient.exceptions.CellExecutionError) as failed:
+        lessons.execute(book, tmp_path)
+    assert "pip install 'downpour-sgd[" in str(failed.value)
+    assert "SystemExit" in [one.get("ename") for one in first.outputs]
