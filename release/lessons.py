@@ -1,4 +1,4 @@
-"""`make lessons`: runs the lessons, and writes their pages with what the cells printed and drew.
+"""`make lessons`: runs the lessons, and writes their pages with the output of each cell.
 
 A lesson is docs/lessons/N_name.py, in jupytext's percent format. Its page, N_name.md beside it, is
 plain Markdown: the lesson's text, its code, and the outputs of one run, with figures as files in
@@ -6,7 +6,7 @@ docs/lessons/figures/. Cells have these tags and keys:
 
 - `parameters`: the cell with the one control of the lesson.
 - `check`: the cell that fails, and says why, if the lesson's claim does not hold.
-- `alt="…"`: what the cell's figure shows, for those who cannot see it.
+- `alt="…"`: what the cell's figure shows, for readers who cannot see it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def shown_source(cell: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page shows of an output: its Markdown, or the PNG of a figure."""
+    """An output as a page shows it: Markdown, or the PNG of a figure."""
 
     text: str = ""
     png: bytes = b""

@@ -35,13 +35,13 @@ except ModuleNotFoundError as missing:
 #
 # Three words are enough for this lesson:
 #
-# - A **worker** is a program that trains. In a real cluster it runs on a machine of its own; here,
-#   two of them share your computer.
+# - A **worker** is a program that trains. In a real cluster, each one has its own machine. Here, two
+#   of them share your computer.
 # - A **shard** is a part of the examples. We cut them into two, and each worker trains one.
 # - A **round** begins with one model for everybody. Each shard is trained, the **manager** averages
 #   the two models that come of it, and the average is the model that the next round begins with.
 #
-# `batch_size=1` makes training slow on purpose, so that there is time to watch.
+# `batch_size=1` makes training slow on purpose, so that you have time to watch.
 
 # %%
 SPEC = downpour.Spec(shards=2, epochs=6, batch_size=1, learning_rate=0.002)
@@ -60,8 +60,8 @@ calm.timeline()
 # %% [markdown]
 # ## Your prediction
 #
-# Now we do it again, and kill `worker-2` as soon as round 3 has begun. It gets no warning: the
-# operating system just ends it, as if someone had pulled the plug. Nobody starts it again.
+# Now we do it again, and kill `worker-2` as soon as round 3 has begun. The worker gets no warning:
+# the operating system just ends it, as if someone had pulled the plug. It does not come back.
 #
 # **Write down your prediction** before you go on. Which one is it?
 #
@@ -95,8 +95,8 @@ killed.timeline()
 #     --kill worker-2@round3 --dashboard
 # ```
 #
-# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, a run
-# that is over can be played again. Press "Replay" in the page below:
+# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, the page
+# below shows the run that just ended. Press "Replay" there to watch it again:
 
 # %%
 killed.page()
@@ -140,9 +140,9 @@ print("The check passed: a worker died, all work was done, and the model is the 
 #
 # Prediction 4 was right: the run took longer, and the model is the same to the last bit.
 #
-# - **Nothing is lost with a worker**, because it owns nothing. The examples, the model of the round
-#   and finished updates lie in a folder that all machines see. The manager keeps a list of what is
-#   done, and hands the rest to somebody else.
+# - **A worker owns nothing**, so its death destroys nothing. The examples, the round's model and the
+#   finished results are in a folder that all machines see. The manager keeps a list of finished
+#   shards, and gives the others to another worker.
 # - **A shard gives the same result wherever it is trained.** Which examples come in which order
 #   follows from a seed in the spec, and not from the worker. So it does not matter who finishes it.
 # - **It costs time.** One worker now trains both shards, one after the other.
