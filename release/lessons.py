@@ -7,6 +7,8 @@ docs/lessons/figures/. Cells have these tags and keys:
 - `parameters`: the cell with the one control of the lesson.
 - `check`: the cell that fails, and says why, if the lesson's claim does not hold.
 - `alt="…"`: what the cell's figure shows, for readers who cannot see it.
+
+With `--text`, nothing runs: the pages get the lessons' present text, and keep their outputs.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
 CELL_SECONDS_MAX = 180
 """A cell should take a third of this on two cores that do nothing else."""
 
+OUTPUTS = re.compile(
+    r"(?:\n\n(?:```text\n.*?\n```|!\[[^]\n]+\]\(figures/[\w-]+\.png\)|\*In a notebook, [^\n]+\*))*",
+    re.DOTALL,
+)
+"""The outputs of a cell in a page, from the end of the cell on."""
 _EMBEDDED = re.compile(r'<img [^>]*src="data:image/png;base64,([^"]+)"')
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -183,11 +190,33 @@ def publish(lesson: Lesson) -> None:
     print(f"{seconds:6.1f} s  {lesson.page.relative_to(LESSONS.parents[1])}", flush=True)
 
 
-def main(names: list[str]) -> None:
+def reword(lesson: Lesson) -> None:
+    """Give a page the present text of its lesson, and keep the outputs.
+
+    Raises:
+        SystemExit: the lesson's code is not that of the page, so it has to run.
+    """
+    page = lesson.page.read_text(encoding="utf-8")
+    parts, at = [], 0
+    for cell in lesson.notebook().cells:
+        shown = shown_source(cell)
+        parts.append(shown)
+        if cell.cell_type != "markdown":
+            at = page.find(shown, at) + len(shown)
+            if at < len(shown):
+                sys.exit(f"{lesson.name} has other code than its page: run it without --text")
+            outputs = OUTPUTS.match(page, at)
+            parts[-1] += outputs[0] if outputs else ""
+    text = "\n\n".join([*parts, page[page.rindex("---\n\n*[") :]])
+    lesson.page.write_text(text, encoding="utf-8")
+
+
+def main(words: list[str]) -> None:
     """Publish the lessons whose names begin with one of these words; without any, all of them."""
+    names = tuple(word for word in words if word != "--text")
     for lesson in all_lessons():
-        if not names or lesson.name.startswith(tuple(names)):
-            publish(lesson)
+        if not names or lesson.name.startswith(names):
+            (reword if "--text" in words else publish)(lesson)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ except ModuleNotFoundError as missing:
 #
 # Three words are enough for this lesson:
 #
-# - A **worker** is a program that trains. In a real cluster, each one has its own machine. Here, two
-#   of them share your computer.
+# - A **worker** is a program that trains. In a real cluster, each one has its own machine. Here,
+#   two of them share your computer.
 # - A **shard** is a part of the examples. We cut them into two, and each worker trains one.
 # - A **round** begins with one model for everybody. Each shard is trained, the **manager** averages
 #   the two models that come of it, and the average is the model that the next round begins with.
@@ -95,8 +95,8 @@ killed.timeline()
 #     --kill worker-2@round3 --dashboard
 # ```
 #
-# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, the page
-# below shows the run that just ended. Press "Replay" there to watch it again:
+# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, the
+# page below shows the run that just ended. Press "Replay" there to watch it again:
 
 # %%
 killed.page()
@@ -140,8 +140,8 @@ print("The check passed: a worker died, all work was done, and the model is the 
 #
 # Prediction 4 was right: the run took longer, and the model is the same to the last bit.
 #
-# - **A worker owns nothing**, so its death destroys nothing. The examples, the round's model and the
-#   finished results are in a folder that all machines see. The manager keeps a list of finished
+# - **A worker owns nothing**, so its death destroys nothing. The examples, the round's model and
+#   the finished results are in a folder that all machines see. The manager keeps a list of finished
 #   shards, and gives the others to another worker.
 # - **A shard gives the same result wherever it is trained.** Which examples come in which order
 #   follows from a seed in the spec, and not from the worker. So it does not matter who finishes it.
