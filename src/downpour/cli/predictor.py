@@ -125,9 +125,8 @@ def score(
     Each predictor forecasts a task at assignment, and again when a quarter of it is done. MAPE is
     the mean error of the median, in % of the task's time. Pinball is the mean loss of all
     quantiles, of log seconds. ≤ q90 is the share of tasks below their 90 % quantile. A straggler is
-    a task that takes more than 1.5 times the median of its round. Precision and recall are for
-    predicting stragglers, and PR-AUC is over all thresholds. The last column is microseconds of
-    processor time per task.
+    a task that takes more than 1.5 times the median of its round. Precision, recall and PR-AUC are
+    for predicting them. The last column is microseconds of processor time per task.
 
     With --coverage, the columns are the shares of tasks below their q10, q50, q90 and q98. Then
     come the mean width between q10 and q90, of log seconds, pinball as above, and the share of
