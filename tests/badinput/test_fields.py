@@ -28,7 +28,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "train_limit": (f"{WHOLE} of at least 1", "0", "-10", "1e3", "'all'"),
     "test_limit": (f"{WHOLE} of at least 1", "0", "-10", "0.5", "false"),
     "dataset_options": ("a table", "3", "'a=1'", "[1]"),
-    "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
+    "model": ("torchvision.models name, or a factory", "''", "7", "['mlp']"),
     "init_from": ("", "3", "''", "true", "['a']"),
     "init_checksum": ("", "3", "'a'", "[]"),
     "outer_checksum": ("", "3", "'a'", "[]"),
@@ -60,7 +60,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "policy_options": ("a table", "1", "'slowness=2'"),
     "needs": ("a list of labels: KEY or", "'gpu'", "['']", "['a b']", "['-a=1']", "[3]", "true"),
     "prefers": ("a list of labels: KEY or", "'gpu'", "['=b']", "[['gpu']]", "0"),
-    "shard_needs": ("a table of lists of labels", "['gpu']", "'3'", "{x = ['gpu']}", "{3 = 'gpu'}"),
+    "shard_needs": (
+        "a table that gives shards, by number, lists of labels",
+        "['gpu']",
+        "'3'",
+        "{x = ['gpu']}",
+        "{3 = 'gpu'}",
+    ),
     "standbys": (f"{WHOLE} of at least 0", "-1", "0.5", "'one'"),
     "retries": (f"{WHOLE} of at least 0 and at most 1000", "-1", "1001", "1.0", "'few'"),
     "snapshot_every": ("a number of at least 0", "-1", "'10 s'", "nan", "inf", "true"),
@@ -103,7 +109,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "repeatable": ("true or false", "1", "'no'"),
     "threads": (f"{WHOLE} of at least 1 and at most 1024", "0", "1025", "2.0", "'all'"),
     "precision": ("float32 or bfloat16", "'float16'", "32"),
-    "device": ("cpu, cuda, mps, xpu or auto; of several", "'gpu'", "'cuda:'", "0"),
+    "device": ("cpu, cuda, mps, xpu or auto, or one of several", "'gpu'", "'cuda:'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
 TABLES = {

@@ -46,7 +46,7 @@ ROWS: list[tuple[str, ...]] = [
     ("grid", "", "name = None", "letters, digits"),
     ("grid", 'name = "a b"\nworkers = 1', "name = 'a b'"),
     ("grid", 'name = ["a", "b"]\nworkers = 1', "name = ['a', 'b']"),
-    ("grid", 'name = "n"', "workers = None", "must be given, or shards"),
+    ("grid", 'name = "n"', "workers = None", "is required, unless shards is given"),
     ("grid", 'name = "n"\nworkers = 0', "workers = 0", "from 1 to"),
     ("grid", 'name = "n"\nworkers = "two"', "workers = 'two'", "from 1 to"),
     ("grid", 'name = "n"\nworkers = [1, 1]', "workers = [1, 1]", "names a value twice"),

@@ -38,10 +38,10 @@ TRAIN: Any = train
             lambda: TRAIN(SPEC, epochs=2),
             "epochs = 2: is a field of the spec, not an argument of train()",
         ),
-        (TRAIN, "spec = None: is needed by train()"),
+        (TRAIN, "spec = None: is required by train()"),
         (
             lambda: TRAIN(SPEC, 2),
-            "train = 2: too many positional arguments; name each after",
+            "train = 2: too many positional arguments; name each argument after",
         ),
         (
             lambda: API.run(SPEC, worker=2),
@@ -64,12 +64,12 @@ TRAIN: Any = train
             lambda: API.load_model(sources="x"),
             "sources = 'x': … load_model(); did you mean source?",
         ),
-        (API.replay, "experiment = None: is needed by replay()"),
+        (API.replay, "experiment = None: is required by replay()"),
         (
             lambda: API.replay("x", util=3),
             "util = 3: … replay(); did you mean until?",
         ),
-        (lambda: API.resumed(epochs=3), "experiment = None: is needed by resumed()"),
+        (lambda: API.resumed(epochs=3), "experiment = None: is required by resumed()"),
         (
             lambda: OPTIONS.RayOptions(gpu_per_worker=1),
             "gpu_per_worker = 1: … RayOptions(); did you mean gpus_per_worker?",
@@ -100,7 +100,7 @@ def test_a_clients_methods_name_their_arguments_too() -> None:
     with API.Client("127.0.0.1:1") as client:
         with pytest.raises(SpecError, match=r"experiments = 'x': no such .* Client.wait\("):
             client.wait(experiments="x")
-        with pytest.raises(SpecError, match=r"spec = None: is needed by Client.submit\(\)"):
+        with pytest.raises(SpecError, match=r"spec = None: is required by Client.submit\(\)"):
             client.submit()
 
 

@@ -34,7 +34,7 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
     (Refused("shards", "at least 1"), "shards: at least 1", 2),
     (
         FailStop("KeyError: 3"),
-        "the manager ends, because of a defect of this program: KeyError: 3",
+        "the manager stops because of a bug in Downpour: KeyError: 3",
         1,
     ),
     (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),

@@ -52,8 +52,8 @@ def test_a_machine_added_later_is_told_alone(downpour: Downpour, tmp_path: Path)
     ("words", "line"),
     [
         ([], "Missing argument 'NAME...'."),
-        ([""], "NAME = '': DNS names and IP addresses with commas between them, such as "),
-        (["a b"], "NAME = 'a b': DNS names and IP addresses with commas between them, such as "),
+        ([""], "NAME = '': DNS names and IP addresses, separated by commas, such as "),
+        (["a b"], "NAME = 'a b': DNS names and IP addresses, separated by commas, such as "),
         (["ca"], "NAME = 'ca': ca.pem is the authority's own file"),
         (["first", "--days", "0"], "days = 0: must be from 1 to 3650"),
         (["first", "--days", "x"], "Invalid value for '--days': 'x' is not a whole number"),
@@ -73,4 +73,5 @@ def test_what_is_there_stays(downpour: Downpour, refused: Refused, tmp_path: Pat
     """The same call again is refused, with the file that it would have written."""
     downpour("certs", "first", "--out", tmp_path)
     line = refused("certs", "first", "--out", tmp_path)
-    assert line == f"NAME = 'first': {tmp_path / 'first.pem'} exists; it is never overwritten"
+    file = tmp_path / "first.pem"
+    assert line == f"NAME = 'first': {file} exists, and this command never overwrites files"

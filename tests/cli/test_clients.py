@@ -190,7 +190,7 @@ def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: 
     assert line == "data_path = 'nowhere': no such file or folder"
     assert refused("submit", "--model", "os:system", *at).startswith("model = 'os:system': ")
     line = refused("submit", "--seed", "1", *at)
-    assert line.startswith("shards = None: no worker is there to count")
+    assert line.startswith("shards = None: no worker is registered yet")
     # The command calls nothing, so it does not wait for a manager.
     assert refused("submit") == "FILE = None: name a spec file, or give its fields as options"
 

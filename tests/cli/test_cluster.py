@@ -87,7 +87,10 @@ def test_a_worker_never_makes_the_shared_directory(refused: Refused, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--device", "tpu"], "device = 'tpu': must be cpu, cuda, mps, xpu or auto; of several"),
+        (
+            ["--device", "tpu"],
+            "device = 'tpu': must be cpu, cuda, mps, xpu or auto, or one of several",
+        ),
         (["--manager", "a:b:c"], "manager = 'a:b:c': an address is "),
         (["--log", "/no/log"], "log = '/no/log': cannot be written: No such file"),
         (
@@ -122,7 +125,9 @@ def test_another_shared_directory_than_the_managers_is_named(
     """The worker does not find the manager's presence file there."""
     with stranger() as address:
         line = refused("worker", "--manager", address, "--shared", tmp_path)
-    assert line.startswith(f"shared directory {tmp_path}: the manager's presence file is not here")
+    assert line.startswith(
+        f"shared directory {tmp_path}: the manager's presence file is missing here"
+    )
 
 
 @pytest.mark.slow
@@ -209,7 +214,7 @@ def test_a_cluster_over_ipv6_asks_for_its_token(tmp_path: Path) -> None:
             _, said = stack.enter_context(started(*words))
             assert re.match(r"worker at \[::1\]:\d+, manager ", said), said
         stranger, told = stack.enter_context(started("worker", "--manager", address, *shared))
-        assert told.startswith(f"downpour: {address} asks for a token: ")
+        assert told.startswith(f"downpour: {address} requires a token: ")
         assert stranger.wait(PATIENCE_SECONDS) == 2
         submit = ["submit", "--manager", address, *token, "--watch", "--epochs", "1"]
         done = subprocess.run([*COMMAND, *submit], capture_output=True, text=True, check=False)

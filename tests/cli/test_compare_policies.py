@@ -153,7 +153,7 @@ def test_a_trace_that_cannot_be_used_costs_one_line(
     np.savez(tmp_path / "below.npz", **{**columns, "completion_s": -columns["completion_s"]})
     assert compared(tmp_path / "below.npz") == 2
     none, fewer_told, below = capsys.readouterr().err.splitlines()
-    assert "there is no such file" in none
+    assert "no such file" in none
     assert "has no column p50_elapsed_s; needed are" in fewer_told
     assert "must be above 0" in below
 
@@ -186,7 +186,7 @@ def test_an_experiment_is_compared_by_its_id(
     assert rows[0]["policy"] == "handoff"
     assert rows[0]["saves"] > 0.2
     assert rows[-1]["used"]
-    assert "Simulated with what it used" in shown.err
+    assert "Simulated with its own settings" in shown.err
     assert run_command([*words, "--blind"]) == 0
     assert "would have" in capsys.readouterr().out
 

@@ -43,7 +43,7 @@ def test_the_functions_are_found_where_the_commands_are() -> None:
         ('name = "g"\nworkers = 1\nepoch = 3', "epoch = 3: no such field; did you mean epochs?"),
         ('name = "g"\nworkers = 1\ndataset = "nowhere"', "dataset = 'nowhere': known are digits"),
         ("\x00", "FILE = "),
-        ('name = "g"\n[search]\ntrials = 3', "search = '[search]': is what `downpour tune` takes"),
+        ('name = "g"\n[search]\ntrials = 3', "search = '[search]': is for `downpour tune`"),
     ],
 )
 def test_a_mistake_is_told_before_anything_starts(
@@ -69,7 +69,7 @@ def test_a_manager_takes_no_list_of_workers(
 ) -> None:
     """Its workers are as they are; it is not even called."""
     line = refused("grid", file, "--manager", "nowhere:1", "--out", tmp_path / "out")
-    assert line.startswith("workers = [1, 2]: must be one number with --manager")
+    assert line.startswith("workers = [1, 2]: must be a single number with --manager")
 
 
 def test_another_experiments_folder_is_refused(

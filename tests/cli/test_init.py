@@ -55,7 +55,9 @@ def test_nothing_is_overwritten(refused: Callable[..., str], tmp_path: Path) -> 
     """One file of the same name is enough to refuse, and then none is written."""
     (tmp_path / "spec.toml").write_text("mine")
     line = refused("init", tmp_path)
-    assert line.endswith("has spec.toml already, and nothing is overwritten; name another folder")
+    assert line.endswith(
+        "already has spec.toml, and this command never overwrites files; choose another folder"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
 
 

@@ -112,7 +112,7 @@ def test_workers_have_the_labels_by_which_their_engine_placed_them(
         (("--on", "ray", "--place", "g=a", "--cpus-per-worker", 0), "place = 'g=a': needs cpus_"),
         (
             ("--on", "slurm", "--place", "gpu=a40", "--sbatch=--constraint=b"),
-            "sbatch = '--constraint=b': place is a constraint, too",
+            "sbatch = '--constraint=b': conflicts with place",
         ),
         (("--on", "slurm", "--place", "gpu=a40", "--needs", "gpu=t4"), "needs = 'gpu=t4'"),
     ],
@@ -127,7 +127,7 @@ def test_a_place_that_no_engine_can_be_asked_for_is_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--needs", "gpu"), "needs = 'gpu': the workers that are started here lack it"),
+        (("--needs", "gpu"), "needs = 'gpu': the workers to start lack this label"),
         (("--needs", "gpu,site=b", "--label", "gpu=a40"), "needs = 'site=b'"),
         (("--shard-needs", "1=['gpu']", "--shards", 2), "shard_needs.1 = 'gpu'"),
         (("--label", "gpu"), "label = 'gpu': must be KEY=VALUE"),
@@ -166,7 +166,10 @@ def test_what_is_trained_does_not_depend_on_where(spec: Callable[[str], Path]) -
         ("[launch]\nworkers = true\n", ("launch.workers = True", "must be a whole number")),
         ("[launch]\nworkers = 0\n", ("workers = 0", "at least 1")),
         ('[launch]\npartition = "all"\n', ("partition = 'all'", "needs --on slurm")),
-        ('[launch]\non = "slurm"\nsbatch = "--x"\n', ("launch.sbatch", "must be a list of texts")),
+        (
+            '[launch]\non = "slurm"\nsbatch = "--x"\n',
+            ("launch.sbatch", "must be a list of strings"),
+        ),
         ('[launch]\non = "slurm"\ndrain_seconds = "1"\n', ("drain_seconds", "must be a number")),
         ('[launch]\non = "ssh"\nhosts = "no.txt"\n', ("hosts = ", "No such file")),
     ],

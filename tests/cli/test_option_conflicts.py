@@ -34,7 +34,7 @@ def test_one_of_two_is_enough() -> None:
         ("simulate --workers 2 --seeds 3", "seeds = 3: changes nothing beside --workers"),
         ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
         ("run --dataset digits --data-path x", "data_path = 'x': dataset 'digits' has none"),
-        ("run --optimizer adam --nesterov", "nesterov = True: is of sgd, not of adam"),
+        ("run --optimizer adam --nesterov", "nesterov = True: is an option of sgd, not of adam"),
         ("run --workers 3 --standbys 1 --policy wait", "standbys = 1: policy 'wait' calls on no"),
     ],
 )

@@ -81,7 +81,7 @@ def test_an_earlier_trace_is_replaced_and_nothing_else(
     words = "trace", "uneven-51c0", "--shared", shared, "--to", file
     for _ in range(2):
         line = refused(*words)
-        assert line.startswith("to = 'file.json': is there already and is no trace of downpour; ")
+        assert line.startswith("to = 'file.json': exists and is not a trace from downpour; ")
         assert line.endswith("name another file")
     assert file.read_text() == '{"displayTimeUnit": "ms"}'
     file.unlink()

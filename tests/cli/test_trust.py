@@ -85,10 +85,10 @@ def test_a_worker_of_a_manager_elsewhere_is_asked_for_a_token_too(
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "no such file; `downpour manager --make-token` makes one"),
-        ("", "a token has at least 16 characters"),
-        (" \n", "a token has at least 16 characters"),
-        ("hush, hush", "a token has at least 16 characters"),
+        (None, "no such file; create one with `downpour manager --make-token`"),
+        ("", "must have at least 16 characters"),
+        (" \n", "must have at least 16 characters"),
+        ("hush, hush", "must have at least 16 characters"),
     ],
 )
 @pytest.mark.parametrize("command", ["manager", "worker", "status", "ping"])
@@ -128,7 +128,7 @@ def test_keys_and_certificates_that_do_not_serve_are_named(
     for option, path, line in (
         ("--tls-key", missing, "cannot be read (No such file or directory)"),
         ("--tls-key", tmp_path, "cannot be read (Is a directory)"),
-        ("--tls-key", certs / "elsewhere-key.pem", f"is not the key of {certs / 'here.pem'}"),
+        ("--tls-key", certs / "elsewhere-key.pem", f"is not the key for {certs / 'here.pem'}"),
         ("--tls-cert", key, pair),
         ("--tls-cert", junk, pair),
         ("--tls-ca", junk, "holds no certificate in PEM form"),
@@ -177,13 +177,13 @@ def test_strangers_are_refused_in_one_line(
     token, member = ["--token-file", str(token_file)], tls(certs, "here")
     ca = str(certs / "ca.pem")
     for given, line in (
-        ([], "asks for TLS: tls_cert, tls_key and tls_ca are needed"),
-        (token, "asks for TLS: tls_cert, tls_key and tls_ca are needed"),
-        (member, "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"),
-        ([*member, "--token-file", str(wrong)], "holds another token than this side"),
+        ([], "requires TLS: set tls_cert, tls_key and tls_ca"),
+        (token, "requires TLS: set tls_cert, tls_key and tls_ca"),
+        (member, "requires a token: put its token into DOWNPOUR_TOKEN or token_file"),
+        ([*member, "--token-file", str(wrong)], "holds a different token than this side"),
         (
             [*token, *tls(tmp_path / "theirs", "here")],
-            "shows a certificate not to be trusted: self-signed certificate in certificate chain",
+            "shows an untrusted certificate:  self-signed certificate in certificate chain",
         ),
         (
             [*token, *tls(tmp_path / "theirs", "here"), "--tls-ca", ca],
@@ -204,10 +204,8 @@ def test_a_worker_under_another_name_than_its_certificates_is_refused(
     """The manager calls it back, sees whose certificate that is, and goes on without it."""
     member = ["--manager", guarded.address, "--token-file", token_file]
     line = refused("worker", *member, "--shared", tmp_path / "shared", *tls(certs, "elsewhere"))
-    told = r"advertise: the manager cannot call back at 127\.0\.0\.1:\d+ \(\S+ shows a certificate "
-    told += (
-        r"not to be trusted: IP address mismatch, certificate is not valid for '127\.0\.0\.1'\); "
-    )
+    told = r"advertise: the manager cannot call back at 127\.0\.0\.1:\d+ \(\S+ shows an untrusted "
+    told += r"certificate: IP address mismatch, certificate is not valid for '127\.0\.0\.1'\); "
     assert re.match(told, line), line
     status = downpour("status", *member, *tls(certs, "here"))
     assert status.status == 0

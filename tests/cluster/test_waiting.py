@@ -33,7 +33,7 @@ BUSY = replace(ALONE, workers=(WORKER,), tasks=(PENDING, RUNNING))
         (replace(ALONE, workers=(WORKER,)), "no worker has taken a task"),
         (
             replace(ALONE, workers=(replace(WORKER, state=WorkerState.UNFIT),)),
-            "no worker can train it (1 are there)",
+            "no worker can train it (1 registered)",
         ),
         (BUSY, ""),
         (replace(ALONE, tasks=(PUBLISHED,)), ""),

@@ -71,13 +71,13 @@ def test_what_is_resolved_stays_as_it_is() -> None:
 
 def test_without_workers_there_is_nothing_to_count() -> None:
     """Then the spec has to name a number."""
-    with pytest.raises(SpecError, match="no worker is there to count; name a number of shards"):
+    with pytest.raises(SpecError, match="no worker is registered yet; set the number of shards"):
         resolve(Spec(), None)
 
 
 def test_a_policy_has_its_say() -> None:
     """As many standbys as workers would leave no worker to train."""
-    with pytest.raises(SpecError, match="standbys = 4: must be fewer than the workers"):
+    with pytest.raises(SpecError, match="standbys = 4: must be less than the number of workers"):
         resolve(Spec(standbys=4), 4)
 
 
@@ -87,7 +87,9 @@ def test_an_unresolved_spec_cannot_take_the_place_of_a_resolved_one() -> None:
         ResolvedSpec.make(Spec().model_dump())
     with pytest.raises(SpecError, match="shards"):
         ResolvedSpec(shards=2).replace(shards=None)
-    with pytest.raises(SpecError, match="outer = 'auto': is decided once the shards are counted"):
+    with pytest.raises(
+        SpecError, match="outer = 'auto': is decided once the number of shards is known"
+    ):
         ResolvedSpec(shards=2).replace(outer="auto")
 
 

@@ -106,11 +106,11 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"outer": {"optimizer": "auto", "momentum": 0.5}},
-        "outer.momentum = 0.5: optimizer = 'auto' decides on it; name an optimizer",
+        "outer.momentum = 0.5: optimizer = 'auto' chooses it; name an optimizer to set it",
     ),
     (
         {"outer": {"optimizer": "auto", "betas": [0.5, 0.9]}},
-        "outer.betas = [0.5, 0.9]: optimizer = 'auto' decides on it; name an optimizer",
+        "outer.betas = [0.5, 0.9]: optimizer = 'auto' chooses it; name an optimizer to set it",
     ),
     ({"outer": {"momentm": 0.5}}, "outer.momentm = 0.5: no such field; did you mean momentum?"),
     (
@@ -132,15 +132,15 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"inside": {"how": "pipeline"}}, "inside.how = 'pipeline': needs processes above 1"),
     (
         {"inside": {"processes": 2, "cut": ["dense"]}},
-        "inside.cut = ['dense']: only how = 'pipeline' has one",
+        "inside.cut = ['dense']: works only with how = 'pipeline'",
     ),
     (
         {"inside": {"processes": 3, "how": "pipeline", "cut": ["dense"]}},
-        "inside.cut = ['dense']: 3 processes need 2 modules to begin at",
+        "inside.cut = ['dense']: 3 processes need 2 first modules",
     ),
     (
         {"inside": {"processes": 2, "how": "pipeline", "cut": "dense"}},
-        "inside.cut = 'dense': must be a list of modules' names",
+        "inside.cut = 'dense': must be a list of module names",
     ),
     (
         {"inside": {"processes": 2}, "device": "cuda"},
@@ -165,7 +165,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"outer": {"optimizer": "nesterov", "every": 4}},
-        "outer.every = 4: only optimizer = 'delayed-nesterov' has it",
+        "outer.every = 4: works only with optimizer = 'delayed-nesterov'",
     ),
     (
         {"outer": {"optimizer": "delayed-nesterov", "every": -1}},
@@ -207,7 +207,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"name": "my run"},
         (
             "name = 'my run': must be 1 to 64 letters, digits, '.', '_' or '-', "
-            "the first a letter or digit"
+            "starting with a letter or digit"
         ),
     ),
     (
@@ -220,22 +220,22 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"dataset": "npz"},
         (
-            "data_path = None: dataset 'npz' needs one: --data-path FILE.npz, with the arrays "
-            "x and y, and perhaps x_test and y_test"
+            "data_path = None: dataset 'npz' needs a path: --data-path FILE.npz, with the arrays "
+            "x and y, and optionally x_test and y_test"
         ),
     ),
     ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
     ({"betas": [0.9, 1.0]}, "betas = [0.9, 1.0]: must be two numbers, each at least 0 and below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov = True: needs a momentum above 0"),
-    ({"nesterov": True, "optimizer": "adam"}, "nesterov = True: is of sgd, not of adam"),
-    ({"data_path": "x"}, "data_path = 'x': dataset 'digits' has none; npz and folder do"),
+    ({"nesterov": True, "optimizer": "adam"}, "nesterov = True: is an option of sgd, not of adam"),
+    ({"data_path": "x"}, "data_path = 'x': dataset 'digits' has no path; npz and folder do"),
     ({"local_steps": 0}, "local_steps = 0: must be a whole number of at least 1"),
     ({"model_options": 3}, "model_options = 3: must be a table"),
     (
         {"model_options": {"dropout": {}}},
         (
             "model_options.dropout = {}: must be a number, text, true, false, "
-            "or a list of numbers or of texts"
+            "or a list of numbers or strings"
         ),
     ),
     ({"epohcs": 3}, "epohcs = 3: no such field; did you mean epochs?"),

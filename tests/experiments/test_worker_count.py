@@ -28,7 +28,7 @@ def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"threads": 2}, "2 workers", "for 4 cores"),
         ({"threads": 9}, "1 worker", "for 4 cores"),
         ({"inside": {"processes": 4}}, "1 worker", "for 4 cores"),
-        ({"shards": 2, "standbys": 1}, "3 workers", "one a shard, 1 of them standing by"),
+        ({"shards": 2, "standbys": 1}, "3 workers", "one a shard, 1 of them on standby"),
     ],
 )
 def test_this_machines_cores_bound_the_workers(

@@ -34,7 +34,7 @@ def test_an_error_is_told_once_with_its_name(caplog: pytest.LogCaptureFixture) -
             thread.take(value)
         thread.close()
     assert taken == [0, 1, 2]
-    said = r"on_round broken raised ValueError: one two\x1b; later errors of it are not shown"
+    said = r"on_round broken raised ValueError: one two\x1b; its later errors are not shown"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 

@@ -80,7 +80,7 @@ def test_one_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     """With its status, in one line."""
     with caplog.at_level(logging.WARNING):
         command(tmp_path, "sys.exit(3)")(ENDED)
-    said = f"on_event: {sys.executable} ended with status 3"
+    said = f"on_event: {sys.executable} exited with status 3"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -131,7 +131,7 @@ def test_a_program_is_named_by_its_whole_path(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no-such-program x", "there is no program no-such-program here"),
+        ("no-such-program x", "no program no-such-program here"),
         ("'open", "must be a command (No closing quotation)"),
         ("  ", "must be a command, such as ./notify.sh"),
         ("a\0b", "must be a command, such as ./notify.sh"),

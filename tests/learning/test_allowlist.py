@@ -58,7 +58,7 @@ def test_no_part_of_this_package_is_a_factory(
 ) -> None:
     """A spec could otherwise have a manager open any file, even a FIFO; no list changes that."""
     monkeypatch.setenv(VARIABLE, listed)
-    with pytest.raises(SpecError, match="given by name alone"):
+    with pytest.raises(SpecError, match="by name alone"):
         check_factory("dataset", name)
 
 

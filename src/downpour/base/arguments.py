@@ -87,8 +87,10 @@ def _refusal(
         signature.bind_partial(*args, **kwargs)
     except TypeError as error:
         value = args[-1] if args else None
-        return SpecError(name, value, f"{error}; name each after the first, as {known[-1]}=...")
+        return SpecError(
+            name, value, f"{error}; name each argument after the first, such as {known[-1]}=..."
+        )
     needed = [one for one in known if signature.parameters[one].default is inspect.Parameter.empty]
     given_by_place = len(args) - ("self" in signature.parameters)
     missing = [one for one in needed if one not in kwargs and known.index(one) >= given_by_place]
-    return SpecError(missing[0], None, f"is needed by {name}()") if missing else None
+    return SpecError(missing[0], None, f"is required by {name}()") if missing else None

@@ -20,7 +20,7 @@ KINDS = CPU, "cuda", "mps", "xpu", AUTO
 NAMES = "cpu|cuda|cuda:N|mps|xpu|xpu:N|auto"
 """How the help shows them."""
 PATTERN = r"^(?:auto|cpu|mps|(?:cuda|xpu)(?::(?:0|[1-9][0-9]?))?)$"
-ACCEPTED = "cpu, cuda, mps, xpu or auto; of several, one by its number, as cuda:1 or xpu:1"
+ACCEPTED = "cpu, cuda, mps, xpu or auto, or one of several by its number, such as cuda:1 or xpu:1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ class FailStop(DownpourError):
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"the manager ends, because of a defect of this program: {self.cause}"
+        return f"the manager stops because of a bug in Downpour: {self.cause}"
 
 
 class UnfitWorker(DownpourError):
@@ -262,7 +262,7 @@ class OtherCode(UnfitWorker):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.file} is not the code that the experiment was submitted with{self.remedy}"
+        return f"{self.file} has changed since the experiment was submitted{self.remedy}"
 
 
 class ExperimentFailed(DownpourError):

@@ -77,4 +77,4 @@ class Goal:
 
 def unmeasured(evaluation: Evaluation) -> str:
     """Say of a metric that the evaluation lacks it, and which it has."""
-    return f"no such metric; these are measured: {', '.join([*evaluation.metrics, LOSS])}"
+    return f"no such metric; the task measures {', '.join([*evaluation.metrics, LOSS])}"

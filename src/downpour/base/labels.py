@@ -24,11 +24,11 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
         SpecError: there are too many, two have a key, or one is not KEY=VALUE, short and printable.
     """
     if len(labels) > LABELS_MAX:
-        raise SpecError("label", len(labels), f"there may be {LABELS_MAX} of them")
+        raise SpecError("label", len(labels), f"at most {LABELS_MAX} labels are possible")
     for label in labels:
         fits = label.isprintable() and len(label) <= CHARACTERS_MAX
         if not fits or not _LABEL.fullmatch(label):
-            accepted = f"must be KEY=VALUE, {CHARACTERS_MAX} printable characters at most"
+            accepted = f"must be KEY=VALUE, at most {CHARACTERS_MAX} printable characters"
             raise SpecError("label", label, accepted)
     keys = [label.partition("=")[0] for label in labels]
     for key in keys:

@@ -60,5 +60,5 @@ def why_waiting(status: Status) -> str:
     if not status.workers:
         return "no worker is there"
     if unfit == len(status.workers):
-        return f"no worker can train it ({unfit} are there)"
+        return f"no worker can train it ({unfit} registered)"
     return "no worker has taken a task"

@@ -14,7 +14,7 @@ MODES = Family(
     {
         "sync": Member(
             "downpour.core.modes.sync:SYNC",
-            "every round is a barrier: local SGD; FedAvg once an epoch",
+            "a barrier after every round: local SGD; FedAvg once per epoch",
         ),
         "k-sync": Member(
             "downpour.core.modes.sync:K_SYNC", "a round ends with its first k updates"
@@ -71,7 +71,7 @@ AGGREGATORS = Family(
         "weighted": Member("downpour.files.aggregators.weighted:weights", "by loss"),
         "samples": Member("downpour.files.aggregators.samples:weights", "FedAvg"),
         "first": Member(
-            "downpour.files.aggregators.first:weights", "shard 0's, as the ECE751 code did"
+            "downpour.files.aggregators.first:weights", "that of shard 0, like the ECE751 code"
         ),
     },
 )
@@ -85,8 +85,8 @@ CODECS = Family(
         "bfloat16": Member("downpour.files.compression.floats:BFLOAT16"),
         "float16": Member("downpour.files.compression.floats:FLOAT16"),
         "int8": Member("downpour.files.compression.int8:INT8"),
-        "int3": Member("downpour.files.compression.stochastic:INT3", "rounded at random"),
-        "terngrad": Member("downpour.files.compression.stochastic:TERNGRAD", "rounded at random"),
+        "int3": Member("downpour.files.compression.stochastic:INT3", "randomly rounded"),
+        "terngrad": Member("downpour.files.compression.stochastic:TERNGRAD", "randomly rounded"),
         "ternary": Member("downpour.files.compression.ternary:TERNARY"),
         "topk": Member("downpour.files.compression.topk:TOPK"),
     },

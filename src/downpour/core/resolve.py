@@ -36,10 +36,10 @@ def resolve(
     check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
     check_mode(spec)
     if spec.inside.how == "auto":
-        accepted = "only a run on this machine measures it; name processes and how"
+        accepted = "only a run on this machine can measure it; set processes and how"
         raise SpecError("inside.how", "auto", accepted)
     if spec.shards is None and not workers:
-        raise SpecError("shards", None, "no worker is there to count; name a number of shards")
+        raise SpecError("shards", None, "no worker is registered yet; set the number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
     open_ones = decided(spec, shards, policies[spec.policy])
     fields = {**spec.model_dump(), "shards": shards, **open_ones}
@@ -60,10 +60,11 @@ def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
     if spec.batch_size > largest:
         lines.append(
             f"batch_size {spec.batch_size:,} exceeds the {largest:,} examples of the largest "
-            "shard: a step takes them all"
+            "shard, so each step takes them all"
         )
     if spec.policy == "replace" and not spec.standbys:
         lines.append(
-            "policy replace has no standbys: it replaces a straggler only while a worker is idle"
+            "policy replace has no standbys, so it can replace a straggler only while "
+            "another worker is idle"
         )
     return tuple(lines)

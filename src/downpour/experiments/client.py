@@ -78,7 +78,7 @@ class Client:
             # An address that the program names itself needs no directory of the environment.
             shared = os.environ.get("DOWNPOUR_SHARED") or None if shared is None else shared
         elif not isinstance(manager, str) or not manager:
-            raise SpecError("manager", manager, "must be HOST:PORT, as text")
+            raise SpecError("manager", manager, "must be a string HOST:PORT")
         self._connect_seconds = checked_seconds("connect_seconds", connect_seconds)
         trust = Trust.load(credentials or Credentials.from_environment())
         self._managers = managers_for(manager, shared if follow else None, trust)

@@ -52,6 +52,6 @@ def _page(result: Result) -> NotebookPage:
     from downpour.experiments.dashboard.static_copy import static_page
 
     if result.folder is None:
-        accepted = "needs the experiment's folder, as Result.read(FOLDER) has it"
+        accepted = "needs the experiment's folder; read the result with Result.read(FOLDER)"
         raise SpecError("page", result.experiment, accepted)
     return NotebookPage(static_page([result.folder], result.name))

@@ -72,17 +72,20 @@ def refuse_grid(fields: Mapping[str, Any]) -> None:
     for field, value in fields.items():
         has_several = isinstance(value, list) and len(value) > 1
         if field in _GRID or (has_several and _is_single(field)):
-            raise SpecError(field, value, "makes this a grid, which `downpour grid` takes")
+            raise SpecError(field, value, "makes this a grid: run it with `downpour grid`")
 
 
 def _refuse_others(fields: Mapping[str, Any]) -> None:
     """Refuse a file that is meant for another command, and name the command."""
     if "search" in fields:
-        accepted = "makes this a search, which `downpour tune` takes"
+        accepted = "makes this a search: run it with `downpour tune`"
         raise SpecError("search", fields["search"], accepted)
     refuse_grid(fields)
     if "workers" in fields:
-        accepted = "is no field of one run; `--workers` says it to `run`, to `submit` its manager"
+        accepted = (
+            "is not a field of one run; give `--workers` to `run`, while `submit` uses its "
+            "manager's workers"
+        )
         raise SpecError("workers", fields["workers"], accepted)
 
 

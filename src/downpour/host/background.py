@@ -60,7 +60,7 @@ class Background(Generic[_Value]):
             self._left_out += self._values.qsize()
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            log.warning("%s has not returned after %.0f s; it is left behind", self._name, seconds)
+            log.warning("%s has not returned after %.0f s; we stop waiting", self._name, seconds)
         if self._left_out:
             log.warning("%s was too slow: it missed %d calls", self._name, self._left_out)
 
@@ -75,5 +75,5 @@ class Background(Generic[_Value]):
         if not self._has_failed:
             self._has_failed = True
             what = shortened(f"{type(error).__name__}: {error}")
-            log.warning("%s raised %s; later errors of it are not shown", self._name, what)
+            log.warning("%s raised %s; its later errors are not shown", self._name, what)
             log.debug("%s raised", self._name, exc_info=error)

@@ -45,7 +45,7 @@ def checked_command(text: str) -> str:
         raise SpecError(_FIELD, text, "must be a command, such as ./notify.sh")
     program = shutil.which(words[0])
     if program is None:
-        accepted = f"there is no program {words[0]} here that may be run"
+        accepted = f"no program {words[0]} here that this user may run"
         raise SpecError(_FIELD, text, accepted)
     return shlex.join([str(Path(program).absolute()), *words[1:]])
 
@@ -83,16 +83,16 @@ class EventCommand:
                 start_new_session=True,  # so that what it starts can be ended with it
             )
         except OSError as error:
-            log.warning("on_event: %s cannot be started: %s", program, error.strerror)
+            log.warning("on_event: cannot start %s: %s", program, error.strerror)
             return
         try:
             content = f"{json.dumps(asdict(event))}\n".encode()  # a line, so `read` takes it
             self._running.communicate(content, timeout=self._limit_seconds)
         except subprocess.TimeoutExpired:
-            log.warning("on_event: %s runs for over %.0f s", program, self._limit_seconds)
+            log.warning("on_event: %s has run for over %.0f s", program, self._limit_seconds)
             self.stop()
         if status := self._running.returncode:
-            log.warning("on_event: %s ended with status %d", program, status)
+            log.warning("on_event: %s exited with status %d", program, status)
 
     def stop(self) -> None:
         """End the command, if one runs, and all that it has started."""

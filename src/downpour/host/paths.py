@@ -23,15 +23,18 @@ def path_of(field: str, given: object) -> Path:
         SpecError: it is empty, not a path, of an unknown user, or longer than the system allows.
     """
     if not isinstance(given, str | os.PathLike):
-        raise SpecError(field, given, "must be a path, as text or a Path")
+        raise SpecError(field, given, "must be a path: a string or a Path")
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text:
         raise SpecError(field, text, "must be a path; '.' is the current folder")
     if is_object_store(text):
-        accepted = "must be a folder here; an object store is for manager, worker and clients"
+        accepted = (
+            "must be a folder on this machine; only manager, worker and clients can use an "
+            "object store"
+        )
         raise SpecError(field, text, accepted)
     if text.startswith(_FILE) and not text.startswith(f"{_FILE}/"):
-        raise SpecError(field, text, "must be a path; one in a URL begins with file:///")
+        raise SpecError(field, text, "must be a path; a file URL begins with file:///")
     text = text.removeprefix(_FILE)
     try:
         path = Path(text).expanduser()
@@ -39,7 +42,7 @@ def path_of(field: str, given: object) -> Path:
         whole = len(os.fsencode(path))
     except (RuntimeError, UnicodeError):
         raise SpecError(
-            field, text, "must be a path: no such user, or no such characters"
+            field, text, "must be a path: the user or the characters do not exist"
         ) from None
     if longest > _NAME_BYTES_MAX or whole > _PATH_BYTES_MAX:
         most = f"{_PATH_BYTES_MAX} bytes, and {_NAME_BYTES_MAX} between two slashes"
@@ -62,7 +65,9 @@ def checked_url(field: str, url: str) -> str:
     parts = (found[3] or "").rstrip("/").split("/") if found else []
     if found is None or found[1] not in _SCHEMES or ("" in parts and parts != [""]):
         raise SpecError(
-            field, url, f"must be as s3://BUCKET/PREFIX; {', '.join(_SCHEMES)} are known"
+            field,
+            url,
+            f"must look like s3://BUCKET/PREFIX; known are {', '.join(_SCHEMES)}",
         )
     return url.rstrip("/")
 
@@ -76,7 +81,7 @@ def empty_folder(field: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise SpecError(field, str(folder), "is not empty, and nothing is overwritten")
+            raise SpecError(field, str(folder), "is not empty, and Downpour never overwrites files")
     except OSError as error:
         raise SpecError(field, str(folder), f"cannot be written: {error.strerror}") from None
     return folder

@@ -104,7 +104,7 @@ def load_factory(field: str, name: str) -> Callable[..., Any]:
     except Exception as error:
         raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error
     if not callable(factory):
-        raise SpecError(field, name, "is not callable; a function that returns it is needed")
+        raise SpecError(field, name, "is not callable; name a function that returns it")
     # An allowed module may import, say, `os.system`: a factory must also be defined in one.
     if not _is_allowed(getattr(factory, "__module__", "") or ""):
         raise _not_allowed(field, name)
@@ -152,7 +152,7 @@ def _lies_under(module_name: str, prefix: str) -> bool:
 
 def _form(field: str, name: str) -> str:
     """Say how code is named, and what a file's name was probably meant to be."""
-    accepted = f"a {field} of yours is named package.module:{_KINDS.get(field, 'factory')}"
+    accepted = f"your own {field} needs a name like package.module:{_KINDS.get(field, 'factory')}"
     module, colon, member = name.partition(":")
     meant = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{member}"
     if colon and meant != name and _FACTORY.match(meant):
@@ -163,7 +163,7 @@ def _form(field: str, name: str) -> str:
 def _not_allowed(field: str, name: str) -> SpecError:
     allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
     module = name.partition(":")[0]
-    accepted = f"{VARIABLE} allows {allowed} on this machine; `--allow {module}` allows it"
+    accepted = f"{VARIABLE} allows {allowed} on this machine; allow it with `--allow {module}`"
     if _lies_under(name.partition(":")[0], _OWN):
-        accepted = f"a part of Downpour is no factory; its {field}s are given by name alone"
+        accepted = f"a part of Downpour is not a factory; give its {field}s by name alone"
     return SpecError(field, name, accepted)

@@ -94,7 +94,7 @@ def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
             raise SpecError(field, name, f"{accepted} and its workers")
         code |= imported
     if asked and (file := _difference(asked, code)):
-        raise SpecError("code", asked.get(file), f"{file} is another one: {code.get(file)}")
+        raise SpecError("code", asked.get(file), f"{file} differs: {code.get(file)}")
     return code
 
 

@@ -140,7 +140,9 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         seconds = time.monotonic() - self._began_at
         yield gauge("downpour_build_info", "The version, as a label.", {VERSION: 1}, "version")
-        yield gauge("downpour_uptime_seconds", "Since this process began to serve.", seconds)
+        yield gauge(
+            "downpour_uptime_seconds", "Seconds since this process began to serve.", seconds
+        )
         yield from self._source()
 
 
@@ -158,7 +160,7 @@ class _Sparing(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left_seconds = self._ends_at - time.monotonic()
         if left_seconds <= 0:
-            raise TimeoutError("took too long over its request")
+            raise TimeoutError("sent its request too slowly")
         self._connection.settimeout(left_seconds)
         count = self._connection.recv_into(buffer, min(len(buffer), self._left))
         self._left -= count

@@ -245,4 +245,4 @@ class Forecaster:
     def _set_aside(self, error: Exception) -> None:
         # Not asked again: it may have raised in the middle of learning.
         self._predictor = None
-        _log.warning("nothing is forecast any more: the predictor fails (%s)", error)
+        _log.warning("forecasts stop, because the predictor failed (%s)", error)

@@ -83,7 +83,7 @@ def read_trained(path: Path | None = None) -> Trained:
     if file.metadata.get("format") != FORMAT:
         raise SpecError("predictor", name, "is not a predictor's file")
     if (version := file.metadata.get("version")) != VERSION:
-        raise SpecError("predictor", name, f"is of version {version}; accepted is {VERSION}")
+        raise SpecError("predictor", name, f"has version {version}, but must have {VERSION}")
     trained = Trained(
         lstm=_part("lstm.", file.tensors),
         ridge=_part("ridge.", file.tensors),
@@ -109,4 +109,4 @@ def _check(name: str, trained: Trained) -> None:
         raise SpecError("predictor", name, "does not hold the ridge of a predictor")
     arrays = [*trained.lstm.values(), *trained.ridge.values()]
     if not all(np.isfinite(array).all() for array in arrays):
-        raise SpecError("predictor", name, "holds weights that are no finite numbers")
+        raise SpecError("predictor", name, "holds weights that are not finite")

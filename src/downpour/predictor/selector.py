@@ -121,7 +121,7 @@ class Selector:
         self._set_aside.add(place)
         usable = [p for p in range(len(self._names)) if p not in self._set_aside]
         self._chosen = [usable[0] if c == place else c for c in self._chosen]
-        _log.warning("predictor %s is set aside: %s", self._names[place], error)
+        _log.warning("setting aside predictor %s: %s", self._names[place], error)
 
 
 def _sound(quantiles: Array) -> Array:

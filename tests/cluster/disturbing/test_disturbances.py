@@ -25,7 +25,7 @@ def test_both_forms_of_python_and_of_the_command_line_mean_the_same() -> None:
 
 
 def test_who_dies_when_is_read_from_one_word() -> None:
-    """A worker stays away unless it is said to start again; a manager always starts again."""
+    """A worker stays away unless it is said to start again; the manager always restarts."""
     kills = Disturbances.of(None, ["worker-2@round3", "worker-1@2.5s,restart", "manager@20s"]).kill
     assert kills == (
         Kill(who="worker-2", round=3),
@@ -73,7 +73,7 @@ def test_what_is_shown_of_a_kill_means_the_same_again(
         ("worker-1=0.5,pauses=x/9", (), "must be WORKER=SPEED"),
         ("worker-1=0.5,pauses=9/9", (), "above 0 s and shorter than its interval"),
         ("worker-1=0.5,pauses=0/9", (), "above 0 s and shorter than its interval"),
-        (["worker-1=0.5", "worker-1=0.2"], (), "slow = 'worker-1': is there twice"),
+        (["worker-1=0.5", "worker-1=0.2"], (), "slow = 'worker-1': appears twice"),
         (3, (), "slow = 3: must be WORKER=SPEED"),
         ([3], (), "slow = [3]: must be WORKER=SPEED"),
         ({"worker-1": None}, (), "slow = 'worker-1=None': must be WORKER=SPEED"),
@@ -82,7 +82,7 @@ def test_what_is_shown_of_a_kill_means_the_same_again(
         ((), "@3s", "kill = '@3s': must be WHO@roundN"),
         ((), "worker-1@1.2.3s", "kill = 'worker-1@1.2.3s': must be WHO@roundN"),
         ((), "worker-1@round-1", "kill = 'worker-1@round-1': must be WHO@roundN"),
-        ((), "manager@round1,restart", "a manager always starts again"),
+        ((), "manager@round1,restart", "the manager always restarts"),
         ((), 3, "kill = 3: must be WHO@roundN"),
         ((), [3], "kill = [3]: must be WHO@roundN"),
     ],
@@ -101,8 +101,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(slow: object, kill: object, 
         ("worker-3=0.5", (), "slow = 'worker-3=0.5': WHO must be worker-1 to worker-2"),
         ("manager=0.5", (), "slow = 'manager=0.5': WHO must be worker-1 to worker-2"),
         ((), "worker-0@1s", "kill = 'worker-0@1s': WHO must be manager or worker-1 to worker-2"),
-        ((), "manager@round0", "kill = 'manager@round0': this run has the rounds 1 to 4"),
-        ((), "worker-1@round5", "kill = 'worker-1@round5': this run has the rounds 1 to 4"),
+        ((), "manager@round0", "kill = 'manager@round0': this run has rounds 1 to 4"),
+        ((), "worker-1@round5", "kill = 'worker-1@round5': this run has rounds 1 to 4"),
         ((), ["worker-1@1s", "worker-2@1s"], "kill = 'worker-2@1s': leaves no worker"),
     ],
 )

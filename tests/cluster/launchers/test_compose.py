@@ -106,10 +106,16 @@ def test_docker_is_asked_before_anything_starts(docker: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("refusal", "reason"),
     [
-        ("*image*) ;;", "there is no image downpour: `docker build -f docker/Dockerfile -t downp"),
+        (
+            "*image*) ;;",
+            "the image downpour is missing:  `docker build -f docker/Dockerfile -t downp",
+        ),
         ("version*) echo 'no daemon answers' >&2; exit 1 ;;", "no daemon answers"),
         ("version*) exit 1 ;;", "is Docker running?"),
-        ("*'compose version'*) exit 1 ;;", "neither `docker compose` nor `docker-compose` is here"),
+        (
+            "*'compose version'*) exit 1 ;;",
+            "`docker compose` and `docker-compose` are missing here",
+        ),
         ("*' up '*) echo 'service \"worker\" is unknown' >&2; exit 1 ;;", "is unknown"),
         ("*'network ls'*) ;;", "has no gateway"),
     ],
@@ -134,7 +140,7 @@ def test_without_docker_it_says_what_to_install(
 ) -> None:
     """In one line, whatever else is wrong."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="install Docker, with its plugin compose"):
+    with pytest.raises(LaunchError, match="install Docker and its plugin compose"):
         ComposeEngine(FILE).check(plan(tmp_path))
 
 
@@ -149,7 +155,7 @@ def test_files_that_no_container_sees_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     """The usual one lies in the repository, which may be elsewhere."""
     options = ComposeOptions(compose_file=str(tmp_path / "none.yaml"))
-    with pytest.raises(LaunchError, match=r"compose_file = '.*none.yaml': there is no such file"):
+    with pytest.raises(LaunchError, match=r"compose_file = '.*none.yaml': no such file"):
         ComposeEngine(options).check(plan(tmp_path))
 
 

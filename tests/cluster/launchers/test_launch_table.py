@@ -66,7 +66,7 @@ def test_a_run_from_python_whose_workers_lack_what_it_needs_is_refused(
 ) -> None:
     """It would wait for ever; labels of all workers stand in the table."""
     needy, shared = 'needs = ["gpu=a40", "site"]\n', tmp_path / "shared"
-    with pytest.raises(SpecError, match=r"needs = 'gpu=a40': the workers that are started here"):
+    with pytest.raises(SpecError, match=r"needs = 'gpu=a40': the workers to start lack this label"):
         downpour.run(downpour.Spec(needs=("gpu=a40",)), shared=shared, workers=1)
     with pytest.raises(SpecError, match=r"needs = 'site': the workers"):
         downpour.run(file(f'{needy}[launch]\nlabel = ["gpu=a40"]\n'), shared=shared, workers=1)

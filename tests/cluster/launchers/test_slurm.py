@@ -258,7 +258,7 @@ def test_a_machine_without_slurm_is_told_so(
 ) -> None:
     """The line names the program."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SpecError, match=r"on = 'slurm': sbatch is not on this machine"):
+    with pytest.raises(SpecError, match=r"on = 'slurm': sbatch is missing here"):
         started(tmp_path)
 
 
@@ -326,7 +326,9 @@ def test_jobs_of_others_are_never_cancelled(cluster: Cluster, tmp_path: Path) ->
     cluster.answers("squeue", listed("41", "1", "RUNNING", "0", "None", engine.run) + other)
     engine.stop("worker-1")
     assert cluster.called("scancel") == ["--quiet 41_1"]
-    with pytest.raises(LaunchError, match=r"jobs may be left \(41_1 is RUNNING\); scancel 41"):
+    with pytest.raises(
+        LaunchError, match=r"some jobs may still run \(41_1 is RUNNING\); stop them with scancel 41"
+    ):
         engine.close()
     assert cluster.called("scancel")[1:] == ["--quiet 41"]
 

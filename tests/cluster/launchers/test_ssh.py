@@ -108,7 +108,7 @@ def test_a_shell_that_cannot_run_ssh_says_what_to_install(
 def test_the_first_obstacle_is_told_and_how_many_more_there_are() -> None:
     """The user can correct it, so the exit status is 2."""
     refuse_unfit([Look(HOST)])
-    with pytest.raises(LaunchError, match=r"^n1: no \(1 more cannot be used\)$") as told:
+    with pytest.raises(LaunchError, match=r"^n1: no \(1 more hosts are unusable\)$") as told:
         refuse_unfit([Look(HOST, "no"), Look(HOST, "nor that")])
     assert told.value.exit_status == 2
 
@@ -134,7 +134,7 @@ def test_hosts_are_read_a_line_each() -> None:
         ("n1 python=venv/python", "python = 'venv/python' must be an absolute path"),
         ("n1 shared=", "shared = '' must be an absolute path"),
         ("n1 env=A", "env = 'A' must be NAME=VALUE"),
-        ("n1 slots=1 slots=2", "slots= is there twice"),
+        ("n1 slots=1 slots=2", "slots= appears twice"),
         ("n1\nn1", "line 2': n1 is there already"),
         ("n1 'env=A", "No closing quotation"),
     ],

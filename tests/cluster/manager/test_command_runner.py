@@ -243,7 +243,7 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
             """Fail as a closed client does."""
             del task
             roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
-            raise Unreachable("127.0.0.1:1", "this client was closed")
+            raise Unreachable("127.0.0.1:1", "this client is closed")
 
         def close(self) -> None:
             """Nothing is open."""

@@ -37,7 +37,7 @@ def test_an_evaluation_that_lacks_memory_of_the_card_takes_place_on_the_processo
     first, second = (model.evaluate(model.parameters()) for _ in range(2))
     assert asked == ["cuda", "cpu", "cpu"]
     assert first.loss == second.loss
-    assert caplog.text.count("evaluations take place on the CPU") == 1
+    assert caplog.text.count("the manager evaluates on the CPU") == 1
 
 
 def test_a_machine_that_lacks_memory_says_so(

@@ -242,7 +242,7 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
     assert complaints[0].startswith("manager at ")
     assert complaints[1:] == [
         (
-            "downpour: the manager ends, because of a defect of this program: "
+            "downpour: the manager stops because of a bug in Downpour: "
             "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
         )
     ]
@@ -261,6 +261,6 @@ def test_a_run_whose_manager_meets_a_defect_ends_with_one_line_and_status_1(
     status, complaints = downpour("run", "--workers=1", "--epochs=1", shared, plant=tmp_path)
     assert status == 1
     assert complaints[-1].startswith(
-        "downpour: the manager ends, because of a defect of this program: OSError: "
+        "downpour: the manager stops because of a bug in Downpour: OSError: "
     )
     assert not any("Traceback" in line for line in complaints)

@@ -48,8 +48,8 @@ def test_tasks_begin_from_the_file_and_what_it_lacks_is_on_record(
     lines = [json.loads(line) for line in cluster.record(experiment)]
     [prepared] = [line for line in lines if line["kind"] == "prepared"]
     assert prepared["remarks"] == [
-        f"{file} lacks {names[0]}, which begin as drawn from the seed",
-        f"{file} also holds spare, which the network has not",
+        f"{file} lacks {names[0]}, so these start with random values from the seed",
+        f"{file} also holds spare, which the network lacks",
     ]
 
 
@@ -70,7 +70,7 @@ def test_an_experiments_final_model_is_named_by_its_id(cluster: Cluster, drawn: 
 def test_a_changed_file_is_refused(cluster: Cluster, tmp_path: Path, drawn: Arrays) -> None:
     """Where the spec has a checksum it counts, at submission and when training begins."""
     file = write(tmp_path / "begin.safetensors", drawn)
-    with pytest.raises(SpecError, match="is another file than abc: its checksum is "):
+    with pytest.raises(SpecError, match="must have checksum abc, not "):
         cluster.submit(init_from=str(file), init_checksum="abc")
     for worker in cluster.workers:
         worker.behave = lambda *_: None
@@ -84,7 +84,7 @@ def test_a_changed_file_is_refused(cluster: Cluster, tmp_path: Path, drawn: Arra
     assert end.asked_wrongly
     assert end.reason is not None
     assert end.reason.startswith("init_from = '/")
-    assert ": is another file than " in end.reason
+    assert ": must have checksum " in end.reason
 
 
 def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path:
     assert end is not None
     assert end.asked_wrongly
     assert end.reason is not None
-    assert ": is of another network: it has w; needed are " in end.reason
+    assert ": belongs to another network: it has w; needed:  " in end.reason
     assert worker.tasks == []
 
 

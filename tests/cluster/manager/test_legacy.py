@@ -166,9 +166,9 @@ def test_copies_and_what_comes_from_elsewhere_are_passed_by(
 
     second = start()
     assert set(listed(second)) == {done, going}
-    assert f"experiments/{foreign} is not continued: it is another cluster's" in caplog.text
+    assert f"does not continue experiments/{foreign}: it is another cluster's" in caplog.text
     for name in (done, going):
-        assert f"experiments/{name}-backup is not continued: it is a copy of {name}" in caplog.text
+        assert f"does not continue experiments/{name}-backup: it is a copy of {name}" in caplog.text
     second.join("two")
     finished(second, going)
     assert {name: contents(root / name) for name in strangers} == before
@@ -290,7 +290,7 @@ def test_a_running_one_that_cannot_be_used_is_left_out_alone(start: Start) -> No
     one = listed(second)[broken]
     assert one.state is ExperimentState.FAILED
     assert one.reason is not None
-    assert "its last lines are missing: it rests on model-000000" in one.reason
+    assert "its last lines are missing: it needs model-000000" in one.reason
     assert contents(folder) == before
     assert second.client.status(broken, 0, 0.0).experiment == one
     end(second)

@@ -255,7 +255,7 @@ def test_a_spec_without_shards_gets_as_many_as_there_are_workers(cluster: Any) -
 
 def test_without_workers_a_spec_must_name_its_shards(cluster: Any) -> None:
     """There is nothing to count, and the refusal says so."""
-    with pytest.raises(SpecError, match="name a number of shards"):
+    with pytest.raises(SpecError, match="set the number of shards"):
         cluster.submit(shards=None)
 
 

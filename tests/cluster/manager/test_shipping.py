@@ -77,7 +77,7 @@ def test_a_project_that_cannot_be_shipped_is_trained_and_the_log_says_why(
     cluster.join("one")
     with caplog.at_level(logging.WARNING):
         experiment = cluster.submit(model=MODEL, name="foreign")
-    why = "the code of foreign is not shipped to workers: shipped_helpers.py is not UTF-8"
+    why = "cannot ship the code of foreign to workers: shipped_helpers.py is not UTF-8"
     assert why in caplog.messages
     assert spec_of(cluster, experiment).code_bundle is None
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED

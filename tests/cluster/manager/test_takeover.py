@@ -419,7 +419,7 @@ def test_a_damaged_journal_costs_its_experiment_alone(
     assert listed.state is ExperimentState.FAILED
     assert listed.reason is not None
     assert "left out: journal: entry 1 is missing" in listed.reason
-    assert segment.read_bytes() == b"".join(lines[1:]), "its files stay as they are"
+    assert segment.read_bytes() == b"".join(lines[1:]), "does not touch its files"
     second.join("one")
     final_model(second, sound)
     gone(second)
@@ -456,7 +456,7 @@ def test_code_that_was_changed_meanwhile_is_waited_for(
         second = manager_of(tmp_path)
         while "is held" not in caplog.text:
             second.client.status(experiment, 0, 0.01)
-    assert "changing_net.py is not the code that the experiment was submitted with" in caplog.text
+    assert "changing_net.py has changed since the experiment was submitted" in caplog.text
     network.write_text(NETWORK)
     second.join("two")
     assert final_model(second, experiment)

@@ -20,7 +20,11 @@ from tests.cluster.manager.conftest import NUMERICS
 @pytest.mark.parametrize(
     ("body", "changes", "reason"),
     [
-        ("self.calls += 1; x = x / self.calls", {}, "to the same bytes twice: its loss differs"),
+        (
+            "self.calls += 1; x = x / self.calls",
+            {},
+            "gives different bytes in two trainings: its loss differs",
+        ),
         ("x = [][2]", {}, r"IndexError: list index out of range \(lab\w+\.py:8 in forward\)"),
         ("", {"learning_rate": 1e38}, "learning_rate = 1e.38: too large"),
     ],
@@ -75,7 +79,7 @@ def test_a_card_that_no_worker_has_is_refused_and_the_best_is_always_there(clust
     cluster.join("one")
     two = cluster.join("two")
     cluster.client.register_worker(replace(two.registration, device="cuda:1"))
-    with pytest.raises(SpecError, match="one with --device cuda:0") as refused:
+    with pytest.raises(SpecError, match="start a worker with --device cuda:0") as refused:
         cluster.submit(device="cuda:0")
     assert "no worker here has one, only cpu, cuda:1" in str(refused.value)
     status = cluster.client.status("", 0, 0.0)

@@ -180,7 +180,7 @@ def test_nothing_is_ever_overwritten(tmp_path: Path, taken: str) -> None:
     made(tmp_path, "first")
     (tmp_path / taken).symlink_to(tmp_path / "nowhere")
     before = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(SpecError, match=f"{taken} exists; it is never overwritten"):
+    with pytest.raises(SpecError, match=f"{taken} exists, and this command never overwrites files"):
         made(tmp_path, "new", "second,10.0.0.5")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
@@ -274,7 +274,7 @@ def test_an_authoritys_key_that_others_may_read_is_refused(tmp_path: Path) -> No
     """Whoever has read it can make members."""
     made(tmp_path, "first")
     (tmp_path / "ca-key.pem").chmod(0o640)
-    with pytest.raises(SpecError, match="others may read it"):
+    with pytest.raises(SpecError, match="other users can read it"):
         made(tmp_path, "second")
 
 

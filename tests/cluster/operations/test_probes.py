@@ -63,7 +63,7 @@ def test_a_file_system_that_overwrites_is_refused(tmp_path: Path, monkeypatch: P
 
     monkeypatch.setattr(Path, "rename", over)
     found = probes.publishing(tmp_path)
-    assert (found.verdict, found.seen) == (Verdict.FAILED, "a folder was put over another one")
+    assert (found.verdict, found.seen) == (Verdict.FAILED, "renamed a folder over another one")
 
 
 def test_names_that_cannot_be_synced_are_a_warning(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -82,7 +82,7 @@ def test_names_that_cannot_be_synced_are_a_warning(tmp_path: Path, monkeypatch: 
 def test_locks_that_do_not_exclude_are_found(tmp_path: Path, monkeypatch: Patch) -> None:
     """A second process that gets the lock as well has proven it."""
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    assert probes.locking(tmp_path).seen == "two processes held one lock"
+    assert probes.locking(tmp_path).seen == "two processes held the same lock"
 
 
 def test_locks_that_stay_with_the_dead_are_found(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -85,7 +85,7 @@ def test_more_than_ray_has_is_refused_with_what_there_is(nodes: Nodes, tmp_path:
                 # On a busy machine Ray takes seconds to find all five.
                 on=on_ray(RayOptions(ray_address=nodes.address, ray_wait_seconds=15.0)),
             )
-        assert str(told.value) == "9 workers need 9 CPU; Ray has places for 5 of them"
+        assert str(told.value) == "9 workers need 9 CPU; Ray has room for 5 of them"
         assert told.value.exit_status == 2
 
 
@@ -122,7 +122,7 @@ def test_a_worker_on_a_card_needs_an_accelerator_of_ray(tmp_path: Path, device: 
     """Ray hides the accelerators that were not asked for."""
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), port=0), 1, device=device)
     with pytest.raises(
-        LaunchError, match=rf"gpus_per_worker = 0\.0: must be more with device = {device}$"
+        LaunchError, match=rf"gpus_per_worker = 0\.0: must be above 0 with device = {device}$"
     ):
         on_ray()(plan).__enter__()
 

@@ -71,11 +71,11 @@ def test_what_cannot_work_is_told_in_a_line_before_anything_is_started(
     (tmp_path / "bare").chmod(0o755)
     wrong = {
         "n9": "n9: ssh: ",
-        "n2 python=/no/such/python": "n2: /no/such/python cannot be run",
+        "n2 python=/no/such/python": "n2: cannot run /no/such/python",
         f"n2 python={tmp_path}/bare": "has no downpour",
         f"n2 shared={tmp_path}/none": "is no folder there",
         f"n2 shared={tmp_path}/other": "is another folder there",
-        "stranger@n2": "stranger@n2: ssh: .*must let you in without a password",
+        "stranger@n2": "stranger@n2: ssh: .*must work without a password",
     }
     for line, reason in wrong.items():
         options = SshOptions(hosts=ssh.hosts("n1", line), ssh_config=str(ssh.config))
@@ -101,5 +101,5 @@ def test_doctor_tells_hosts_apart(
     assert [len(some) for some in problems] == [0, 1, 2, 1]
     assert "another folder there" in problems[1][0]
     assert "999 slots on" in problems[2][0]
-    assert "must let you in without a password" in problems[3][0]
+    assert "must work without a password" in problems[3][0]
     assert not ssh.running()

@@ -341,7 +341,7 @@ def test_other_code_than_was_submitted_is_refused_and_named(
     )
     file = shared.store("any").put_new("their-spec.toml", [spec.to_toml().encode()])
     other = replace(task, id=replace(task.id, experiment="any"), spec=file)
-    with pytest.raises(OtherCode, match=r"their_nets\.py is not the code"):
+    with pytest.raises(OtherCode, match=r"their_nets\.py has changed since"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
 
 

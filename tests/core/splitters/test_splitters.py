@@ -74,7 +74,7 @@ def test_splits_by_label_need_labels(name: str) -> None:
     """Where examples have no classes, only a random split is possible."""
     with pytest.raises(SpecError) as refusal:
         split(name, None, 10, 2, 0)
-    expected = f"split = '{name}': must be random, for the dataset has no classes"
+    expected = f"split = '{name}': must be random because the dataset has no classes"
     assert str(refusal.value) == expected
 
 

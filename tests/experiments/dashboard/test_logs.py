@@ -129,9 +129,9 @@ def test_viewers_choose_a_process_a_level_and_a_time(root: Path, page: Page) -> 
     ("query", "told"),
     [
         ({"level": "loud"}, "level = 'loud': must be one of debug, info, warning, error"),
-        ({"after": "7"}, "after = '7': must be what the last answer called next"),
-        ({"from": "nan"}, "from = 'nan': must be seconds since the submission, as 12.5"),
-        ({"to": "1e9"}, "to = '1e9': must be seconds since the submission, as 12.5"),
+        ({"after": "7"}, "after = '7': must be the value of next in the last answer"),
+        ({"from": "nan"}, "from = 'nan': must be seconds since the submission, such as 12.5"),
+        ({"to": "1e9"}, "to = '1e9': must be seconds since the submission, such as 12.5"),
     ],
 )
 def test_a_bad_parameter_is_refused_in_one_line(

@@ -107,7 +107,7 @@ def test_a_compressed_stream_is_one_gzip_file(page: Page) -> None:
     first = json.loads(text.partition("data: ")[2].partition("\n")[0])
     assert {**first, "clock": 0} == {**json.loads(plain), "clock": 0}
     assert text.endswith(
-        'event: over\ndata: {"text": "The server has ended; what you see stays."}\n\n'
+        'event: over\ndata: {"text": "The server has stopped; the page no longer changes."}\n\n'
     )
 
 
@@ -267,7 +267,7 @@ def test_a_bad_line_number_is_refused_in_one_line(page: Page) -> None:
         answer = page.ask(f"/api/experiments/ended/frame?after={after}")
         told = {"text": "after must be the number of a line."}
         assert (answer.status, answer.json) == (400, told)
-    assert page.ask("/api/studies/nope").json == {"text": "There is no such study here."}
+    assert page.ask("/api/studies/nope").json == {"text": "This folder has no such study."}
     assert page.ask("/api/nothing").status == 404
 
 

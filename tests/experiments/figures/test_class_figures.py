@@ -58,4 +58,4 @@ def test_one_setting_has_a_map_by_epoch_and_several_one_by_setting(make: Make) -
         for plot in plots_of(make.study(subgrid))
     }
     assert captions["splits-classes"].startswith("Test accuracy of each class by epoch")
-    assert captions["several-classes"].startswith("How well the final models know each class")
+    assert captions["several-classes"].startswith("Accuracy of the final models for each class")

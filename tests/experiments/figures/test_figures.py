@@ -221,7 +221,7 @@ def test_a_setting_that_failed_has_a_cross_for_a_bar(make: Make) -> None:
     axis = outcome_figure(subgrid, ACCURACY).axes[0]
     assert [text.get_text() for text in axis.texts] == ["×", "50.0"]
     assert [text.get_text() for text in axis.get_xticklabels()] == ["random", "class"]
-    assert "× stands for what failed" in plots_of(make.study(subgrid))[1].caption
+    assert "× marks failed attempts" in plots_of(make.study(subgrid))[1].caption
 
 
 def test_many_narrow_bars_have_upright_numbers(make: Make) -> None:
@@ -319,7 +319,7 @@ def test_only_what_was_used_has_a_panel(make: Make) -> None:
     plots = plots_of(
         make.study(make.subgrid(settings=[()], runs=[make.run([0.5], resources=samples)]))
     )
-    assert plots[-1].caption.endswith("; what is not drawn was 0 throughout")
+    assert plots[-1].caption.endswith("; measures without a panel stayed 0")
 
 
 def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make) -> None:

@@ -118,7 +118,7 @@ def test_a_callback_that_raises_costs_no_training(caplog: pytest.LogCaptureFixtu
         takers = LoggerTaker("on_round broken", RoundCallback(broken)), LoggerTaker("log", log)
         followed(LINES, *takers)
     assert (calls, len(log.epochs)) == ([1, 3], 2)
-    said = "on_round broken raised RuntimeError: no; later errors of it are not shown"
+    said = "on_round broken raised RuntimeError: no; its later errors are not shown"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 

@@ -84,5 +84,5 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere" / "log.csv"):
         with pytest.raises(SpecError, match="log = 'csv:"):
             CsvFile(str(path))
-    with pytest.raises(SpecError, match="needs a file, as csv:FILE"):
+    with pytest.raises(SpecError, match="needs a file: csv:FILE"):
         CsvFile("")

@@ -193,7 +193,7 @@ def test_an_earlier_release_that_added_otherwise_is_named(
 
     assert replay(changed(forget, mode="sync"), shared=shared).same
     again = replay(changed(forge, mode="sync"), shared=shared)
-    said = "; an earlier release made it, which added the updates in another order"
+    said = "; an earlier release made it, and added the updates in another order"
     assert str(again).endswith(said)
 
 
@@ -291,13 +291,13 @@ def other_data(lines: Lines) -> None:
 @pytest.mark.parametrize(
     ("edit", "touch", "reason"),
     [
-        (without_kind("finished"), str, "has not ended; it can be replayed then"),
+        (without_kind("finished"), str, "is still running; replay it after its end"),
         (nothing, without("spec.toml"), "cannot be replayed: its spec.toml is gone"),
         (nothing, rewritten("seed = 0", "seed = 1"), "its spec.toml was changed: seed was 0"),
         (nothing, rewritten("seed", "sneed"), "its spec.toml cannot be used: sneed = 0"),
         (nothing, without("record.jsonl", "journal-*"), "record.jsonl: no such file"),
         (once, rewritten("repeatable = true", "repeatable = false"), "has repeatable = false"),
-        (without_kind("aggregated", 2), str, "record: does not say how version 3 was made"),
+        (without_kind("aggregated", 2), str, "record: does not say which updates made version 3"),
         (without_kind("updated"), str, "record: does not say who trained round 0 shard"),
         (without_kind("prepared"), str, "has no model: the experiment never began to train"),
         (without_kind("submitted"), str, "record: does not begin with a submission"),
@@ -323,11 +323,11 @@ def test_what_cannot_be_replayed_is_told(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("nothing-1",), "ID = 'nothing-1': there is no such experiment in "),
+        (("nothing-1",), "ID = 'nothing-1': no such experiment in "),
         (("../x",), "ID = '../x': must be an experiment's ID"),
         (("ID", "--until", "7"), "until = 7: ID has the versions 0 to 6"),
         (("ID", "--until", "-1"), "until = -1: ID has the versions 0 to 6"),
-        (("ID", "--to", "SHARED"), "SHARED': is not empty, and nothing is overwritten"),
+        (("ID", "--to", "SHARED"), "SHARED': is not empty, and Downpour never overwrites files"),
         (("ID", "--shared", "SHARED/no"), "shared directory SHARED/no: "),
     ],
 )

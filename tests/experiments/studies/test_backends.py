@@ -185,7 +185,9 @@ def test_an_interrupted_wait_cancels() -> None:
 def test_a_managers_workers_are_as_they_are(tmp_path: Path, text: str) -> None:
     """Several numbers of workers are refused before anything is written."""
     folder = grid_folder(tmp_path, text)
-    with pytest.raises(SpecError, match=r"workers = \[1, 2\]: must be one number with --manager"):
+    with pytest.raises(
+        SpecError, match=r"workers = \[1, 2\]: must be a single number with --manager"
+    ):
         run_study(folder, Remote(FakeClient()), Silence())
     assert not folder.path.exists()
 

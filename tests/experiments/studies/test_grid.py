@@ -154,8 +154,8 @@ def test_a_run_has_a_name_that_a_folder_may_have() -> None:
         ("worker = [1, 2]", "worker = [1, 2]: no such field; did you mean workers?"),
         ("trial = 3", "trial = 3: no such field; did you mean trials?"),
         ("[[experiments]]", "experiments = [{}]: no such field; did you mean experiment?"),
-        ("[[experiment]]\ntrials = 3", "trials = 3: must stand above the first [[experiment]]"),
-        ("[search]", "search = '[search]': is what `downpour tune` takes"),
+        ("[[experiment]]\ntrials = 3", "trials = 3: must come before the first [[experiment]]"),
+        ("[search]", "search = '[search]': is for `downpour tune`"),
         ("split = ['random', 'fair']", "split = 'fair': must be random, class, equal"),
         ("split = ['class', 'class']", "split = ['class', 'class']: names a value twice"),
         ("workers = [1, 0]", "workers = 0: must be a whole number from 1 to 100000"),
@@ -184,5 +184,5 @@ def test_a_name_and_a_size_must_be_given() -> None:
     """The results need a name; workers or shards say into how many parts to cut."""
     with pytest.raises(SpecError, match="name"):
         Grid.from_toml("workers = 1")
-    with pytest.raises(SpecError, match="workers = None: must be given, or shards"):
+    with pytest.raises(SpecError, match="workers = None: is required, unless shards is given"):
         Grid.from_toml('name = "g"')

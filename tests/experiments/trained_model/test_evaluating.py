@@ -72,7 +72,7 @@ def test_a_folder_of_images_is_measured(
         ({"x": np.zeros((4, 9, 9), "u1"), "y": [0, 1, 2, 3]}, "examples are uint8 9 x 9 x 1; the"),
         ({"x": np.zeros((4, 8, 8)), "y": [0, 1, 2, 3]}, "examples are float32 8 x 8; the"),
         ({"x": np.zeros((4, 8, 8), "u1"), "y": [0, 1, 2, 10]}, "must be classes below 10"),
-        ({"x": np.zeros((4, 8, 8), "u1")}, "are needed; there are x"),
+        ({"x": np.zeros((4, 8, 8), "u1")}, "it holds x"),
         (None, "no such file or folder"),
         (b"noise", "is not a .npz file"),
     ],
@@ -107,5 +107,5 @@ def test_a_task_is_measured_on_its_test_examples(own: downpour.Result, shared: P
 
 def test_options_are_of_tasks(trained: TrainedModel) -> None:
     """A built-in model has none that could be changed afterwards."""
-    with pytest.raises(SpecError, match=r"task_options = .*only a task takes them"):
+    with pytest.raises(SpecError, match=r"task_options = .*only a task has them"):
         measure(trained, options={"a": 1})

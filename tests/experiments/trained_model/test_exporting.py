@@ -46,7 +46,7 @@ def test_nothing_is_overwritten(
     (tmp_path / "mine.txt").touch()
     outcome = command("export", result.experiment, "--to", tmp_path, "--shared", shared)
     assert outcome.status == 2
-    assert outcome.err.endswith("is not empty, and nothing is overwritten\n")
+    assert outcome.err.endswith("is not empty, and Downpour never overwrites files\n")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -61,9 +61,9 @@ def test_a_file_somewhere_else_needs_its_spec(
 @pytest.mark.parametrize(
     ("source", "changes", "reason"),
     [
-        ("nobody", {}, "model = 'nobody': there is no such file, and no experiment in the shared"),
+        ("nobody", {}, "model = 'nobody': no such file, and no experiment in the shared"),
         ("FOLDER/record.jsonl", {}, "must be a safetensors file"),
-        ("FOLDER", {"model": "mlp"}, "is of another network: it has "),
+        ("FOLDER", {"model": "mlp"}, "belongs to another network: it has "),
         ("FOLDER", {"model": "lab:Net"}, "DOWNPOUR_ALLOW allows none on this machine"),
         (3, {}, "model = 3: must be a path"),
     ],

@@ -47,6 +47,6 @@ def test_other_code_is_refused(
     changed = (code / "regression.py").read_text(encoding="utf-8") + "\nMORE = 1\n"
     (tmp_path / "regression.py").write_text(changed, encoding="utf-8")
     said = told(own, shared, tmp_path)
-    assert "regression.py is not the code that the experiment was submitted with" in said
+    assert "regression.py has changed since the experiment was submitted" in said
     (tmp_path / "regression.py").unlink()
     assert "No module named 'regression'" in told(own, shared, tmp_path)

@@ -74,8 +74,8 @@ def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
 @pytest.mark.parametrize(
     ("experiment", "changes", "reason"),
     [
-        ("none-1", {}, "resume = 'none-1': there is no such experiment in "),
-        ("../x", {}, "resume = '../x': there is no such experiment in "),
+        ("none-1", {}, "resume = 'none-1': no such experiment in "),
+        ("../x", {}, "resume = '../x': no such experiment in "),
         ("ID", {}, "epochs = 2: ID has had 2 epochs; name more, which count from its first"),
         ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 epochs"),
         ("ID", {"epochs": "x"}, "epochs = 'x': must be a whole number"),
@@ -229,7 +229,7 @@ def test_where_states_do_not_fit_the_optimizers_begin_anew_and_the_run_says_so(
     first = trained(spec, shared)
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared, optimizer="adamw")
     anew = trained(rest.replace(optimizer_state="keep", learning_rate=0.001), shared)
-    assert "the shards begin anew" in " ".join(anew.dataset)
+    assert "shards start without optimizer states" in " ".join(anew.dataset)
 
 
 @pytest.mark.usefixtures("allowed")

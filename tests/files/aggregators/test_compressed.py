@@ -199,10 +199,10 @@ FAULTS = {
     "altered": "checksum",
     "whole": "its compression is 'none', not ",
     "codec": "its compression is ",
-    "base": "trained from another version",
+    "base": "a worker trained it from another version",
     "NaN": "tensor 'weight' holds NaN or infinity",
     "buffer": "tensor 'running_mean' holds NaN or infinity",
-    "said": "what it says of its tensors",
+    "said": "its description of the tensors",
     "short": "its tensors are not the model's: 'weight' is uint8",
 }
 

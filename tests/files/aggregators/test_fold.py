@@ -391,7 +391,7 @@ def test_what_stays_stale_is_refused(stale: str) -> None:
     part = Contribution(
         shard=5, samples=1, loss=1.0, file=model_of(store, {"w": np.ones(3)}, "update")
     )
-    with pytest.raises(DownpourError, match="change while they are read") as failure:
+    with pytest.raises(DownpourError, match="change while we read them") as failure:
         fold(store, model, [part], [1.0])
     assert isinstance(failure.value, UpdatesRefused) == (stale == "update")
 

@@ -107,7 +107,7 @@ def test_a_delayed_momentum_goes_on_in_the_middle_of_a_turn() -> None:
     assert state["momentum/weight"].any()
     assert not state["buffer/weight"].any()
     del state["count/steps"]
-    with pytest.raises(FileCorrupt, match="outer state: is not of this optimizer"):
+    with pytest.raises(FileCorrupt, match="outer state: belongs to another optimizer"):
         take_step(asked, made, tensors(3), state)
 
 
@@ -206,7 +206,7 @@ def test_a_state_of_another_model_is_refused() -> None:
     asked, model = Outer(optimizer="adam"), tensors()
     state = first_state(asked, model, ["weight"])
     del state["variance/weight"]
-    with pytest.raises(FileCorrupt, match="outer state: is not of this model: weight"):
+    with pytest.raises(FileCorrupt, match="outer state: belongs to another model: weight"):
         take_step(asked, model, tensors(1), state)
     assert not is_state_of(asked, state)
     assert is_state_of(Outer(optimizer="sgd"), state)

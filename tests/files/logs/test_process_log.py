@@ -136,7 +136,7 @@ def test_lines_that_were_dropped_are_counted() -> None:
     log.say("stdout", "here")
     written = b"".join(taken).splitlines()
     texts = [line.text for line in map(LogLine.of, written) if line is not None]
-    assert texts == ["2 lines are missing: the log did not take them in time", "here"]
+    assert texts == ["2 lines are missing, because the log did not accept them in time", "here"]
 
 
 @pytest.mark.parametrize(

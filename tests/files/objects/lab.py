@@ -157,7 +157,7 @@ class MoodyS3:
     """A server that honours conditions, but refuses or forgets to answer some of its requests.
 
     Args:
-        refusals: how many creations are refused although there is no such object.
+        refusals: how many creations are refused although no such object exists.
         status: what these are refused with: 412, or 409, which S3 documents.
         losses: how many creations are carried out and never answered.
     """

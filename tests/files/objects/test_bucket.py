@@ -102,7 +102,7 @@ def test_a_refusal_for_a_key_that_does_not_exist_is_an_outage(status: int, set_e
     """S3 may answer so without any such object; a caller that waits and retries gets the name."""
     with MoodyS3(refusals=100, status=status) as server:
         set_env(environment(server.endpoint))
-        with pytest.raises(SharedDirectoryError, match="although there is no such object"):
+        with pytest.raises(SharedDirectoryError, match="although no such object exists"):
             Bucket.at("s3://bucket").put_new("a", b"x")
 
 
@@ -161,8 +161,8 @@ def test_a_store_that_honours_conditions_passes(bucket: Bucket) -> None:
     [
         (ForgetfulS3(), "ignores conditional writes"),
         (ForgetfulS3(403, "AccessDenied"), "permission denied"),
-        (ForgetfulS3(404, "NoSuchBucket"), "there is no such bucket"),
-        (ForgetfulS3(403, "InvalidAccessKeyId"), "the access key is unknown there"),
+        (ForgetfulS3(404, "NoSuchBucket"), "no such bucket"),
+        (ForgetfulS3(403, "InvalidAccessKeyId"), "the store does not know the access key"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused_in_one_line(
@@ -185,7 +185,7 @@ def test_a_missing_bucket_is_named(s3: S3Server, set_env: SetEnv) -> None:
         lambda: bucket.get("a"),
         lambda: bucket.names("a"),
     ):
-        with pytest.raises(SharedDirectoryError, match="there is no such bucket"):
+        with pytest.raises(SharedDirectoryError, match="no such bucket"):
             door()
 
 

@@ -174,7 +174,7 @@ def test_a_bucket_that_does_not_exist_is_one_line(machines: Machines) -> None:
         machines._url = "s3://nowhere/x"
         status, out, err = machines.run("a", *words)
         assert (status, out) == (2, "")
-        assert err == "downpour: shared directory s3://nowhere/x: there is no such bucket\n"
+        assert err == "downpour: shared directory s3://nowhere/x: no such bucket\n"
 
 
 def test_a_workers_code_comes_through_the_bucket(machines: Machines, tmp_path: Path) -> None:

@@ -104,9 +104,7 @@ def test_of_two_that_have_begun_the_one_goes_on_that_went_on_last() -> None:
     core = Scheduler()
     left_out = replay(core, stories)
     assert states(core) == {"later": "running"}
-    assert left_out == {
-        "mended": "later has begun since: start the manager anew when that has ended"
-    }
+    assert left_out == {"mended": "later has begun since: restart the manager after its end"}
 
 
 def test_a_story_says_where_it_belongs() -> None:

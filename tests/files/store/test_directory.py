@@ -191,7 +191,7 @@ def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
     (here / "update").mkdir()
     with pytest.raises(StoreError):
         store.view(PublishedFile(name="update", size_bytes=4096, checksum=""))
-    with pytest.raises(StoreError, match="no regular file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         store.read_unchecked("update", limit_bytes=10)
 
 

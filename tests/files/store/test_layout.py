@@ -236,6 +236,8 @@ def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:
     manager = SharedDirectory.open(tmp_path / "one", create=True)
     SharedDirectory.open(tmp_path / "two", create=True)
     worker = SharedDirectory(tmp_path / "two", patience_seconds=3, sleep=slept.append)
-    with pytest.raises(SharedDirectoryError, match="two: the manager's presence file is not here"):
+    with pytest.raises(
+        SharedDirectoryError, match="two: the manager's presence file is missing here"
+    ):
         worker.read_presence(manager.announce("secret").name)
     assert sum(slept) >= 3

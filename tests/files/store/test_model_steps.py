@@ -113,7 +113,7 @@ def test_a_step_leads_from_its_own_version_alone() -> None:
         with pytest.raises(FileCorrupt, match=r"another version|is not named"):
             read_version(store, files[3], leading, nothing)
     store.delete(files[1].name)
-    with pytest.raises(FileCorrupt, match="the version before it is not here"):
+    with pytest.raises(FileCorrupt, match="the version before it is missing"):
         version_in(store, files[3].name)
 
 
@@ -123,7 +123,7 @@ def test_a_step_in_an_unknown_codec_is_refused() -> None:
     base = store.put_new(model_name(0, "a"), encode(tensors(0), ABOUT))
     step = encode(tensors(1), {"compression": "later", "trained_from": base.checksum})
     file = store.put_new(model_name(1, "b"), step)
-    with pytest.raises(StoreError, match="'later', which is not known here"):
+    with pytest.raises(StoreError, match="'later', which this version does not know"):
         read_version(store, file, [base], nothing)
 
 

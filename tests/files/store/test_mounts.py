@@ -58,5 +58,5 @@ def test_memory_in_small_pages_is_known(folder: str, *, small: bool) -> None:
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
-    """Where there is no such file, nothing is known."""
+    """Where no such file, nothing is known."""
     assert find_mount(tmp_path, tmp_path / "no-mountinfo") is None

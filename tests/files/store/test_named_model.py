@@ -49,7 +49,9 @@ def test_a_file_of_an_experiment_is_named_within_it(shared: SharedDirectory) -> 
 
 def test_the_best_model_of_an_experiment_has_a_name(shared: SharedDirectory) -> None:
     """It lies beside the last one where the spec keeps it, and is there at the end."""
-    with pytest.raises(SpecError, match=r"^f = 'mine@best': has no best model: it needs keep_best"):
+    with pytest.raises(
+        SpecError, match=r"^f = 'mine@best': has no best model: that needs keep_best"
+    ):
         find_model("mine@best", shared, field="f")
     best = write(shared.experiment_path("mine") / "best.safetensors")
     assert find_model("mine@best", shared, field="f") == best
@@ -69,14 +71,14 @@ def test_a_path_is_a_path_also_through_a_link(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("none-1", "there is no such file, and no experiment in the shared"),
-        ("none-1@best", "there is no such file, and no experiment in the shared"),
-        ("no/such", "there is no such file"),
-        ("mine/other.safetensors", "there is no such file"),
+        ("none-1", "no such file, and no experiment in the shared"),
+        ("none-1@best", "no such file, and no experiment in the shared"),
+        ("no/such", "no such file"),
+        ("mine/other.safetensors", "no such file"),
         ("empty", "has no model"),
         ("circle", "is a link to itself"),
         ("", "must be a path"),
-        ("pipe", "there is no such file"),
+        ("pipe", "no such file"),
     ],
 )
 def test_what_is_no_model_is_refused(

@@ -169,5 +169,5 @@ def test_a_record_in_whose_place_a_fifo_lies_is_not_read(tmp_path: Path) -> None
     record = RecordReader(tmp_path)
     (tmp_path / "record.jsonl").unlink()
     os.mkfifo(tmp_path / "record.jsonl")
-    with pytest.raises(FileCorrupt, match="no regular file"):
+    with pytest.raises(FileCorrupt, match="not a regular file"):
         record.lines(0)

@@ -237,5 +237,5 @@ def test_what_was_written_into_a_folder_that_is_another_one_by_now_is_lost(
 
     monkeypatch.setattr(os, "fsync", replaced)
     never = RetryPolicy(seconds=9, sleep=lambda _: pytest.fail("waited"))
-    with pytest.raises(StoreError, match="a: what was written of it has vanished"):
+    with pytest.raises(StoreError, match="a: its temporary file has vanished"):
         publish(folder, "a", [b"x"], retry_policy=never)

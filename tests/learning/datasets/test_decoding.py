@@ -85,9 +85,9 @@ def test_parts_that_differ_are_refused() -> None:
 
 def test_one_class_is_nothing_to_learn() -> None:
     """Every network would be right at once; where a limit is the cause, the limit is named."""
-    with pytest.raises(SpecError, match=r"dataset = .* all 6 training examples are of class 3"):
+    with pytest.raises(SpecError, match=r"dataset = .* all 6 training examples have class 3"):
         decode(np.zeros((6, 2)), np.full(6, 3))
-    with pytest.raises(SpecError, match=r"train_limit = 2: all 2 training examples are of class 0"):
+    with pytest.raises(SpecError, match=r"train_limit = 2: all 2 training examples have class 0"):
         decode(np.zeros((6, 2)), np.array([0, 0, 1, 1, 2, 2]), train_limit=2)
 
 

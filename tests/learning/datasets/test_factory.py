@@ -107,7 +107,7 @@ def test_a_factory_that_names_its_files_is_not_called_again(
 
 def test_what_a_dictionary_holds_besides_is_named(tmp_path: Path) -> None:
     """It would be dropped otherwise, and the user would believe that it was used."""
-    with pytest.raises(SpecError, match="attention_mask cannot be used; accepted are numeric"):
+    with pytest.raises(SpecError, match="cannot use attention_mask; accepted are numeric"):
         prepare(spec_of("masked"), tmp_path)
 
 

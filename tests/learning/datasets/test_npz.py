@@ -74,7 +74,10 @@ def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
     ("arrays", "accepted"),
     [
         ({"a": np.ones(3)}, "train_images"),
-        ({"x": np.ones((5, 2)), "y": np.ones(4)}, "as many labels as examples"),
+        (
+            {"x": np.ones((5, 2)), "y": np.ones(4)},
+            "the numbers of labels and examples must be equal",
+        ),
         ({"x": np.ones((5, 2)), "y": np.full(5, -1)}, "class numbers"),
         ({"x": np.ones((5, 2)), "y": np.full(5, 0.5)}, "class numbers"),
         ({"x": np.full((5, 2), np.nan), "y": np.zeros(5)}, "finite"),
@@ -178,7 +181,7 @@ def test_what_has_no_room_in_memory_is_refused_by_size(
     spec = saved(tmp_path, x=np.zeros((100_000, 2)), y=np.zeros(100_000))
     memory = psutil.virtual_memory()._replace(available=10**6)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    with pytest.raises(SpecError, match=r"2\.4 MB are too many; 1 MB of memory are free"):
+    with pytest.raises(SpecError, match=r"needs 2\.4 MB of memory, but only 1 MB are free"):
         check_source(spec)
 
 

@@ -158,7 +158,9 @@ def test_a_folder_that_is_gone_with_its_source_is_told_as_that(tmp_path: Path) -
     """One line names the source that is missing, and why it is needed."""
     key = prepared_key(Counted(), Spec.make({}), tmp_path)
     shutil.rmtree(tmp_path / key)
-    wanted = f"data_path = 'set.npz': no such file or folder; it is needed again, for {key}"
+    wanted = (
+        f"data_path = 'set.npz': no such file or folder; the manager needs it again because {key}"
+    )
     with pytest.raises(SpecError, match=wanted):
         prepared_key(Gone(), Spec.make({}), tmp_path, begun_with=key)
 

@@ -24,7 +24,7 @@ def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
 def test_well_known_sets_pass_the_cheap_check_without_their_files(name: str) -> None:
     """A download may still help; but options they do not have are refused."""
     check_source(Spec.make({"dataset": name}))
-    with pytest.raises(SpecError, match="only a factory takes options"):
+    with pytest.raises(SpecError, match="only a factory has options"):
         check_source(Spec.make({"dataset": name, "dataset_options": {"a": 1}}))
 
 

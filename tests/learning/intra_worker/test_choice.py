@@ -72,7 +72,7 @@ def test_only_a_run_on_this_machine_can_measure() -> None:
     """Elsewhere there may be other cores; the refusal says what to write instead."""
     with pytest.raises(SpecError, match=r"inside\.how = 'auto': only a run on this machine"):
         resolve(Spec.make(AUTO), 2)
-    with pytest.raises(SpecError, match=r"name processes and how"):
+    with pytest.raises(SpecError, match=r"set processes and how"):
         downpour.run(AUTO, workers=2, on="ray")
     with pytest.raises(SpecError, match=r"inside\.processes = 2: has no effect with how = 'auto'"):
         Spec.make({**AUTO, "inside": {"how": "auto", "processes": 2}})

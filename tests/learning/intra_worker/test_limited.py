@@ -117,7 +117,7 @@ def test_a_part_that_does_not_fit_fails_in_one_line(run: Run) -> None:
     """The process lives on to say so; with smaller parts, as the line says, it trains."""
     failed = run(LITTLE)["failed"]
     assert "\n" not in failed
-    assert "32 examples at a time are too many: accumulate = 2 halves a part" in failed
+    assert "32 examples at a time are too many: try accumulate = 2 for smaller parts" in failed
     parts = run(LITTLE, accumulate=8)
     assert parts["checksum"] == run(accumulate=8)["checksum"]
 

@@ -52,8 +52,13 @@ def test_what_cannot_be_windows_is_refused_by_name(tmp_path: Path) -> None:
     np.zeros(8, np.uint16).tofile(tmp_path / "few.bin")
     bad: list[tuple[object, int, str, str]] = [
         (tmp_path / "none.bin", 8, "uint16", "none.bin'?: cannot be read: No such file"),
-        (tmp_path / "odd.bin", 8, "uint16", "3 bytes are no row of uint16, which takes 2"),
-        (tmp_path / "few.bin", 8, "uint16", "has 8 tokens; a window takes 8 and one more"),
+        (
+            tmp_path / "odd.bin",
+            8,
+            "uint16",
+            "3 bytes do not divide into values of uint16, which takes 2",
+        ),
+        (tmp_path / "few.bin", 8, "uint16", "has 8 tokens, but a window needs 8 and one more"),
         (tmp_path / "few.bin", 8, "word", "must name a type of integers"),
         (tmp_path / "few.bin", 2, "float32", "must be a row of integers"),
         (tmp_path / "few.bin", 0, "uint16", "length = 0: must be at least 1"),

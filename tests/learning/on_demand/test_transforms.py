@@ -45,7 +45,7 @@ def test_every_allowed_name_is_torchvisions() -> None:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ("RandomCorp(32)", "no transform of that name is allowed; the nearest are RandomCrop"),
+        ("RandomCorp(32)", "this transform is not allowed; the nearest are RandomCrop"),
         ("Lambda(1)", "known are RandomCrop"),
         ("RandomCrop()", "torchvision refuses it: .*size"),
         ("RandomHorizontalFlip(p=2 ** 3)", "must be a name and plain values"),

@@ -90,7 +90,7 @@ def test_workers_without_the_code_train_to_the_bytes_of_one_that_has_it(tmp_path
         assert cluster.unpacked("lacks") == cluster.unpacked("differs") == sorted(PROJECT)
         assert cluster.unpacked("refuses") == []
         # Two shards, and the one that refuses was there first: it was asked once.
-        line = "foreign_parts.py is not the code that the experiment was submitted with"
+        line = "foreign_parts.py has changed since the experiment was submitted"
         refused = [failure for failure in result.failures if failure.worker == "refuses"]
         assert [failure.reason for failure in refused] == [f"{line}{REMEDY}"]
         assert all(failure.blameless for failure in refused)

@@ -49,7 +49,7 @@ def test_what_cannot_be_shipped_is_named(tmp_path: Path, allowing: Allow) -> Non
     for extra, content, why in (
         ("shipped_helpers.py", b"# coding: latin-1\n# \xe9\n", "shipped_helpers.py is not UTF-8"),
         ("shipped_helpers.py", b"#" * 9 * 2**20, "more than 8 MiB"),
-        ("shipped_helpers.py", b"import select\n", "'select.py' would stand in for a module"),
+        ("shipped_helpers.py", b"import select\n", "'select.py' would replace a module"),
     ):
         written(tmp_path, {**PROJECT, "select.py": b"", extra: content})
         forget_modules()
@@ -73,5 +73,5 @@ def test_a_file_that_changes_meanwhile_is_not_shipped(tmp_path: Path, allowing: 
     allowing(written(tmp_path, PROJECT), "shipped_lab")
     spec = fixed(model=FACTORY)
     written(tmp_path, {"shipped_lab/layers.py": b"WIDTH = 9"})
-    with pytest.raises(BadBundle, match=r"shipped_lab/layers\.py is not the file"):
+    with pytest.raises(BadBundle, match=r"shipped_lab/layers\.py has changed"):
         bundle_of(spec)

@@ -208,7 +208,7 @@ def refusal(spec: ResolvedSpec, store: Store) -> str:
     with pytest.raises(UnfitWorker) as error:
         settle_code(spec, store, accepts=True)
     line = str(error.value)
-    assert line.startswith("this worker cannot take the experiment's code: ")
+    assert line.startswith("this worker cannot use the experiment's code: ")
     assert line.isprintable()
     assert folder_in_use() is None
     return line
@@ -241,8 +241,8 @@ def test_a_bundle_that_is_missing_truncated_or_a_bomb_is_refused(shipment: Shipm
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("../escaped.py", "no path of a Python module"),
-        ("/tmp/escaped.py", "no path of a Python module"),  # noqa: S108
+        ("../escaped.py", "not the path of a Python module"),
+        ("/tmp/escaped.py", "not the path of a Python module"),  # noqa: S108
         ("os.py", "stand in for a module of Python's own"),
         ("torch/__init__.py", "stand in for a package that Downpour needs"),
         ("pytest.py", "pytest is also an installed package"),
@@ -264,7 +264,7 @@ def test_a_file_that_the_experiment_does_not_name_is_refused(shipment: Shipment)
     """Each file's digest is compared as well, and so is what Python then finds."""
     digest, packed = packed_of({name: content.decode() for name, content in CHANGED.items()})
     line = refusal(*shipment.named(digest, packed, PROJECT))
-    assert "shipped_lab/layers.py is not the file that was submitted" in line
+    assert "shipped_lab/layers.py has changed since the submission" in line
     fewer = {name: content for name, content in PROJECT.items() if "helpers" not in name}
     spec, store = shipment.of(fewer)
     settle_code(spec.replace(code={**shipment.of(PROJECT)[0].code}), store, accepts=True)

@@ -58,7 +58,7 @@ def test_equal_data_have_equal_keys(tmp_path: Path) -> None:
     ("change", "why"),
     [
         (lambda points: points[:-1], "has 59 train examples here, and 60 elsewhere"),
-        (lambda points: [(x + 1, y) for x, y in points], "train example 0 is another one here"),
+        (lambda points: [(x + 1, y) for x, y in points], "train example 0 is different here"),
         (lambda points: [(x, y.astype(float)) for x, y in points], None),
         (lambda points: [(x.tolist(), y) for x, y in points], "train example 0 is another one"),
         (lambda points: [*points[:-1], (points[-1][0], np.ones(1, int))], "example 59 is another"),
@@ -97,7 +97,7 @@ def test_examples_that_change_while_a_worker_trains_are_noticed(
         task.look_again(number)
     points[3] = points[5]
     task.look_again(0)
-    with pytest.raises(UnfitWorker, match="train example 3 is another one here"):
+    with pytest.raises(UnfitWorker, match="train example 3 is different here"):
         task.look_again(1)
 
 

@@ -93,7 +93,7 @@ def test_a_run_warns_of_a_field_without_effect(
     """Once, when training begins; the result keeps the line."""
     fields = {"task": "hostile_tasks:Hostile", "learning_rate": 0.5, "epochs": 1, "batch_size": 4}
     result = downpour.run(fields, workers=1, shared=tmp_path, on="inline", progress=False)
-    line = "learning_rate = 0.5 has no effect: hostile_tasks:Hostile has an optimizer() of its own"
+    line = "learning_rate = 0.5 has no effect: hostile_tasks:Hostile has its own optimizer()"
     told = [one.message for one in caplog.records if one.name == "downpour.experiments.client"]
     assert told == [line]
     assert line in result.dataset

@@ -128,40 +128,43 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("Several", r"loss\(\) must return a scalar, .* torch.float32 \[16, 1\]"),
-        ("Number", r"loss\(\) must return a tensor, and returned float"),
-        ("Detached", r"loss\(\) does not depend on any parameter"),
-        ("Pretending", r"loss\(\) does not depend on any parameter"),
+        ("Number", r"loss\(\) must return a tensor, but returned float"),
+        ("Detached", r"loss\(\) does not depend on any trained parameter"),
+        ("Pretending", r"loss\(\) does not depend on any trained parameter"),
         ("Endless", "its loss is NaN or infinite on the first batch"),
         ("Failing", r"in step 1: ValueError: not enough .* \(own_tasks.py:\d+ in loss\)"),
-        ("Worded", r"metrics\(\) must return numbers, and returned 'good' for 'grade'"),
-        ("Listed", r"metrics\(\) must return numbers, and returned \[16, 1\] for 'error'"),
+        ("Worded", r"metrics\(\) must return numbers, but returned 'good' for 'grade'"),
+        ("Listed", r"metrics\(\) must return numbers, but returned \[16, 1\] for 'error'"),
         ("Forgetful", r"groups\(\) leaves out the parameter 3.bias"),
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
         ("Remembering", "its optimizer keeps seen of 0.weight, which is list: only tensors"),
-        ("Shadowed", "a step changes 0.bias, which requires no gradient and so is sent only once"),
+        (
+            "Shadowed",
+            "a step changes 0.bias, which requires no gradient, so Downpour sends it only once",
+        ),
         ("Scheduled", r"a scheduler sets its learning rate, .* rate\(done\) takes its place"),
-        ("Wild", r"rate\(0\) must return a number from 0 on, and returned -1.0"),
+        ("Wild", r"rate\(0\) must return a number, 0 or above, not -1.0"),
         ("Other", "must be a class that inherits from downpour.Task"),
         ("function", "must be a class that inherits from downpour.Task"),
         ("Lacking", r"lacks examples\(\) and loss\(\)"),
         ("Strange", r"loss\(\) must take \(self, model, batch\)"),
-        ("Columns", r'examples\("train"\) must return examples by index, and returned a tuple'),
+        ("Columns", r'examples\("train"\) must return examples by index, not a tuple'),
         ("Empty", r'examples\("test"\) is empty'),
         ("Unmade", r"cannot be made: FileNotFoundError: points.csv \(own_tasks.py:\d+"),
         ("Mislabeled", r"labels\(\) must return 60 class numbers"),
-        ("Shifting", r'example 0 of "train" is another one when it is read again'),
+        ("Shifting", r'example 0 of "train" differs on a second read'),
         ("Ragged", "stack expects each tensor to be equal size"),
         ("Missing", "cannot be imported: AttributeError"),
         ("Overlabeled", r"labels\(\) must return 60 class numbers, .* returned int64 \[120\]"),
-        ("Growing", r"change while they are used: own_tasks:Growing has \d+ train examples here"),
-        ("Generated", r"by index, and returned a list_iterator: a stream that was recorded to"),
+        ("Growing", r"change during use:  own_tasks:Growing has \d+ train examples here"),
+        ("Generated", r"by index, not a list_iterator: record a stream to"),
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
-        ("Unnamed", r"metrics\(\) must return numbers by name, and returned \[1.0\]"),
-        ("Numbered", r"metrics\(\) must return numbers by name, and returned \{1: 1.0\}"),
+        ("Unnamed", r"metrics\(\) must return numbers by name, but returned \[1.0\]"),
+        ("Numbered", r"metrics\(\) must return numbers by name, but returned \{1: 1.0\}"),
         ("Foreign", r"trains a parameter that model\(\) has not: torch.float32 \[3\]"),
-        ("Mistyped", "gives 'learning_rate', and the optimizer's options are .* lr,"),
+        ("Mistyped", "gives 'learning_rate', but the optimizer's options are .* lr,"),
         ("Ungrouped", r"groups\(\) must return a list of \{\"params\": parameters"),
-        ("Calling", r"LBFGS calls the loss by itself, so the task needs a step\(\)"),
+        ("Calling", r"LBFGS calls the loss itself, so the task needs its own step\(\)"),
     ],
 )
 def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
@@ -262,9 +265,7 @@ def test_fields_that_an_own_optimizer_decides_are_told(
     """In one line, and not refused: an optimizer() may leave the choice to the spec."""
     task = loaded(tmp_path, name, **fields)
     told = without_effect(task, task.network())
-    assert told == (
-        () if said is None else (f"{said}: own_tasks:{name} has an optimizer() of its own",)
-    )
+    assert told == (() if said is None else (f"{said}: own_tasks:{name} has its own optimizer()",))
 
 
 @pytest.mark.parametrize("method", ["model", "examples", "loss", "step"])

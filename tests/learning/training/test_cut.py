@@ -159,13 +159,17 @@ def test_own_networks_can_be_cut(dataset: PreparedDataset, model: str, precision
 @pytest.mark.parametrize(
     ("network", "fields", "line"),
     [
-        (Whole, pipeline(2), "inside.how = 'pipeline': lab:Net has no place to be cut at; there"),
-        (Chancy, pipeline(2), "inside.how = 'pipeline': lab:Net gives other bytes layer by layer"),
+        (Whole, pipeline(2), "inside.how = 'pipeline': lab:Net cannot be cut: it needs a place"),
+        (
+            Chancy,
+            pipeline(2),
+            "inside.how = 'pipeline': lab:Net gives different bytes layer by layer",
+        ),
         (Tied, pipeline(5), "inside.processes = 5: lab:Net can be cut into 4 stages at most"),
         (
             Residual,
             pipeline(2, "blocks.3"),
-            "inside.cut = ['blocks.3']: no stage can begin with 'blocks.3'; the nearest that can",
+            "inside.cut = ['blocks.3']: no stage can begin with 'blocks.3'; the nearest possible",
         ),
         (Tied, pipeline(2, "3"), "no stage can begin with '3'"),
         (
@@ -208,10 +212,10 @@ class Around(nn.Module):
 @pytest.mark.parametrize(
     ("network", "line"),
     [
-        (Around, "lab:Net has no nn.Linear after other layers, whose outputs could be computed in"),
+        (Around, "lab:Net has no nn.Linear after other layers, whose outputs several"),
         (lambda: nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten()), "lab:Net has no nn.Linear after"),
         (Tied, "lab:Net uses a dense layer twice"),
-        (Chancy, "lab:Net gives other bytes layer by layer"),
+        (Chancy, "lab:Net gives different bytes layer by layer"),
     ],
 )
 def test_a_network_without_dense_layers_in_a_row_is_no_hybrid(

@@ -209,7 +209,7 @@ def test_an_operation_that_cannot_repeat_its_bits_is_told_of_once(
     undisturbed = finished(started(dataset))
     monkeypatch.setattr(ShardTraining, "_step", failing)
     assert same_bytes(finished(started(dataset)).parameters(), undisturbed.parameters())
-    told = "mnist-cnn may train to other bytes each time: x_cuda does not have a deterministic"
+    told = "mnist-cnn may give different bytes each time: x_cuda does not have a deterministic"
     assert caplog.text.count(told) == 1
     assert "you set" not in caplog.text
 

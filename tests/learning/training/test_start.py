@@ -51,7 +51,8 @@ def test_what_it_lacks_keeps_its_draw_and_what_is_left_is_told(given: Arrays) ->
     before = copy.deepcopy(net.body.weight)
     lacks, holds = begin_from(net, given, "f")
     assert lacks == (
-        "f lacks body.bias, body.weight, norm.bias and 1 more, which begin as drawn from the seed"
+        "f lacks body.bias, body.weight, norm.bias and 1 more, "
+        "so these start with random values from the seed"
     )
     assert holds.startswith("f also holds other.body.bias, other.body.weight")
     assert torch.equal(net.body.weight, before)
@@ -101,5 +102,5 @@ def test_a_file_of_another_network_is_refused(given: Arrays) -> None:
     with pytest.raises(SpecError) as refused:
         begin_from(Net(), other, "f")
     assert str(refused.value).startswith(
-        "init_from = 'f': is of another network: it has module.body.bias, module.body.weight, "
+        "init_from = 'f': belongs to another network: it has module.body.bias, module.body.weight, "
     )

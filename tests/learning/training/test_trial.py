@@ -180,7 +180,9 @@ def test_a_step_of_the_users_is_one_process(dataset: PreparedDataset) -> None:
             raise AssertionError
 
     spec = Spec.make({**BASE, "inside": {"processes": 2}})
-    with pytest.raises(SpecError, match=r"^inside\.processes = 2: must be 1: the task's step\(\)"):
+    with pytest.raises(
+        SpecError, match=r"^inside\.processes = 2: must be 1, because the task's step\(\)"
+    ):
         check_trains(LoadedTask(spec, Stepping(spec, dataset), dataset), SHARDS)
 
 
@@ -196,7 +198,12 @@ def test_own_networks_pass(dataset: PreparedDataset, model: str, optimizer: str)
 @pytest.mark.parametrize(
     ("network", "fields", "field", "why"),
     [
-        (Restless, {}, "model", "its loss differs after one step; what it draws must come from"),
+        (
+            Restless,
+            {},
+            "model",
+            "its loss differs after one step; it must draw random numbers only from",
+        ),
         (Timed, {}, "model", r"dense\.bias differs before the first step"),
         (Counting, {}, "model", r"its loss differs once it was handed over \(calls changes\)"),
         (Hiding, {}, "model", r"differs? once it was handed over \(mean changes\)"),

@@ -123,7 +123,7 @@ def test_an_address_that_another_cluster_has_taken_over_is_not_the_folders(
     """A folder's last manager has ended, and a stranger serves at its port: no command calls it."""
     shared = SharedDirectory.open(tmp_path / "left", create=True)
     Lease(shared).claim(str(two.one.address))
-    with pytest.raises(Unreachable, match="another cluster's manager is at"):
+    with pytest.raises(Unreachable, match="another cluster's manager now has its address"):
         two.found(None, shared.root)
     # The address alone is the user's word.
     assert two.found(str(two.one.address), None) == two.one.address

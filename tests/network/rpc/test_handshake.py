@@ -47,8 +47,8 @@ def test_a_holder_of_the_token_is_served() -> None:
 @pytest.mark.parametrize(
     ("caller", "line"),
     [
-        (OPEN, "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"),
-        (Trust(token=b"another token than theirs"), "holds another token than this side"),
+        (OPEN, "requires a token: put its token into DOWNPOUR_TOKEN or token_file"),
+        (Trust(token=b"another token than theirs"), "holds a different token than this side"),
     ],
 )
 def test_others_are_turned_away_in_one_line(
@@ -69,7 +69,7 @@ def test_others_are_turned_away_in_one_line(
 def test_a_holder_does_not_trust_a_manager_without_a_token() -> None:
     """It might be anybody; the holder says so before it has called anything."""
     with guarded(OPEN) as manager:
-        with pytest.raises(Untrusted, match="was given no token, so it cannot prove who it is"):
+        with pytest.raises(Untrusted, match="has no token, so it cannot prove who it is"):
             called(manager.server.address, HOLDER)
         manager.assert_well()
 
@@ -228,6 +228,6 @@ def test_a_mute_server_does_not_outlive_the_deadline() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_nothing_is_served_to_other_machines_without_trust(host: str) -> None:
     """The refusal names what is needed."""
-    with pytest.raises(SpecError, match=r"a token .* is needed, because other machines") as refusal:
+    with pytest.raises(SpecError, match=r"needs a token .* because other machines") as refusal:
         serve_manager(FakeManager(), host, 0)
     assert refusal.value.field == "host"

@@ -139,7 +139,7 @@ def test_a_server_whose_certificate_is_not_to_be_trusted_is_not_called(
         manager.service.before = lambda method: pytest.fail(f"{method} was carried out")
         with pytest.raises(Untrusted) as refusal:
             called(manager.server.address, authorities.trust("worker"))
-    told = f"{manager.server.address} shows a certificate not to be trusted: {why}"
+    told = f"{manager.server.address} shows an untrusted certificate: {why}"
     assert str(refusal.value) == told
 
 
@@ -184,7 +184,7 @@ def test_a_plain_caller_is_told_that_tls_is_wanted(
     with guarded(authorities.trust("server", token=TOKEN)) as manager:
         with pytest.raises(Untrusted) as refusal:
             called(manager.server.address, Trust(token=token))
-        told = "asks for TLS: tls_cert, tls_key and tls_ca are needed"
+        told = "requires TLS: set tls_cert, tls_key and tls_ca"
         assert str(refusal.value) == f"{manager.server.address} {told}"
 
 

@@ -196,7 +196,7 @@ def test_a_worker_says_of_itself_only_short_printable_text(path: str, text: str)
     )  # fmt: skip
     from_wire(messages.Registration, registration)
     _set(path, text)(registration)
-    with pytest.raises(FieldError, match="500 printable characters at most") as caught:
+    with pytest.raises(FieldError, match="at most 500 printable characters") as caught:
         from_wire(messages.Registration, registration)
     assert caught.value.field == path
 

@@ -55,10 +55,10 @@ def test_a_missing_column_is_named(name: str, tmp_path: Path) -> None:
     ("name", "value", "said"),
     [
         ("completion_s", -1.0, "column completion_s holds -1; must be above 0"),
-        ("completion_s", math.nan, "column completion_s holds what is no finite number"),
+        ("completion_s", math.nan, "column completion_s holds a value that is not finite"),
         ("p10_elapsed_s", -2.0, "column p10_elapsed_s holds -2; must be 0 or above"),
         ("n_samples", 0.0, "column n_samples holds 0; must be above 0"),
-        ("cpu_util", math.inf, "column cpu_util holds what is no finite number"),
+        ("cpu_util", math.inf, "column cpu_util holds a value that is not finite"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_its_column(
@@ -80,7 +80,7 @@ def test_state_may_be_missing(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
     """Nothing there, not a zip file, a cut one, columns of other shapes, no rows."""
-    assert "there is no such file" in refusal(tmp_path / "none.npz")
+    assert "no such file" in refusal(tmp_path / "none.npz")
     text = tmp_path / "text.npz"
     text.write_text("job,round\n")
     assert "is not an .npz file" in refusal(text)

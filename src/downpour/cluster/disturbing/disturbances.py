@@ -15,8 +15,10 @@ from typing import Any, Self
 from downpour.base.errors import SpecError
 
 MANAGER = "manager"
-_SLOW = "must be WORKER=SPEED[,pauses=SECONDS/EVERY], as worker-3=0.25,pauses=6/10"
-_KILL = "must be WHO@roundN or WHO@SECONDSs, as worker-2@round3 or manager@20s; a worker may have "
+_SLOW = "must be WORKER=SPEED[,pauses=SECONDS/EVERY], such as worker-3=0.25,pauses=6/10"
+_KILL = (
+    "must be WHO@roundN or WHO@SECONDSs, such as worker-2@round3 or manager@20s; a worker may have "
+)
 _KILL += ",restart"
 _PAUSES = re.compile(r"pauses=([^/]+)/([^/]+)")
 _WHEN = re.compile(r"(?P<who>[^@]+)@(round(?P<round>\d+)|(?P<seconds>[\d.]+)s)(?P<again>,restart)?")
@@ -57,7 +59,7 @@ class Slow:
             raise SpecError("slow", given, "SPEED must be above 0 and at most 1")
         pauses = _pauses(given, rest) if comma else None
         if speed == 1 and pauses is None:
-            raise SpecError("slow", given, "SPEED must be below 1, or there must be pauses")
+            raise SpecError("slow", given, "SPEED must be below 1, unless you add pauses")
         return cls(worker=worker, speed=speed, pauses=pauses)
 
     def __str__(self) -> str:
@@ -102,7 +104,7 @@ class Kill:
         if found is None or seconds is None:
             raise SpecError("kill", text, _KILL)
         if found["again"] and found["who"] == MANAGER:
-            raise SpecError("kill", text, "a manager always starts again; leave out ,restart")
+            raise SpecError("kill", text, "the manager always restarts; leave out ,restart")
         number = int(found["round"]) if found["round"] else None
         again = bool(found["again"])
         return cls(who=found["who"], round=number, seconds=seconds, again=again)
@@ -146,7 +148,7 @@ class Disturbances:
         names = [one.worker for one in slowed]
         for name in names:
             if names.count(name) > 1:
-                raise SpecError("slow", name, "is there twice; name each worker once")
+                raise SpecError("slow", name, "appears twice; name each worker once")
         return cls(slow=tuple(slowed), kill=tuple(Kill.of(one) for one in _texts("kill", kill)))
 
     def __bool__(self) -> bool:
@@ -166,17 +168,23 @@ class Disturbances:
         """
         if self and not is_local:
             field, first = ("slow", self.slow[0]) if self.slow else ("kill", self.kill[0])
-            raise SpecError(field, str(first), "needs --on local, whose processes are this run's")
+            raise SpecError(
+                field,
+                str(first),
+                "needs --on local, because only then the processes belong to this run",
+            )
         names = [f"worker-{number}" for number in range(1, workers + 1)]
         for slowed in self.slow:
             _check_name("slow", slowed.worker, str(slowed), names)
         for kill in self.kill:
             _check_name("kill", kill.who, str(kill), [MANAGER, *names])
             if kill.round is not None and not 1 <= kill.round <= rounds:
-                raise SpecError("kill", str(kill), f"this run has the rounds 1 to {rounds}")
+                raise SpecError("kill", str(kill), f"this run has rounds 1 to {rounds}")
         lost = {kill.who for kill in self.kill if not kill.comes_back}
         if lost and lost >= set(names):
-            raise SpecError("kill", str(self.kill[-1]), "leaves no worker; add ,restart to one")
+            raise SpecError(
+                "kill", str(self.kill[-1]), "leaves no worker; add ,restart to one of them"
+            )
 
 
 UNDISTURBED = Disturbances()

@@ -131,7 +131,7 @@ class ClusterFiles:
         with suppress(SharedDirectoryError):
             cluster = self.read()
         supervisor = f" (process {cluster.pid} of {cluster.hostname} keeps it)" if cluster else ""
-        return f"a cluster is up in {self.root} already{supervisor}; `downpour down` stops it"
+        return f"a cluster is already up in {self.root}{supervisor}; `downpour down` stops it"
 
     def _write(self, name: str, value: ClusterInfo | StopRequest) -> None:
         # Here, because help texts import this module, and these import numpy.
@@ -153,6 +153,6 @@ class ClusterFiles:
         except ValidationError:
             value = None
         if value is None or getattr(value, "format", 0) != FORMAT:
-            reason = f"{name} cannot be understood; another version of downpour may have written it"
+            reason = f"cannot understand {name}; another version of downpour may have written it"
             raise SharedDirectoryError(self.root, reason)
         return value

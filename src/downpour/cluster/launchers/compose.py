@@ -53,13 +53,13 @@ class ComposeOptions:
 
     compose_file: str = option(
         DEFAULT_FILE,
-        "The compose file; its service `worker` says what a worker's container is.",
+        "The compose file; its service `worker` describes a worker's container.",
         "FILE",
         path=True,
     )
     image: str = option(
         "",
-        "The image of the containers, which the compose file gets as DOWNPOUR_IMAGE.",
+        "The containers' image; the compose file gets it as DOWNPOUR_IMAGE.",
         "NAME",
         default=f"DOWNPOUR_IMAGE, or {DEFAULT_IMAGE}",
     )
@@ -111,7 +111,7 @@ class ComposeEngine(TetheredWorkers):
     def check(self, plan: LaunchPlan) -> None:
         """Ask Docker for all that a worker takes, and make the project's network."""
         if not Path(self._options.compose_file).is_file():
-            reason = "there is no such file; the repository has it"
+            reason = "no such file; the repository has one in docker/"
             raise _wrong(f"compose_file = {self._options.compose_file!r}: {reason}")
         _refuse_unseen(plan)
         self._compose = _compose_command()
@@ -165,7 +165,9 @@ class ComposeEngine(TetheredWorkers):
             found = _asked(["docker", "network", "inspect", network, "--format", gateway]).split()
             if found:
                 return found[0]
-        raise _wrong("the project's network has no gateway, so no container reaches this machine")
+        raise _wrong(
+            "the project's network has no gateway, so containers cannot reach this machine"
+        )
 
     @property
     def _down(self) -> list[str]:
@@ -188,12 +190,12 @@ class ComposeEngine(TetheredWorkers):
 def _compose_command() -> tuple[str, ...]:
     """Return the second version of compose where it is there, else the first."""
     if shutil.which("docker") is None:
-        raise _wrong("there is no `docker` here: install Docker, with its plugin compose")
+        raise _wrong("`docker` is missing here: install Docker and its plugin compose")
     for words in _COMPOSE:
         with suppress(LaunchError):
             _asked([*words, "version"])
             return words
-    raise _wrong("neither `docker compose` nor `docker-compose` is here: install one of them")
+    raise _wrong("`docker compose` and `docker-compose` are missing here: install one of them")
 
 
 def _refuse_missing(image: str) -> None:
@@ -201,7 +203,7 @@ def _refuse_missing(image: str) -> None:
     found = _asked(["docker", "image", "ls", "--quiet", image])
     if not found.strip():
         built = f"docker build -f docker/Dockerfile -t {image} ."
-        raise _wrong(f"there is no image {image}: `{built}` builds it")
+        raise _wrong(f"the image {image} is missing: `{built}` builds it")
 
 
 def _refuse_unseen(plan: LaunchPlan) -> None:
@@ -210,7 +212,9 @@ def _refuse_unseen(plan: LaunchPlan) -> None:
     for name in FILES:
         file = getattr(plan.manager.credentials, name)
         if file and not Path(file).is_relative_to(shared):
-            raise _wrong(f"{name} = {file!r}: must be in {shared}, which the containers see")
+            raise _wrong(
+                f"{name} = {file!r}: must be in {shared}, because containers only see that folder"
+            )
 
 
 def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
@@ -220,7 +224,7 @@ def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -
             words, env=environment, capture_output=True, check=False, timeout=_ANSWER_SECONDS
         )
     except FileNotFoundError:
-        raise _wrong(f"there is no `{words[0]}` here") from None
+        raise _wrong(f"`{words[0]}` is missing here") from None
     except subprocess.TimeoutExpired:
         raise _wrong(f"`{' '.join(words[:3])}` does not answer: is Docker running?") from None
     if done.returncode:

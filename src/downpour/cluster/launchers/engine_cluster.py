@@ -166,7 +166,7 @@ class PlacedCluster:
         for name, place in self._places.items():
             if place.last is not None and place.last.status != _LEFT:
                 wrong = place.last.status == _ASKED_WRONGLY
-                reason = place.last.reason or f"it ended with status {place.last.status}"
+                reason = place.last.reason or f"it exited with status {place.last.status}"
                 return LaunchError(f"{name}: {reason}; see {self.log}", asked_wrongly=wrong)
         return LaunchError(f"all workers have left; see {self.log}")
 

@@ -62,7 +62,7 @@ class ForkServerProcess:
         line = json.dumps({"role": role, "name": name, "options": options}) + "\n"
         pipe = self._process.stdin
         if pipe is None:
-            raise LaunchError("the fork server takes no requests")
+            raise LaunchError("the fork server accepts no requests")
         try:
             pipe.write(line.encode())
             pipe.flush()
@@ -110,7 +110,7 @@ class ForkServerProcess:
         if error := news.get("error"):
             return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
         if "exited" in news:
-            return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
+            return LaunchError(f"{name} exited with status {news['exited']}; see {self.log}")
         return LaunchError(f"{name} did not start; see {self.log}")
 
     def close(self) -> None:

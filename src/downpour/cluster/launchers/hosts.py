@@ -61,7 +61,7 @@ def read_hosts(path: str) -> tuple[Host, ...]:
     try:
         text = read_user_file(path).decode()
     except OSError as error:
-        accepted = f"must be a file with a host a line ({error.strerror})"
+        accepted = f"must be a file with one host per line ({error.strerror})"
         raise SpecError("hosts", path, accepted) from None
     except UnicodeDecodeError:
         raise SpecError("hosts", path, "must be text, in UTF-8") from None
@@ -91,7 +91,7 @@ def _add(hosts: dict[str, Host], words: list[str]) -> None:
         return
     host = _host(words)
     if host.name in hosts:
-        raise ValueError(f"{host.name} is there already; give it slots")
+        raise ValueError(f"{host.name} appears twice; give it slots instead")
     hosts[host.name] = host
 
 
@@ -99,7 +99,7 @@ def _host(words: list[str]) -> Host:
     name, *settings = words
     # A name that begins with a dash would be an option of ssh, and could run any command.
     if not _HOST.fullmatch(name):
-        raise ValueError(f"{name!r} must be a host, as ssh takes it")
+        raise ValueError(f"{name!r} must be a host that ssh accepts")
     values: dict[str, str] = {}
     environment: dict[str, str] = {}
     labels: list[str] = []
@@ -109,7 +109,7 @@ def _host(words: list[str]) -> Host:
         elif key == "label":
             labels.append(value)
         elif key in values:
-            raise ValueError(f"{key}= is there twice")
+            raise ValueError(f"{key}= appears twice")
         else:
             values[key] = value
     for key in ("python", "shared"):

@@ -47,7 +47,7 @@ def option(
 def manager_host() -> Any:
     """Return the field that launchers share whose workers are on other machines."""
     text = "This machine's address, as the workers' machines reach it."
-    return option("", text, "ADDRESS", default="the one that they see, or that of its name")
+    return option("", text, "ADDRESS", default="the one that they see, or the address of its name")
 
 
 def place() -> Any:
@@ -56,8 +56,8 @@ def place() -> Any:
     `checked_place` checks its value. Workers get it as labels, so that these and the machine agree.
     """
     text = (
-        "Start workers only on machines of which the engine knows this: Slurm has VALUE as a "
-        "feature of a node, Ray has KEY=VALUE as a label. Each worker gets it as a --label. "
+        "Start workers only on matching machines: VALUE is a feature of a Slurm node, "
+        "KEY=VALUE is a label of a Ray node. Each worker gets it as a --label, too. "
         "Repeatable."
     )
     return option((), text, "KEY=VALUE", default=False)
@@ -71,7 +71,7 @@ def checked_place(place: Sequence[str]) -> None:
     """
     for one in place:
         if not _PLACE.fullmatch(one):
-            accepted = "must be KEY=VALUE, and VALUE a word of letters, digits, '-', '_' and '.'"
+            accepted = "must be KEY=VALUE, where VALUE has only letters, digits, '-', '_' and '.'"
             raise SpecError("place", one, accepted)
     try:
         checked_labels(place)
@@ -112,7 +112,7 @@ class LauncherKind:
         """
         for name, value in options.items():
             if name not in self.texts():
-                raise SpecError(name, value, f"is no option of {self.title}")
+                raise SpecError(name, value, f"is not an option of {self.title}")
         values = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
         return None if self.options is None else self.options(**values)
 

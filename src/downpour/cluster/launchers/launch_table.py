@@ -21,7 +21,7 @@ _WORDS = {
     str: "text",
     float: "a number",
     int: "a whole number",
-    list[str]: "a list of texts",
+    list[str]: "a list of strings",
 }
 
 

@@ -148,14 +148,16 @@ class LocalCluster:
             return
         place.is_over = status >= 0  # it has left, or says what is wrong
         if not place.is_over and place.restarts.is_due():
-            log.warning("%s was ended by signal %d and is started again", name, -status)
+            log.warning("%s died from signal %d; restarting it", name, -status)
             place.restarts.begin()
             self._server.forget(name)
             self._start_worker(place)
 
     def _begin_again(self) -> None:
         """Start a fork server in place of one that has died, and what it had started."""
-        log.warning("the fork server has died, and all is started again; see %s", self.log)
+        log.warning(
+            "the fork server has died, so the launcher restarts all processes; see %s", self.log
+        )
         self._server.close()
         self._server = self._new_server()
         self._restart_manager()
@@ -170,7 +172,7 @@ class LocalCluster:
         self._manager_restarts.begin()
         port = int(self.address.rpartition(":")[2])
         self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
-        log.warning("the manager has died, and another one goes on")
+        log.warning("the manager has died, so the launcher starts another one")
         self._server.forget(MANAGER)
         self._start_manager()
 

@@ -36,5 +36,5 @@ def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequen
         lacking = min((missing(own, needs) for own in sorts), key=len)
         if lacking:
             key = lacking[0].partition("=")[0]
-            accepted = f"the workers that are started here lack it; see --label {key}=VALUE"
+            accepted = f"the workers to start lack this label; add --label {key}=VALUE"
             raise SpecError(field, lacking[0], accepted)

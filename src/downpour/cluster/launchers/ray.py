@@ -79,7 +79,7 @@ class RayEngine:
         """Connect to Ray, and reserve what the workers need."""
         if Device.of(plan.device).kind in _OF_RAY and not self._options.gpus_per_worker:
             raise LaunchError(
-                f"gpus_per_worker = 0.0: must be more with device = {plan.device}",
+                f"gpus_per_worker = 0.0: must be above 0 with device = {plan.device}",
                 asked_wrongly=True,
             )
         self._connect()
@@ -235,7 +235,7 @@ class RayEngine:
                     f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items()
                 )
                 wants += f" on nodes with {' and '.join(place)}" if place else ""
-                there = f"Ray has places for {plan.workers - len(waiting)} of them"
+                there = f"Ray has room for {plan.workers - len(waiting)} of them"
                 raise LaunchError(
                     f"{plan.workers} workers need {wants}; {there}", asked_wrongly=True
                 )

@@ -26,14 +26,14 @@ class RayOptions:
 
     ray_address: str = option(
         "auto",
-        "The Ray cluster; auto: the one that runs here, or that RAY_ADDRESS names; local: one of "
-        "this command's own.",
+        "The Ray cluster; auto: the one that runs here, or the one that RAY_ADDRESS "
+        "names; local: start one for this command.",
         "HOST:PORT|auto|local",
     )
     cpus_per_worker: float = option(1.0, "Processors that Ray reserves for a worker.", "X")
     gpus_per_worker: float = option(0.0, "Accelerators that Ray reserves for a worker.", "X")
     ray_wait_seconds: float = option(
-        5.0, "How long to wait until Ray has what the workers need.", "X"
+        5.0, "How long to wait until Ray has room for the workers.", "X"
     )
 
     place: tuple[str, ...] = place()
@@ -46,5 +46,5 @@ class RayOptions:
         checked_place(self.place)
         if self.place and not (self.cpus_per_worker or self.gpus_per_worker):
             # Without a reservation, Ray says nothing of an actor for which no node fits.
-            accepted = "needs cpus_per_worker or gpus_per_worker above 0, to reserve such places"
+            accepted = "needs cpus_per_worker or gpus_per_worker above 0, or Ray reserves nothing"
             raise SpecError("place", self.place[0], accepted)

@@ -154,7 +154,7 @@ class SlurmEngine:
                 reason = str(error)
             time.sleep(_LOOK_SECONDS)
         jobs = " ".join(sorted({str(job) for job, _ in self._places.values()}))
-        raise LaunchError(f"jobs may be left ({reason}); scancel {jobs}")
+        raise LaunchError(f"some jobs may still run ({reason}); stop them with scancel {jobs}")
 
     def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
         """Return this run's: IDs of jobs are used again, and comments say whose they are."""
@@ -177,7 +177,7 @@ class SlurmEngine:
     def _end_of(self, name: str, place: _Place, task: ArrayTask | None) -> Ended | None:
         """Return how a worker has ended; None while Slurm runs it, or will."""
         if task is None:
-            return Ended(None, f"Slurm does not know {place[0]}_{place[1]} any more")
+            return Ended(None, f"Slurm no longer knows {place[0]}_{place[1]}")
         if not task.has_ended:
             return self._waits_in_vain(task)
         if task.state == "CANCELLED" or name in self._stopped:

@@ -167,14 +167,17 @@ def _ask(words: list[str], script: str = "", environment: Mapping[str, str] | No
         )
     except FileNotFoundError:
         raise SpecError(
-            "on", "slurm", f"{program} is not on this machine; log in to one of the cluster's"
+            "on", "slurm", f"{program} is missing here; log in to one of the cluster's machines"
         ) from None
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{program}: no answer within {ASK_SECONDS:g} s") from None
     if done.returncode:
         reason = _in_one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
         if _NO_CLUSTER in reason.lower():
-            accepted = f"{program} finds no cluster: no slurm.conf here, and no controller by DNS"
+            accepted = (
+                f"{program} finds no cluster: no slurm.conf on this machine, and no "
+                "controller in DNS"
+            )
             raise SpecError("on", "slurm", accepted)
         passing = any(word in reason.lower() for word in _PASSING)
         raise LaunchError(f"{program}: {reason}", asked_wrongly=not passing)

@@ -66,7 +66,8 @@ class SlurmOptions:
     account: str = option("", "The account.", "NAME", default="your own")
     time: str = option(
         "",
-        "A worker's time limit: MINUTES, H:MM:SS or D-HH:MM:SS. Another one follows it.",
+        "A worker's time limit: MINUTES, H:MM:SS or D-HH:MM:SS. Another worker then "
+        "takes its place.",
         "LIMIT",
         default="the partition's",
     )
@@ -79,13 +80,14 @@ class SlurmOptions:
     )
     signal: str = option(
         "USR2@120",
-        "The signal at which a worker leaves, and how long before its time limit.",
+        "The signal that tells a worker to leave, and how long before its time limit it comes.",
         "NAME@SECONDS",
     )
     drain_seconds: float = option(
         0.0,
-        "How long a worker that leaves may take to end its task; what it cannot end is saved, and "
-        "goes on elsewhere. Less than the cluster's KillWait, 30 by default.",
+        "How long a leaving worker may take to finish its task. It saves an unfinished "
+        "one, and another worker continues it. Less than the cluster's KillWait, 30 by "
+        "default.",
         "X",
     )
     manager_host: str = manager_host()
@@ -96,7 +98,7 @@ class SlurmOptions:
         for name in ("partition", "account", "time", "gres", "manager_host"):
             value = getattr(self, name)
             if not isinstance(value, str) or value.startswith("-") or not value.isprintable():
-                raise SpecError(name, value, "must be one word, as sbatch takes it")
+                raise SpecError(name, value, "must be one word that sbatch accepts")
         checked_seconds("drain_seconds", self.drain_seconds)
         match = _SIGNAL.fullmatch(self.signal)
         if match is None:
@@ -123,7 +125,7 @@ class SlurmOptions:
         checked_place(self.place)
         for given in self.sbatch if self.place else ():
             if given.startswith("--constraint="):
-                accepted = "place is a constraint, too, and sbatch takes the last one only"
+                accepted = "conflicts with place, because sbatch takes only one constraint"
                 raise SpecError("sbatch", given, accepted)
 
 
@@ -229,4 +231,6 @@ def _check_option(option: str) -> None:
     if match is None:
         raise SpecError("sbatch", option, "must be an option of sbatch, such as --qos=low")
     if match[1] in _OURS:
-        raise SpecError("sbatch", option, "cannot be set here: a worker is started with its own")
+        raise SpecError(
+            "sbatch", option, "cannot be set here, because Downpour sets it for each worker"
+        )

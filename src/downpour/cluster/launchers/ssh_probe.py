@@ -80,7 +80,7 @@ def refuse_unfit(looks: Sequence[Look]) -> None:
     """
     unfit = [look for look in looks if look.obstacle]
     if unfit:
-        more = f" ({len(unfit) - 1} more cannot be used)" if len(unfit) > 1 else ""
+        more = f" ({len(unfit) - 1} more hosts are unusable)" if len(unfit) > 1 else ""
         raise LaunchError(f"{unfit[0].host.name}: {unfit[0].obstacle}{more}", asked_wrongly=True)
 
 
@@ -139,23 +139,23 @@ def _reason(host: Host, done: subprocess.CompletedProcess[str]) -> str:
     """Return why a host did not even answer."""
     words = one_line(last_words(done.stderr.splitlines())).removeprefix("ssh: ")
     if done.returncode == _SSH_FAILED:
-        hint = "; it must let you in without a password" if "Permission denied" in words else ""
+        hint = "; ssh must work without a password" if "Permission denied" in words else ""
         return f"ssh: {words or 'no connection'}{hint}"
     if done.returncode in CANNOT_RUN:
-        return f"{host.python} cannot be run; name one that has downpour with python="
-    return f"it ended with status {done.returncode}: {words or 'without a word'}"
+        return f"cannot run {host.python}; name a Python that has downpour with python="
+    return f"it exited with status {done.returncode}: {words or 'no output'}"
 
 
 def _obstacle(host: Host, shared: str, version: str, folder: str) -> str:
     """Return why a host that has answered cannot be used; empty: it can."""
     if not version:
-        return f"{host.python} has no downpour; name one that has with python="
+        return f"{host.python} has no downpour; name a Python that has it with python="
     if version != VERSION:
         return f"it has downpour {version}, this machine {VERSION}; install the same on both"
     where = host.shared or shared
     return {
         "same": "",
-        "missing": f"{where} is no folder there; mount it, or say where it is with shared=",
-        "another": f"{where} is another folder there; mount the same, or say where with shared=",
-        "read-only": f"{where} cannot be written there",
+        "missing": f"{where} is no folder there; mount it, or set shared= to its path",
+        "another": f"{where} is another folder there; mount the same one, or set shared=",
+        "read-only": f"{where} is not writable there",
     }[folder]

@@ -84,13 +84,14 @@ class SshOptions:
 
     hosts: str = option(
         "hosts.txt",
-        "The hosts, a line each: HOST [slots=N] [python=PATH] [shared=PATH] [env=NAME=VALUE] "
-        "[label=KEY=VALUE] ...; HOST as ssh takes it.",
+        "A file with one host per line: HOST [slots=N] [python=PATH] [shared=PATH] "
+        "[env=NAME=VALUE] "
+        "[label=KEY=VALUE] ...; HOST is a name that ssh accepts.",
         "FILE",
         path=True,
     )
     ssh_config: str = option(
-        "", "The configuration of ssh.", "FILE", default="~/.ssh/config", path=True
+        "", "The configuration file of ssh.", "FILE", default="~/.ssh/config", path=True
     )
     manager_host: str = manager_host()
 

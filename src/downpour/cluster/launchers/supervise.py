@@ -100,7 +100,9 @@ def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles)
     while True:
         cluster = folder.read()
         if cluster is None or supervisor.poll() is not None:
-            raise LaunchError(f"the cluster has ended again; see {folder.root / 'logs'}")
+            raise LaunchError(
+                f"the cluster ended right after its start; see {folder.root / 'logs'}"
+            )
         all_here = cluster.workers and set(cluster.workers) <= set(cluster.registered)
         if all_here or time.monotonic() >= deadline:
             return cluster

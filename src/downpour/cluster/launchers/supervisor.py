@@ -82,7 +82,7 @@ class Supervisor:
             pauses = iter(PAUSES_SECONDS)
             began_seconds = time.monotonic()
             while (trouble := self._trouble()) is not None:
-                log.warning("%s; it is started again", trouble)
+                log.warning("%s; the supervisor restarts it", trouble)
                 self._tell(state="starting", trouble=str(trouble))
                 if time.monotonic() - began_seconds >= LASTING_SECONDS:
                     pauses = iter(PAUSES_SECONDS)

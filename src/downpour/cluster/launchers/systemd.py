@@ -122,7 +122,7 @@ def linger() -> bool:
 
 def _check_running() -> None:
     if not RUNNING.is_dir():
-        reason = "systemd does not run here, so there can be no service; leave --service out"
+        reason = "systemd does not run here, so it cannot keep services; leave out --service"
         raise LaunchError(reason, asked_wrongly=True)
 
 

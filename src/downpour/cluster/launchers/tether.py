@@ -145,5 +145,5 @@ def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended
     if status is None:
         return Ended(None, f"{host.name}: the connection has ended ({words or shell_status})")
     if status in CANNOT_RUN:
-        return Ended(2, f"{host.name}: {host.python} cannot be run")
+        return Ended(2, f"{host.name}: cannot run {host.python}")
     return Ended(status, f"{host.name}: {words}" if words else "")

@@ -89,7 +89,9 @@ class Archive:
         try:
             content = read_regular(files[-1])
         except StoreError as error:
-            log.warning("%s cannot be read, so every journal is: %s", files[-1].name, error)
+            log.warning(
+                "cannot read %s, so the manager reads every journal: %s", files[-1].name, error
+            )
             return
         for text in whole_lines(content):
             # Its checksum is right, so it is a line of another version: it costs a look at that
@@ -166,7 +168,11 @@ class Archive:
 
     def leave_out(self, experiment: str, reason: str) -> None:
         """Note an experiment that cannot be continued, and why."""
-        log.warning("experiment %s is left out, its files stay as they are: %s", experiment, reason)
+        log.warning(
+            "the manager leaves out experiment %s and does not touch its files: %s",
+            experiment,
+            reason,
+        )
         self._count(self.summary(experiment), -1)
         self._left_out[experiment] = ExperimentSummary(
             experiment=experiment,

@@ -123,7 +123,7 @@ class CommandRunner(Effects[[]]):
             try:
                 job()
             except (DownpourError, OSError) as error:
-                log.warning("%s: files are left over: %s", experiment, error)
+                log.warning("%s: could not remove all files: %s", experiment, error)
 
         self._lanes.work(guarded)
 
@@ -256,7 +256,9 @@ class CommandRunner(Effects[[]]):
     def _adopt(self, command: do.Adopt) -> None:
         workers = dict(command.attempts)
         for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
-            log.info("%s was published by %s and not reported; adopted", attempt, workers[attempt])
+            log.info(
+                "adopted %s, which %s had published but not reported", attempt, workers[attempt]
+            )
             self._answers.adopted(workers[attempt], attempt, update)
 
     def _gather(self, command: do.Gather) -> None:

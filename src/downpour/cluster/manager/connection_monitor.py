@@ -72,5 +72,5 @@ class ConnectionMonitor:
             # A timeout while connecting shows a lost network as well as a dead machine.
             return not isinstance(error.__cause__, TimeoutError)
         except DownpourError as error:
-            log.info("%s does not answer well: %s", address, error)
+            log.info("%s answers badly: %s", address, error)
         return False

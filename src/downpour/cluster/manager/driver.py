@@ -268,9 +268,9 @@ class Driver:
         try:
             self._sink.commit()
         except SharedDirectoryError as error:
-            log.warning("the journal cannot be written, will retry: %s", error)
+            log.warning("cannot write the journal, will retry: %s", error)
             self._retry_policy.call_through_outage(self._sink.commit)
-            log.warning("the journal can be written again")
+            log.warning("writing the journal works again")
 
     def _act(self, step: _Step) -> None:
         if step.event is not None:

@@ -159,7 +159,7 @@ class GlobalModel:
             # Workers may have the card's memory, and an evaluation changes no model.
             if device == CPU:
                 raise
-            log.warning("evaluations take place on the CPU from here on: %s", error)
+            log.warning("the manager evaluates on the CPU from here on: %s", error)
         finally:
             release(device)
         self._loaded = load(self._spec.replace(device=CPU), self._dataset)

@@ -191,5 +191,5 @@ class Manager:
             raise self._replaced()
 
     def _replaced(self) -> SharedDirectoryError:
-        reason = "another manager has taken over; this one ends"
+        reason = "another manager has taken over; this one stops"
         return SharedDirectoryError(self._begun.lease.root, reason)

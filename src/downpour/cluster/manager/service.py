@@ -127,7 +127,7 @@ class ManagerHandler(WorkerCalls):
             "states_checksum": asked.states_checksum or known.states_checksum,
         }
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
-            raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
+            raise SpecError("request", request, f"already names {experiment}, whose spec differs")
 
     def _accept(self, spec: str, request: str) -> str:
         from downpour.learning.models import check_model
@@ -170,8 +170,8 @@ class ManagerHandler(WorkerCalls):
         devices = sorted({entry.registration.trains_on for entry in here})
         if devices and not any(trained_on(asked.device, own) for own in devices):
             accepted = (
-                f"no worker here has one, only {', '.join(devices)}; start one with "
-                f"--device {asked.device}, or name cpu"
+                f"no worker here has one, only {', '.join(devices)}; start a worker with "
+                f"--device {asked.device}, or choose cpu"
             )
             raise SpecError("device", asked.device, accepted)
 
@@ -261,7 +261,7 @@ class ManagerHandler(WorkerCalls):
         runs = space is not None and experiment not in self._archive
         record = space.record if space and runs else self._archive.record(experiment)
         if record is None:
-            raise Refused("experiment", f"{experiment} has no record that could be read")
+            raise Refused("experiment", f"{experiment} has no readable record")
         return record
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
@@ -285,7 +285,7 @@ def _bundle_of(resolved: ResolvedSpec) -> Bundle | None:
     try:
         return bundle_of(resolved)
     except BadBundle as reason:
-        log.warning("the code of %s is not shipped to workers: %s", resolved.name, reason)
+        log.warning("cannot ship the code of %s to workers: %s", resolved.name, reason)
         return None
 
 

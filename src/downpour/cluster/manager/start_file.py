@@ -33,7 +33,9 @@ def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
 
     found = shared.retry_policy.call_through_outage(read) if shared else read()
     if spec.init_checksum not in {None, found.checksum}:
-        accepted = f"is another file than {spec.init_checksum}: its checksum is {found.checksum}"
+        accepted = (
+            f"must have checksum {spec.init_checksum}, not {found.checksum}: it is a different file"
+        )
         raise SpecError(field, name, accepted)
     return found
 
@@ -86,7 +88,7 @@ def first_outer_state(
         return begun
     shapes = ({n: (a.shape, a.dtype) for n, a in one.items()} for one in (begun, found.tensors))
     if next(shapes) != next(shapes):
-        raise SpecError("init_from", spec.init_from, "its outer state is of another network")
+        raise SpecError("init_from", spec.init_from, "its outer state belongs to another network")
     return found.tensors
 
 

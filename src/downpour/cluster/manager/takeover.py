@@ -150,7 +150,9 @@ def _journals(
             journal = retry_policy.call_through_outage(partial(read_journal, folder))
             elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
             if elsewhere is not None:
-                log.warning("experiments/%s is not continued: it is %s", folder.name, elsewhere)
+                log.warning(
+                    "the manager does not continue experiments/%s: it is %s", folder.name, elsewhere
+                )
             elif journal:
                 yield folder.name, journal
             elif _was_never_begun(folder, names):
@@ -215,7 +217,7 @@ def _was_never_begun(folder: Path, names: list[str]) -> bool:
 
 
 def _remove(folder: Path, names: list[str]) -> None:
-    log.info("experiments/%s was never begun, and is removed", folder.name)
+    log.info("removing experiments/%s, which never began", folder.name)
     with suppress(OSError):  # what stays is tried again by the next manager
         for name in names:
             (folder / name).unlink(missing_ok=True)
@@ -231,7 +233,7 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
         kept, versions = ended.files_of_shards(), ended.files_of_versions()
         sweep(shared.store(ended.name), finished=finished, kept=kept, versions=versions)
     except StoreError as error:
-        log.warning("%s: files are left over: %s", ended.name, error)
+        log.warning("%s: could not remove all files: %s", ended.name, error)
 
 
 def _opened(

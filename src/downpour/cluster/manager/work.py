@@ -128,7 +128,7 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
     step, warnings = drawn.check_trains(shards), drawn.without_effect()
     handed = handed_on(spec, space.shared, space.store)
     if spec.rounds_before and spec.shards_go_on and spec.states_checksum is None:
-        remarks += (f"the shards begin anew: {spec.init_from} left nothing that fits this spec",)
+        remarks += (f"shards start without optimizer states: those of {spec.init_from} do not fit",)
     for remark in (*remarks, *warnings):
         log.warning("%s: %s", space.experiment, remark)
     if step is not None:

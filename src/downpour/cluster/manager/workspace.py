@@ -275,7 +275,9 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     needed = (*leading, *newest, *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
-        raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")
+        raise FileCorrupt(
+            "journal", f"its last lines are missing: it needs {gone[0]}, which was removed"
+        )
     if layout.FINAL_NAME in names and not experiment.training_is_done:
         raise FileCorrupt("journal", "its last lines are missing: there is a final model")
 
@@ -289,7 +291,7 @@ def _restored_spec(store: Store, experiment: Experiment) -> PublishedFile:
         if text == _toml(experiment.spec) or _parsed(text) == experiment.spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)
-    fault = "is not what was submitted" if there else "is missing"
+    fault = "is not the submitted one" if there else "is missing"
     log.warning("%s: %s %s; it is restored", experiment.name, layout.SPEC_NAME, fault)
     return store.put_new(layout.SPEC_NAME, [_toml(experiment.spec)])
 

@@ -59,7 +59,7 @@ def speed(bucket: Bucket) -> Finding:
         "read_mb_per_second": read,
     }
     if publish_ms > PUBLISH_WARN_MS:
-        return doubtful(seen, "every update and model waits for that", **figures)
+        return doubtful(seen, "every update and model waits that long", **figures)
     return good(seen, **figures)
 
 

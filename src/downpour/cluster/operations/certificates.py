@@ -97,7 +97,9 @@ def _refuse_taken_files(machines: Sequence[Machine], folder: Path) -> None:
             if path in seen:
                 raise SpecError("NAME", str(machine), f"{path.name} would be written twice")
             if os.path.lexists(path):
-                raise SpecError("NAME", str(machine), f"{path} exists; it is never overwritten")
+                raise SpecError(
+                    "NAME", str(machine), f"{path} exists, and this command never overwrites files"
+                )
             seen.add(path)
 
 
@@ -115,7 +117,7 @@ def _authority(folder: Path, now: datetime) -> tuple[_Authority, bool]:
         return authority, True
     if len(there) == 1:
         missing = "ca-key.pem" if there == ["ca.pem"] else "ca.pem"
-        accepted = f"has {there[0]} but no {missing}; put it there, or name another folder"
+        accepted = f"has {there[0]} but no {missing}; restore it, or choose another folder"
         raise SpecError("out", str(folder), accepted)
     authority = _Authority.read(certificate, key)
     authority.check(certificate, now)
@@ -148,7 +150,11 @@ class _Authority:
         except ValueError:
             raise SpecError("out", str(certificate), "is not a certificate") from None
         if key.stat().st_mode & 0o077:
-            raise SpecError("out", str(key), "others may read it; chmod 600 it, if none has")
+            raise SpecError(
+                "out",
+                str(key),
+                "other users can read it; if you trust that none did, run chmod 600 on it",
+            )
         try:
             private = serialization.load_pem_private_key(read_user_file(key), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
@@ -165,7 +171,7 @@ class _Authority:
             raise SpecError("out", str(path), "ca-key.pem is not its key")
         until = self.certificate.not_valid_after_utc
         if until <= now:
-            accepted = f"expired on {until:%Y-%m-%d}; another folder gets a new authority"
+            accepted = f"expired on {until:%Y-%m-%d}; choose another folder to make a new authority"
             raise SpecError("out", str(path), accepted)
 
     def certify(self, machine: Machine, folder: Path, days: int, now: datetime) -> Certified:

@@ -22,7 +22,7 @@ def devices() -> Finding:
             total = float((ones @ ones).sum().item())
             release(name)
         except RuntimeError as error:
-            reason = (str(error).splitlines() or ["it cannot compute"])[0]
+            reason = (str(error).splitlines() or ["computing on it fails"])[0]
             return bad(f"{name}: {reason}", "update its driver, or train with --device cpu")
         if total != _SIDE**3:
             return bad(f"{name} computes {total:g} for {_SIDE**3}", "train with --device cpu")

@@ -137,7 +137,7 @@ def _made(look: Check) -> Finding:
 
 def _folder(root: Path, probe: Path) -> Finding:
     if not root.exists():
-        return bad(f"{root}: no such folder", "mount it or make it, or name another with --shared")
+        return bad(f"{root}: no such folder", "mount or create it, or name another with --shared")
     if not root.is_dir():
         return bad(f"{root}: not a folder", "name a folder with --shared")
     try:
@@ -157,17 +157,20 @@ def _file_system(root: Path) -> Finding:
         return unknown(_NO_FOLDER)
     mount = find_mount(root)
     if mount is None:
-        return unknown("this system does not tell")
+        return unknown("this system does not say")
     kind = f"{mount.kind} at {mount.point}"
     if mount.doubtful:
         meanings = "; ".join(f"{option}: {means}" for option, means in mount.doubtful.items())
         return doubtful(kind, meanings)
     if not mount.is_network:
-        kind = f"{kind}, seen by this machine alone"
+        kind = f"{kind}, which only this machine sees"
     if mount.is_in_small_pages and _HUGE_PAGES.is_dir():
         # Rounds of 2 and 10 workers then take two thirds and three quarters of the time, those of
         # 100 MB half of it (`benchmarks/coordination.py`).
-        kind = f"{kind}; faster after `mount -o remount,huge=within_size {mount.point}` by root"
+        kind = (
+            f"{kind}; for more speed, let root run `mount -o remount,huge=within_size "
+            f"{mount.point}`"
+        )
     return good(kind)
 
 
@@ -187,7 +190,7 @@ def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
         seen = f"{seen} (protocol {info.protocol}), this machine {VERSION} (protocol {PROTOCOL})"
         return bad(seen, "install the same version on both")
     if info.version != VERSION:
-        return doubtful(seen, f"this machine runs {VERSION}; they understand each other")
+        return doubtful(seen, f"this machine runs {VERSION}; the two are compatible")
     return good(seen)
 
 
@@ -199,6 +202,6 @@ def _same_folder(place: SharedDirectory, info: ManagerInfo | None) -> Finding:
     try:
         replace(place, patience_seconds=1.0).read_presence(info.presence_file)
     except SharedDirectoryError:
-        seen = "the manager's presence file is not here: it sees another folder"
+        seen = "the manager's presence file is missing here, so the manager sees another folder"
         return bad(seen, "mount the manager's folder here, or name it with --shared")
     return good("it is the manager's")

@@ -58,11 +58,16 @@ def _problems(look: Look, usual: str) -> Iterator[Finding]:
     if not look.numerics:
         yield doubtful("it has no torch", "install it there")
     elif look.numerics != usual:
-        meaning = f"what it trains has other bytes than on the others, which have {usual}"
+        meaning = (
+            "its models will have different bytes than those of the other hosts, which have "
+            f"{usual}"
+        )
         yield doubtful(look.numerics, meaning)
     slots = look.host.slots
     if slots > look.cores:
-        yield doubtful(f"{slots} slots on {look.cores} cores", "its workers will slow each other")
+        yield doubtful(
+            f"{slots} slots on {look.cores} cores", "its workers will slow each other down"
+        )
     if look.memory_bytes < slots * MEMORY_PER_WORKER_BYTES:
         seen = f"{slots} slots with {look.memory_bytes / 2**30:.1f} GiB of memory free"
-        yield doubtful(seen, "a worker takes 0.4 GiB and more")
+        yield doubtful(seen, "a worker needs at least 0.4 GiB")

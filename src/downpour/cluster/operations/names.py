@@ -16,7 +16,7 @@ from downpour.base.errors import SpecError
 Name = str | IPv4Address | IPv6Address
 
 _FIELD = "NAME"
-_ACCEPTED = "DNS names and IP addresses with commas between them, such as first,first.lab,10.0.0.5"
+_ACCEPTED = "DNS names and IP addresses, separated by commas, such as first,first.lab,10.0.0.5"
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _LENGTH_MAX = 253
 # The authority's own files are ca.pem and ca-key.pem.

@@ -48,24 +48,24 @@ def publishing(folder: Path) -> Finding:
     publish(folder, "first", [b"x"])
     with suppress(StoreError):
         publish(folder, "first", [b"y"])
-        return bad("a name that was taken was given again", "use another file system")
+        return bad("the file system gave one name to two files", "use another file system")
     for name in ("made", "taken"):
         (folder / name).mkdir()
         (folder / name / "file").write_bytes(name.encode())
     with suppress(OSError):
         (folder / "made").rename(folder / "taken")
-        return bad("a folder was put over another one", "use another file system")
+        return bad("the file system renamed a folder over another one", "use another file system")
     (folder / "made").rename(folder / "new")
     if (folder / "made").exists() or (folder / "new" / "file").read_bytes() != b"made":
-        return bad("a renamed folder is not whole", "use another file system")
+        return bad("a renamed folder lost files", "use another file system")
     try:
         os.link(folder / "first", folder / "second")
     except OSError as error:
         return doubtful(
             f"no hard links ({error.strerror})",
-            "publishing renames instead, and relies on names that are never chosen twice",
+            "Downpour then publishes by renaming, which is safe because it never uses a name twice",
         )
-    return good("a taken name is refused")
+    return good("the file system refuses a taken name")
 
 
 def syncing(folder: Path) -> Finding:
@@ -75,7 +75,7 @@ def syncing(folder: Path) -> Finding:
         file.flush()
         os.fsync(file.fileno())
     if not sync_directory(folder):
-        return doubtful("files, but not names", "a power cut may take back what was published last")
+        return doubtful("files, but not names", "a power cut may lose the last published files")
     return good("files and names")
 
 
@@ -84,9 +84,9 @@ def locking(folder: Path) -> Finding:
     path = folder / "lock"
     with _holder(path) as holder, path.open("ab") as file:
         if not _says_held(holder):
-            return bad("cannot be taken", "mount it so that locks work (NFS: version 4, or lockd)")
+            return bad("cannot be taken", "mount it with working locks (NFS: version 4, or lockd)")
         if _taken(file.fileno()):
-            return bad("two processes held one lock", "mount it so that locks work")
+            return bad("two processes held the same lock", "mount it so that locks work")
         holder.kill()
         holder.wait()
         began = time.monotonic()
@@ -94,10 +94,10 @@ def locking(folder: Path) -> Finding:
             if time.monotonic() - began > RELEASE_SECONDS:
                 return doubtful(
                     f"held for more than {RELEASE_SECONDS:.0f} s after the holder died",
-                    "a dataset's preparation waits as long after a crash",
+                    "after a crash, preparing a dataset waits that long",
                 )
             time.sleep(0.01)
-    return good("exclude, and are free when the holder dies")
+    return good("locks exclude others, and end when the holder dies")
 
 
 def space(folder: Path) -> Finding:
@@ -106,7 +106,7 @@ def space(folder: Path) -> Finding:
     seen = f"{free_bytes / 2**30:.1f} GiB free"
     system = os.statvfs(folder)
     if system.f_files and not system.f_favail:
-        return bad(f"{seen}, but no more files can be made", "remove files")
+        return bad(f"{seen}, but no room for more files", "remove files")
     if free_bytes < SPACE_FAIL_BYTES:
         return bad(f"{free_bytes / 2**20:.0f} MiB free", "make room")
     if free_bytes < SPACE_WARN_BYTES:
@@ -140,7 +140,7 @@ def speed(folder: Path) -> Finding:
     seen = f"publish {publish_ms:.1f} ms, stat {stat_ms:.2f} ms, write {rate:.0f} MB/s"
     figures = {"publish_ms": publish_ms, "stat_ms": stat_ms, "write_mb_per_second": rate}
     if publish_ms > PUBLISH_WARN_MS:
-        return doubtful(seen, "every update and model waits for that", **figures)
+        return doubtful(seen, "every update and model waits that long", **figures)
     return good(seen, **figures)
 
 

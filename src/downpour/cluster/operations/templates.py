@@ -10,9 +10,9 @@ from downpour.base.errors import SpecError, did_you_mean
 TEMPLATES = {
     "classifier": "Tells two spirals apart.",
     "regression": "Predicts a number from a table.",
-    "language-model": "A small GPT, letter by letter.",
-    "lora": "Fine-tunes a GPT-2 by LoRA.",
-    "own-step": "A GAN: two optimizers, and a step of its own.",
+    "language-model": "Trains a small GPT on letters.",
+    "lora": "Fine-tunes GPT-2 with LoRA.",
+    "own-step": "Trains a GAN: two optimizers, and a custom step.",
 }
 """What each is, in a sentence."""
 
@@ -61,7 +61,10 @@ def write_template(name: str, folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         there = sorted(file for file in texts if (folder / file).exists())
         if there:
-            accepted = f"has {there[0]} already, and nothing is overwritten; name another folder"
+            accepted = (
+                f"already has {there[0]}, and this command never overwrites files; choose "
+                "another folder"
+            )
             raise SpecError("DIR", str(folder), accepted)
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")

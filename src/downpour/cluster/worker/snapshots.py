@@ -56,4 +56,4 @@ class Snapshots:
         try:
             self._store.delete(name)
         except StoreError as error:
-            log.warning("%s: a snapshot is left over: %s", self._control.attempt, error)
+            log.warning("%s: could not remove a snapshot: %s", self._control.attempt, error)

@@ -163,7 +163,7 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
                 spills=loaded.shortage.spills,
             )
     except OutOfMemory as error:
-        wanted = "the network and its optimizer alone are too much: take a device with more memory"
+        wanted = "the network and its optimizer alone need too much: use a device with more memory"
         raise OutOfMemory(f"{error}; {wanted}") from error
 
 

@@ -224,7 +224,7 @@ def _is_trained(
         if not loaded.shortage.may_try_again():
             raise
         # As text: a log that keeps the error would keep the failed step's memory.
-        log.warning("%s is tried again: %s", control.attempt, str(error))
+        log.warning("retrying %s: %s", control.attempt, str(error))
         return False
     return True
 

@@ -48,29 +48,39 @@ def check_mode(spec: Spec) -> None:
         return
     usual = kind.make(kind.options, 2)
     if usual.mixes and spec.compression != "none":
-        accepted = f"mode '{spec.mode}' moves towards whole updates: none"
+        accepted = f"must be none, because mode '{spec.mode}' moves toward whole updates"
         raise SpecError("compression", spec.compression, accepted)
     if usual.elastic and spec.publishes_steps:
-        accepted = f"mode '{spec.mode}' has models of the shards' own, which are whole: none"
+        accepted = f"must be none, because mode '{spec.mode}' keeps a complete model for each shard"
         raise SpecError("model_compression", spec.model_compression, accepted)
     if usual.elastic and spec.outer.keeps_state:
-        accepted = f"mode '{spec.mode}' moves the model as far as a shard: none"
+        accepted = f"must be none, because mode '{spec.mode}' moves the model as far as the shard"
         raise SpecError("outer.optimizer", spec.outer.optimizer, accepted)
-    in_step = f"mode '{spec.mode}' has no rounds to"
+    no_rounds = f"mode '{spec.mode}' has no rounds"
     if spec.policy not in APART:
-        raise SpecError("policy", spec.policy, f"{in_step} mend: handoff, wait or dylu")
+        raise SpecError(
+            "policy", spec.policy, f"must be handoff, wait or dylu, because {no_rounds}"
+        )
     if spec.stop_after is not None:
-        raise SpecError("stop_after", spec.stop_after, f"{in_step} end with; mode 'sync' has")
+        raise SpecError("stop_after", spec.stop_after, f"needs mode 'sync', because {no_rounds}")
 
 
 def _check_overlap(spec: Spec) -> None:
     """Refuse what would end a round early, or train less of it: the next one has begun by then."""
     if spec.mode != "sync":
-        accepted = f"mode '{spec.mode}' has its own way not to wait: 0, or mode 'sync'"
+        accepted = (
+            f"must be 0 unless mode is 'sync': mode '{spec.mode}' has its own way to avoid waits"
+        )
         raise SpecError("overlap", spec.overlap, accepted)
     if spec.policy not in OVERLAPPING:
-        accepted = f"policy '{spec.policy}' mends one round at a time: 0, or handoff or wait"
+        accepted = (
+            f"must be 0, because policy '{spec.policy}' acts on one round at a time; or use "
+            "handoff or wait"
+        )
         raise SpecError("overlap", spec.overlap, accepted)
     if spec.stop_after is not None:
-        accepted = "the next round has begun when stop_after is decided: 0, or no stop_after"
+        accepted = (
+            "must be 0, because the next round begins before stop_after decides; or leave "
+            "out stop_after"
+        )
         raise SpecError("overlap", spec.overlap, accepted)

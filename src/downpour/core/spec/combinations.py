@@ -11,8 +11,8 @@ from downpour.core.spec.spec_fields import SpecFields
 
 _MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {
-    "npz": "--data-path FILE.npz, with the arrays x and y, and perhaps x_test and y_test",
-    "folder": "--data-path FOLDER, with a folder of images a class",
+    "npz": "--data-path FILE.npz, with the arrays x and y, and optionally x_test and y_test",
+    "folder": "--data-path FOLDER, with one folder of images per class",
 }
 _OF_THE_BUILT_IN_TASK = (
     "dataset",
@@ -46,7 +46,7 @@ def _optimizer_fits(spec: SpecFields) -> None:
     if any(not 0 <= beta < 1 for beta in spec.betas):
         raise refusal("betas", list(spec.betas), f"must be {ACCEPTED['betas']}")
     if spec.nesterov and (spec.momentum == 0 or spec.optimizer != "sgd"):
-        sgd = f"is of sgd, not of {spec.optimizer}"
+        sgd = f"is an option of sgd, not of {spec.optimizer}"
         accepted = "needs a momentum above 0" if spec.optimizer == "sgd" else sgd
         raise refusal("nesterov", value=True, accepted=accepted)
 
@@ -63,15 +63,15 @@ def _inside_fits(spec: SpecFields) -> None:
 
 def _data_fits(spec: SpecFields) -> None:
     if spec.task is None and spec.task_options:
-        raise refusal("task_options", spec.task_options, "only a task takes them")
+        raise refusal("task_options", spec.task_options, "only a task has them")
     for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
         value = getattr(spec, field)
         if value != type(spec).model_fields[field].get_default(call_default_factory=True):
-            raise refusal(field, value, "has no effect with a task, which brings its own")
+            raise refusal(field, value, "has no effect with a task, which has its own")
     if (spec.data_path is not None) != (spec.dataset in _WITH_PATH) or spec.data_path == "":
-        accepted = f"dataset '{spec.dataset}' has none; npz and folder do"
+        accepted = f"dataset '{spec.dataset}' has no path; npz and folder do"
         if spec.dataset in _WITH_PATH:
-            accepted = f"dataset '{spec.dataset}' needs one: {_WITH_PATH[spec.dataset]}"
+            accepted = f"dataset '{spec.dataset}' needs a path: {_WITH_PATH[spec.dataset]}"
         raise refusal("data_path", spec.data_path, accepted)
 
 
@@ -93,10 +93,10 @@ def _goal_fits(spec: SpecFields) -> None:
     fields = ("keep_best", "stop_after", "validation")
     field = next((name for name in fields if getattr(spec, name)), None)
     if field is not None and not spec.evaluate_every:
-        accepted = "needs evaluations, and evaluate_every = 0 makes none"
+        accepted = "needs evaluations, but evaluate_every = 0 turns them off"
         raise refusal(field, getattr(spec, field), accepted)
     if spec.keep_best and spec.task is None and Goal.of(spec.keep_best).metric not in _MEASURED:
-        accepted = "must be accuracy or loss; a task may measure others"
+        accepted = "must be accuracy or loss; only a task has other metrics"
         raise refusal("keep_best", spec.keep_best, accepted)
 
 
@@ -104,12 +104,12 @@ def _steps_fit(spec: SpecFields) -> None:
     name = spec.model_compression
     if name != "none" and CODECS[name].feedback is not None:
         fit = ["none", *(one for one, codec in CODECS.items() if codec.feedback is None)]
-        accepted = f"leaves out what it would send later, and a model is whole: {', '.join(fit)}"
+        accepted = f"sends some numbers only later, but models must be complete: {', '.join(fit)}"
         raise refusal("model_compression", name, accepted)
 
 
 def _needs_fit(spec: SpecFields) -> None:
     beyond = [number for number in spec.shard_needs if int(number) >= (spec.shards or inf)]
     if beyond:
-        accepted = f"there are {spec.shards} shards, numbered from 0"
+        accepted = f"the spec has {spec.shards} shards, numbered from 0"
         raise refusal("shard_needs", beyond[0], accepted)

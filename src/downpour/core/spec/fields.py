@@ -26,7 +26,7 @@ class Fields(BaseModel):
 
     def __setattr__(self, field: str, value: object) -> None:
         if field in type(self).model_fields:
-            accepted = f"a spec never changes; spec.replace({field}=...) makes another"
+            accepted = f"specs are immutable; make a changed copy with spec.replace({field}=...)"
             raise SpecError(field, value, accepted)
         super().__setattr__(field, value)
 

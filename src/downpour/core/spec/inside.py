@@ -33,13 +33,13 @@ class Inside(Fields):
     )
     how: Literal["data", "pipeline", "hybrid", "auto"] = Field(
         default="data",
-        description="What a process has: parts of the batch, layers, or parts and then slices of "
-        "dense layers; auto: what is measured to be fastest, one process among them",
+        description="How to divide the work: parts of the batch, layers, or parts and then slices "
+        "of dense layers; auto: the fastest in a measurement, which includes one process",
     )
     cut: tuple[str, ...] = Field(
         default=(),
-        description="The modules with which the second and each further process of a pipeline "
-        "begins; empty: by measured time",
+        description="The first module of each process of a pipeline, except the first process; "
+        "empty: by measured time",
     )
 
     @field_validator("cut", mode="before")
@@ -53,7 +53,7 @@ class Inside(Fields):
         if self.how not in {"data", "auto"} and self.processes == 1:
             raise refusal("how", self.how, "needs processes above 1")
         if self.cut and self.how != "pipeline":
-            raise refusal("cut", list(self.cut), "only how = 'pipeline' has one")
+            raise refusal("cut", list(self.cut), "works only with how = 'pipeline'")
         if self.cut and len(self.cut) != self.processes - 1:
-            accepted = f"{self.processes} processes need {self.processes - 1} modules to begin at"
+            accepted = f"{self.processes} processes need {self.processes - 1} first modules"
             raise refusal("cut", list(self.cut), accepted)

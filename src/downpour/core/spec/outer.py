@@ -30,8 +30,8 @@ class Outer(Fields):
         "auto", "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
     ] = Field(
         default="auto",
-        description="The optimizer of the rounds; auto: nesterov where that was measured to train "
-        "better, else none",
+        description="The outer optimizer; auto: nesterov in settings in which it trained better, "
+        "else none",
     )
     learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
     momentum: float = Field(
@@ -40,8 +40,8 @@ class Outer(Fields):
     every: int = Field(
         default=0,
         ge=0,
-        description="Versions after which delayed-nesterov's momentum changes; 0: as many as an "
-        "update of every shard makes",
+        description="Versions between changes of delayed-nesterov's momentum; 0: one update of "
+        "every shard",
     )
     betas: tuple[float, float] = Field(
         default=(0.9, 0.99), description="Decay rates of adagrad's, adam's and yogi's averages"
@@ -64,13 +64,13 @@ class Outer(Fields):
             accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
             raise refusal("momentum", 0, accepted)
         if self.every and self.optimizer != "delayed-nesterov":
-            raise refusal("every", self.every, "only optimizer = 'delayed-nesterov' has it")
+            raise refusal("every", self.every, "works only with optimizer = 'delayed-nesterov'")
 
     def _check_open(self) -> None:
         """Refuse a field beside `auto`, which decides on all of them."""
         for name, field in type(self).model_fields.items():
             if name != "optimizer" and (value := getattr(self, name)) != field.default:
-                accepted = "optimizer = 'auto' decides on it; name an optimizer"
+                accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"
                 raise refusal(name, list(value) if name == "betas" else value, accepted)
 
     @property

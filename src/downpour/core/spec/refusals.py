@@ -12,24 +12,23 @@ from downpour.base import devices
 from downpour.base.arguments import nearest
 from downpour.base.errors import SpecError, did_you_mean
 
-_NEED = "KEY or KEY=VALUE, 64 printable characters at most, and at most 16 labels"
+_NEED = "KEY or KEY=VALUE, at most 64 printable characters, and at most 16 labels"
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
-    "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "name": "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     "code_bundle": "64 hexadecimal digits in lower case",
     "data_key": "the name of a folder of prepared data: letters, digits and hyphens",
     "task": "package.module:Class, the name of a class that inherits from downpour.Task",
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
-    "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon), or the "
-    "optimizer alone",
-    "inside": "a table (processes, how, cut), or how alone",
+    "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon) or an optimizer",
+    "inside": "a table (processes, how, cut) or just how",
     "device": devices.ACCEPTED,
-    "cut": "a list of modules' names",
+    "cut": "a list of module names",
     "needs": f"a list of labels: {_NEED}",
     "prefers": f"a list of labels: {_NEED}",
-    "shard_needs": f"a table of lists of labels by the shards' numbers: {_NEED}",
+    "shard_needs": f"a table that gives shards, by number, lists of labels: {_NEED}",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }
 _NOUNS = {
@@ -105,7 +104,7 @@ def _field_of(detail: Mapping[str, Any]) -> str:
 def _accepted(spec: type[BaseModel], field: str) -> str:
     """Describe what a field accepts, from its type and limits: "sgd, adam or adamw"."""
     if "." in field:
-        return "a number, text, true, false, or a list of numbers or of texts"
+        return "a number, text, true, false, or a list of numbers or strings"
     if field in ACCEPTED:
         return ACCEPTED[field]
     schema = _schema(spec)["properties"][field]

@@ -162,7 +162,9 @@ class Spec(SpecFields):
     def meetings(self) -> Meetings:
         """How rounds and epochs belong together, once `meet` is a number: in a resolved spec."""
         if not isinstance(self.meet, int):
-            raise SpecError("meet", self.meet, "is a number only once the shards are counted")
+            raise SpecError(
+                "meet", self.meet, "becomes a number only once the number of shards is known"
+            )
         return Meetings(self.epochs, self.meet, self.rounds_before)
 
     @property
@@ -219,7 +221,7 @@ class ResolvedSpec(Spec):
     from those of `Spec` are what earlier versions did, see `FORMERLY`.
     """
 
-    shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
+    shards: int = Field(ge=1, le=100_000, description="Parts of the training set")
     last_batch: Literal["even", "rest"] = Field(
         default="rest", description="Size of the last batch"
     )
@@ -235,7 +237,7 @@ class ResolvedSpec(Spec):
     def _check_together(self) -> None:
         super()._check_together()
         if self.outer.optimizer == "auto":
-            raise refusal("outer", "auto", "is decided once the shards are counted")
+            raise refusal("outer", "auto", "is decided once the number of shards is known")
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:

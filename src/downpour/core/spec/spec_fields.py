@@ -80,7 +80,7 @@ class SpecFields(Fields):
         default=None,
         ge=1,
         le=4096,
-        description="Resize images to squares with sides of this many pixels, once",
+        description="Resize images once, to squares with this side, in pixels",
     )
     flip: bool = Field(
         default=False, description="Mirror each training image with probability 1/2 (seeded)"
@@ -98,7 +98,7 @@ class SpecFields(Fields):
     model: str = Field(
         default="digits-cnn",
         min_length=1,
-        description="digits-cnn, mnist-cnn, mlp, xray-cnn, conv-lstm, a torchvision.models name "
+        description="digits-cnn, mnist-cnn, mlp, xray-cnn, conv-lstm, a torchvision.models name, "
         "or a factory",
     )
     model_options: dict[str, Option] = Field(
@@ -106,89 +106,91 @@ class SpecFields(Fields):
     )
     init_from: str | None = Field(
         default=None,
-        description="Begin from an experiment (its ID, or ID@best for its best model) or from a "
+        description="Start from an experiment (its ID, or ID@best for its best model) or from a "
         "safetensors file, as the manager sees it",
     )
     init_checksum: str | None = Field(
-        default=None, description="That file's checksum, fixed at submission; another is refused"
+        default=None,
+        description="That file's checksum, fixed at submission; the manager refuses any other file",
     )
     outer_checksum: str | None = Field(
         default=None,
-        description="Checksum of the outer optimizer's state beside that file, fixed at submission",
+        description="Checksum of the outer optimizer's state with that file, fixed at submission",
     )
     states_checksum: str | None = Field(
         default=None,
-        description="Checksum of the shards' optimizer states beside it, fixed at submission",
+        description="Checksum of the shards' optimizer states with it, fixed at submission",
     )
     code: dict[str, str] = Field(
         default_factory=dict,
-        description="Digests of the factories' files, fixed at submission; other code is refused",
+        description="Digests of the factories' files, fixed at submission; workers accept no other",
     )
     code_bundle: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,
-        description="SHA-256 of those files' content, set at submission: workers that accept code "
-        "take it from there",
+        description="SHA-256 of those files' content, set at submission: workers with "
+        "--accept-code fetch the code by it",
     )
     packages: dict[str, str] = Field(
         default_factory=dict,
         description="Versions of the packages that those files import, noted at submission; "
-        "workers say which of theirs differ",
+        "workers report different ones",
     )
     data_key: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9-]+$")] | None = Field(
-        default=None, description="Key of the data, set by --resume; other examples are refused"
+        default=None,
+        description="Key of the data, set by --resume; the manager refuses other examples",
     )
     loss: Literal["cross_entropy", "binary_cross_entropy"] = Field(
-        default="cross_entropy", description="What training minimises"
+        default="cross_entropy", description="The loss that training minimizes"
     )
 
     mode: Annotated[str, _one_of(MODES)] = Field(
         default="sync",
-        description="When updates become a model version; in all but sync and k-sync, shards "
-        "train on meanwhile",
+        description="When updates become a model version; in all modes but sync and k-sync, shards "
+        "meanwhile continue training",
     )
     mode_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the mode"
     )
     shards: int | None = Field(
-        default=None, ge=1, le=100_000, description="Parts the training set is cut into"
+        default=None, ge=1, le=100_000, description="Parts of the training set"
     )
-    split: str = Field(default="random", description="How examples are divided among the shards")
+    split: str = Field(default="random", description="How to divide the examples among the shards")
     batches: Literal["shuffled", "balanced"] = Field(
         default="shuffled",
-        description="balanced: every batch has the shard's classes in proportion",
+        description="balanced: every batch has the same mix of classes as the shard",
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
     last_batch: Literal["even", "rest"] = Field(
         default="even",
-        description="even: the batches of an epoch have nearly equal sizes; rest: all have "
-        "batch_size, and the last one has what is left",
+        description="even: an epoch's batches have nearly equal sizes; rest: all have batch_size, "
+        "except a smaller last one",
     )
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Passes over the training examples"
     )
     meet: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
         default=1,
-        description="Meetings an epoch, each the end of a round in which every shard trains its "
-        "next part of the epoch; auto: as many as there are shards",
+        description="Rounds per epoch: in each, every shard trains its next part of the epoch, and "
+        "then they average; auto: one per shard",
     )
     overlap: int = Field(
         default=0,
         ge=0,
         le=1,
-        description="1: shards train their next part while a round is averaged; what the others "
-        "learned counts one round later",
+        description="1: shards train their next part while the manager averages a round; each then "
+        "gets the others' progress one round later",
     )
     rounds_before: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Rounds (meetings) that init_from's parameters have had; seeds, orders and "
-        "schedule go on after them",
+        description="Rounds that init_from's parameters have trained; seeds, orders and schedule "
+        "continue after them",
     )
     local_steps: int | None = Field(
         default=None,
         ge=1,
-        description="Batches that a task trains at most; absent: all of its part of the shard",
+        description="The most batches that a task may train; absent: all in its part of the shard",
     )
     aggregate: Annotated[str, _one_of(AGGREGATORS)] = Field(
         default="average", description="How updates become the next model"
@@ -207,29 +209,30 @@ class SpecFields(Fields):
     )
     needs: Needs = Field(
         default=(),
-        description="Labels that a worker must have to train: KEY=VALUE, or KEY with any value",
+        description="Labels that a worker needs to train: KEY=VALUE, or KEY with any value",
     )
     prefers: Needs = Field(
         default=(),
-        description="Labels whose workers come first where several are idle",
+        description="Labels of workers to prefer if several are idle",
     )
     shard_needs: dict[ShardNumber, Needs] = Field(
         default_factory=dict,
-        description="Labels that single shards need, by the shard's number: where their data lie",
+        description="Labels that single shards need, by number, for example because of the place "
+        "of their data",
     )
     standbys: int = Field(
-        default=0, ge=0, description="Workers kept idle, to take over from those that fall behind"
+        default=0, ge=0, description="Idle workers that can take over from slow ones"
     )
     retries: int = Field(
         default=3,
         ge=0,
         le=1000,
-        description="Failed attempts of a task that do not fail the run",
+        description="How many attempts of a task may fail without failing the run",
     )
     snapshot_every: float = Field(
         default=10.0,
         ge=0,
-        description="Seconds between snapshots of a task, from which other workers can go on; "
+        description="Seconds between snapshots of a task, from which other workers can continue; "
         "more if a snapshot takes long; 0: no snapshots",
     )
     evaluate_every: int = Field(
@@ -239,23 +242,23 @@ class SpecFields(Fields):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Examples that are evaluated together; absent: batch_size with a task, else as "
+        description="Examples per batch in evaluations; absent: batch_size with a task, else as "
         "many as memory allows",
     )
     validation: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of the training examples that are set apart, and evaluated after epochs "
-        "instead of the test examples, which are then evaluated once, at the end",
+        description="Share of the training examples to hold out. They replace the test examples "
+        "after epochs; the test examples then count only once, at the end",
     )
     keep_models: int = Field(
-        default=3, ge=1, description="How many of the latest model versions are kept"
+        default=3, ge=1, description="How many of the latest model versions to keep"
     )
     keep_best: str | None = Field(
         default=None,
-        description="Also keep the best model, as best.safetensors: by loss, or by a metric as "
-        "accuracy; min:NAME or max:NAME where the name does not say which is better",
+        description="Also keep the best model, as best.safetensors: by loss or by a metric such as "
+        "accuracy; min:NAME or max:NAME if the name doesn't say which is better",
     )
     stop_after: int | None = Field(
         default=None,
@@ -270,7 +273,7 @@ class SpecFields(Fields):
     learning_rate: float = Field(default=0.05, gt=0, description="The optimizer's step size")
     scale_rate: bool = Field(
         default=False,
-        description="Multiply the learning rate by the number of shards, and warm up to that",
+        description="Multiply the learning rate by the number of shards, after a warm-up",
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")
     nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
@@ -286,56 +289,55 @@ class SpecFields(Fields):
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of all steps over which the learning rate rises, linearly: from 0, or "
-        "with scale_rate from learning_rate",
+        description="Share of all steps in which the learning rate rises linearly: from 0, or with "
+        "scale_rate from learning_rate",
     )
     final_rate: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="What cosine and linear end at, as a share of learning_rate",
+        description="The final value of cosine and linear, as a share of learning_rate",
     )
     decay: float = Field(
-        default=0.1, gt=0, le=1, description="What step multiplies the learning rate by"
+        default=0.1, gt=0, le=1, description="The factor by which step multiplies the learning rate"
     )
-    decay_every: int = Field(
-        default=1, ge=1, description="Epochs after which step does so, again and again"
-    )
+    decay_every: int = Field(default=1, ge=1, description="Epochs between such steps")
     clip_norm: float | None = Field(
-        default=None, gt=0, description="The largest norm of a step's gradient; absent: any"
+        default=None, gt=0, description="The largest norm of a step's gradient; absent: no limit"
     )
     accumulate: int = Field(
         default=1,
         ge=1,
         le=100_000,
-        description="Parts in which a batch is trained, one after the other: the same step in less "
+        description="Train a batch in this many parts, one after the other: the same step in less "
         "memory",
     )
     inside: Inside = Field(
         default_factory=Inside,
         description="How a worker trains a batch inside its machine: processes, how, cut; auto: "
-        "as it is measured to be fastest",
+        "the fastest in a measurement",
     )
     optimizer_state: Literal["auto", "reset", "keep"] = Field(
         default="auto",
-        description="What happens to the optimizer's state between rounds; kept per shard; auto: "
-        "kept, except where that was measured to train worse",
+        description="Keep or reset each shard's optimizer state between rounds; auto: keep it, "
+        "except in settings in which that trained worse",
     )
     compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
-        description="How updates are written; all but none write, in fewer bytes, how far they "
-        "moved",
+        description="How to write updates; every codec but none writes the differences, in fewer "
+        "bytes",
     )
     model_compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
-        description="How model versions are written: none, whole, or a codec of updates that keeps "
-        "nothing for later; then all but every 32nd say how far they moved",
+        description="How to write model versions: none, whole, or a codec of updates without a "
+        "residual; then only every 32nd version is complete, and the others are "
+        "differences",
     )
 
     repeatable: bool = Field(
         default=True,
-        description="false: accept a training that gives other bytes each time; nothing is then "
-        "handed over",
+        description="false: accept a training whose bytes differ each time; workers then hand "
+        "nothing over",
     )
     threads: int = Field(
         default=1,
@@ -348,11 +350,11 @@ class SpecFields(Fields):
     )
     device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
         default="cpu",
-        description="Where workers train: cpu, cuda, mps or xpu, one of several by its number as "
-        "cuda:1, or auto, which is the best that each worker has",
+        description="The device to train on: cpu, cuda, mps or xpu, one of several by its number "
+        "such as cuda:1, or auto, the best that each worker has",
     )
     channels_last: bool | None = Field(
         default=None,
-        description="Memory layout of images in training; absent: on for Downpour's own networks "
-        "and torchvision's",
+        description="Memory layout of images in training; absent: on for Downpour's networks and "
+        "torchvision's",
     )

@@ -50,7 +50,9 @@ def split(
         )
     if labels is None:
         if name not in _NEED_NO_LABELS:
-            raise SpecError("split", spec_split, "must be random, for the dataset has no classes")
+            raise SpecError(
+                "split", spec_split, "must be random because the dataset has no classes"
+            )
         labels = np.zeros(count, dtype=np.int64)
     if labels.shape != (count,):
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")

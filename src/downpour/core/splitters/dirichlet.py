@@ -24,7 +24,7 @@ def owners(request: SplitRequest) -> Indices:
     """Say which shard owns each example; see `Splitter`."""
     classes, shards, generator = request.classes, request.shards, request.generator
     if request.alpha is None:
-        raise ValueError("a Dirichlet split needs its concentration")
+        raise ValueError("a Dirichlet split needs a concentration")
     result = np.empty(len(classes), dtype=np.int64)
     for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
         shares = generator.dirichlet(np.full(shards, request.alpha))

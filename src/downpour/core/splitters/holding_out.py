@@ -31,6 +31,6 @@ def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tupl
     is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
     stay, held = np.sort(order[~is_held]), np.sort(order[is_held])
     if not len(held) or not len(stay):
-        accepted = f"sets apart {len(held)} of {count} training examples; both parts need some"
+        accepted = f"holds out {len(held)} of {count} training examples, but both parts need some"
         raise SpecError("validation", share, accepted)
     return stay, held

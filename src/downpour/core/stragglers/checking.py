@@ -24,27 +24,34 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
         _check_option(spec.policy, policy, name, value)
     # Because at least one worker must be free to train.
     if spec.standbys >= workers:
-        accepted = f"must be fewer than the workers, of which there are {workers}"
+        accepted = f"must be less than the number of workers, {workers}"
         raise SpecError("standbys", spec.standbys, accepted)
     if spec.standbys and not policy.watches:
-        accepted = f"policy '{spec.policy}' calls on no standby: 0, or another policy"
+        accepted = (
+            f"must be 0, because policy '{spec.policy}' never uses standbys; or use another policy"
+        )
         raise SpecError("standbys", spec.standbys, accepted)
     # A shard of the other splits stands for a class or a mixture of classes, and would lose that.
     if policy.cuts_rounds and spec.split not in {"random", "equal"}:
-        accepted = f"policy '{spec.policy}' cuts shards anew: random or equal"
+        accepted = f"must be random or equal, because policy '{spec.policy}' recuts the shards"
         raise SpecError("split", spec.split, accepted)
     if policy.cuts_rounds and spec.optimizer_state == "keep":
-        accepted = f"policy '{spec.policy}' cuts shards anew, and a state belongs to one: reset"
+        accepted = (
+            f"must be reset, because policy '{spec.policy}' recuts the shards and states "
+            "belong to a shard"
+        )
         raise SpecError("optimizer_state", spec.optimizer_state, accepted)
     if policy.cuts_rounds and spec.hands_on:
-        accepted = f"policy '{spec.policy}' cuts shards anew, and what was not sent belongs to one"
+        accepted = f"keeps a residual per shard, but policy '{spec.policy}' recuts the shards"
         raise SpecError("compression", spec.compression, accepted)
     if policy.cuts_rounds and spec.shard_needs:
-        accepted = f"policy '{spec.policy}' cuts shards anew, so they hold no data of their own"
+        accepted = (
+            f"must be empty, because policy '{spec.policy}' recuts the shards and their data change"
+        )
         raise SpecError("shard_needs", spec.shard_needs, accepted)
     # The parts of a shard that is cut anew between them would not be those of one epoch.
     if policy.cuts_rounds and spec.meet != 1:
-        accepted = f"policy '{spec.policy}' cuts shards anew, so they meet once an epoch: 1"
+        accepted = f"must be 1, because policy '{spec.policy}' recuts the shards once per epoch"
         raise SpecError("meet", spec.meet, accepted)
 
 
@@ -58,7 +65,7 @@ def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
     numbers = isinstance(usual, int | float) and isinstance(value, int | float)
     alike = isinstance(value, bool) == isinstance(usual, bool)
     if not alike or not (numbers or isinstance(value, type(usual))):
-        raise SpecError(field, value, f"must be of the kind of its default, {usual!r}")
+        raise SpecError(field, value, f"must have the type of its default, {usual!r}")
     if numbers and not isinstance(value, bool) and value < 0:  # type: ignore[operator]
         raise SpecError(field, value, "must not be negative")
     if numbers and name in policy.largest and value > policy.largest[name]:  # type: ignore[operator]

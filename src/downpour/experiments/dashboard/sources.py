@@ -159,7 +159,7 @@ class _FollowedFile:
             size = os.fstat(file.fileno()).st_size
             if size < self._offset:
                 self._offset = size
-                reason = "has become shorter while it was read; reload the page"
+                reason = "became shorter while we read it; reload the page"
                 raise FileCorrupt(self._path.name, reason)
             file.seek(self._offset)
             content = file.read(_PIECE_BYTES)

@@ -56,9 +56,9 @@ def _notice(acted: Sequence[Acted]) -> str:
     barrier, free = acted
     longer = times(barrier.result.train_seconds, free.result.train_seconds)
     return (
-        f"With a barrier the same passes over the data took {longer} as long; without one, updates "
-        f"came from models up to {_stalest(free)} versions old, and other bytes come of it each "
-        "time."
+        f"With a barrier the same passes over the data took {longer} as long; without "
+        f"one, updates came from models up to {_stalest(free)} versions old, and the "
+        "bytes differ each time."
     )
 
 
@@ -72,7 +72,7 @@ def _figure(acted: Sequence[Acted]) -> Figure:
 
 
 DEMO = Demo(
-    about="a barrier after each round, or Downpour SGD without one, beside a slow worker",
+    about="a barrier after each round, or Downpour SGD without one, with a slow worker",
     acts=(_act("sync", "sync: a barrier"), _act("downpour", "downpour: no barrier")),
     table=_table,
     notice=_notice,

@@ -49,10 +49,10 @@ def _table(acted: Sequence[Acted]) -> Table:
 def _notice(acted: Sequence[Acted]) -> str:
     calm, killed = acted
     later = killed.wall_seconds - calm.wall_seconds
-    cost = f"cost {later:.1f} s" if later > 0 else "cost no time that shows"
+    cost = f"cost {later:.1f} s" if later > 0 else "cost no visible time"
     if calm.model == killed.model:
         return f"The crash {cost}, and both models are the same, byte for byte."
-    return f"The crash {cost}, and the models differ, which should not be: please report it."
+    return f"The crash {cost}, but the models differ. That is a bug: please report it."
 
 
 def _figure(acted: Sequence[Acted]) -> Figure:
@@ -62,7 +62,7 @@ def _figure(acted: Sequence[Acted]) -> Figure:
 
 
 DEMO = Demo(
-    about="a manager is killed in the third round and another goes on: the same bytes",
+    about="kill a manager in the third round, and another one continues: the same bytes",
     acts=(_act("undisturbed"), _act("manager killed", ["manager@round3"])),
     table=_table,
     notice=_notice,

@@ -57,8 +57,8 @@ def _table(acted: Sequence[Acted]) -> Table:
 def _notice(acted: Sequence[Acted]) -> str:
     random, by_class = ((percent(one.result.accuracy) or 0.0) for one in acted)
     return (
-        f"With all classes in each shard the model reaches {random:.1f} %, with few classes in "
-        f"each {by_class:.1f} %: the average of models that know different classes knows less."
+        f"With all classes in each shard, the model reaches {random:.1f} %; with few classes in "
+        f"each, {by_class:.1f} %. Averaging models that know different classes loses accuracy."
         if random > by_class
         else f"Both splits end near each other here: {random:.1f} % and {by_class:.1f} %."
     )
@@ -73,7 +73,7 @@ def _figure(acted: Sequence[Acted]) -> Figure:
 
 
 DEMO = Demo(
-    about="shards with all classes, or with a few classes each: what averaging makes of them",
+    about="shards with all classes, or with a few classes each: the effect on averaging",
     acts=(
         _act("random", "random split"),
         _act("class", "class split"),

@@ -51,7 +51,7 @@ def _notice(acted: Sequence[Acted]) -> str:
     wait, handoff = acted
     longer = times(wait.result.train_seconds, handoff.result.train_seconds)
     models = "the same bytes" if wait.model == handoff.model else "different bytes"
-    return f"Waiting took {longer} as long as handing work over; both models have {models}."
+    return f"Waiting took {longer} as long as handing over work; both models have {models}."
 
 
 def _figure(acted: Sequence[Acted]) -> Figure:

@@ -45,7 +45,8 @@ _SPLITS_MAX = 6
 """Panels of a figure, and rows of panels that a screen shows at once."""
 _INTERVALS = "are 95\u00a0% intervals over the repetitions"
 _ENLARGED = (
-    "; enlarged are rounds from that with the most moves and failures on, or from the longest"
+    "; enlarged are rounds that start with the one with most moves and failures, or with "
+    "the longest"
 )
 
 Part = Literal["outcome", "timeline", "resources"]
@@ -105,7 +106,7 @@ def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
         return
     whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""
     if subgrid.lost and numeric_axis(subgrid) < 0:
-        whiskers += "; × stands for what failed"
+        whiskers += "; × marks failed attempts"
     if _is_measured(subgrid):
         first = measured_by(subgrid)[0]
         caption = f"{first.words.capitalize()} of the final model{whiskers}"
@@ -120,10 +121,10 @@ def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
     """Draw how well each class is known: by epoch where there is one setting, else by setting."""
     name = f"{subgrid.name}-classes"
     if len(subgrid.settings) == 1 and has_class_course(subgrid.runs):
-        caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in per cent"
+        caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in %"
         yield Plot(subgrid.name, name, caption, class_course_figure(subgrid.runs))
     elif any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
-        caption = "How well the final models know each class, in per cent"
+        caption = "Accuracy of the final models for each class, in %"
         yield Plot(subgrid.name, name, caption, classes_figure(subgrid))
 
 
@@ -155,11 +156,11 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     name = run.result.experiment
     if run.attempt_spans:
         twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
-        caption = f"{setting}: who trained which shard when{which}{twice}"
+        caption = f"{setting}: which worker trained which shard when{which}{twice}"
         figure = timeline_figure(run.attempt_spans, run.disturbed_seconds)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)
     if measures := measures_of(run.resources):
-        rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"
-        caption = f"{setting}: what the workers' processes used over time{which}{rest}"
+        rest = "" if len(measures) == len(MEASURES) else "; measures without a panel stayed 0"
+        caption = f"{setting}: resources of the workers' processes over time{which}{rest}"
         figure = resource_figure(run.resources)
         yield Plot(subgrid.name, f"resources-{name}", caption, figure, "resources", name)

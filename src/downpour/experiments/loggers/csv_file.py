@@ -32,7 +32,7 @@ class CsvFile:
 
     def __init__(self, target: str) -> None:
         if not target:
-            raise SpecError("log", "csv", "needs a file, as csv:FILE")
+            raise SpecError("log", "csv", "needs a file: csv:FILE")
         self._path = path_of("log", target)
         self._columns: list[str] = []
         self._read()

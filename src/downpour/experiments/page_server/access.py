@@ -171,13 +171,16 @@ class Guard:
 
     def _refusal(self, connection: HTTPConnection) -> Response | None:
         if not self._door.is_called_rightly(connection):
-            said = "This server is not called so; use its address, localhost or its host's name.\n"
+            said = (
+                "This server does not answer to that name; use its address, localhost or its "
+                "host's name.\n"
+            )
             return PlainTextResponse(said, status_code=421)
         origin = connection.headers.get("origin")
         if origin not in {None, "null"} and _host_of(str(origin)) != _host_of(
             f"//{connection.headers.get('host', '')}"
         ):
-            return PlainTextResponse("A page of another site asked for this.\n", status_code=403)
+            return PlainTextResponse("Another site's page sent this request.\n", status_code=403)
         path = connection.scope["path"]
         if path.startswith(_OPEN) or self._door.is_known(connection):
             return None

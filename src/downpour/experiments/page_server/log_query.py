@@ -42,7 +42,7 @@ class LogQuery:
         """
         after = asked.get("after", "")
         if after and not _CURSOR.fullmatch(after):
-            raise SpecError("after", after, "must be what the last answer called next")
+            raise SpecError("after", after, "must be the value of next in the last answer")
         experiment, ended = str(about.get("id", "")), about.get("ended_at")
         begin, end = span_until(experiment, math.inf if ended is None else ended)
         span = LogFilter(begin=begin, end=max(end, exported))
@@ -69,5 +69,5 @@ def _seconds(asked: Mapping[str, str], name: str, otherwise: float) -> float:
     if not given:
         return otherwise
     if not _SECONDS.fullmatch(given):
-        raise SpecError(name, given, "must be seconds since the submission, as 12.5")
+        raise SpecError(name, given, "must be seconds since the submission, such as 12.5")
     return float(given)

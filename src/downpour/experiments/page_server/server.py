@@ -103,7 +103,7 @@ class Dashboard:
         await asyncio.to_thread(self._refresh, experiment)
         feed = self._feeds.of(experiment)
         if feed is None:
-            raise HTTPException(404, "There is no such experiment here.")
+            raise HTTPException(404, "This folder has no such experiment.")
         return feed
 
     async def _index(self, _: Request) -> Response:
@@ -152,13 +152,13 @@ class Dashboard:
     async def _study(self, request: Request) -> Response:
         table = await asyncio.to_thread(study_table, self._place, request.path_params["study"])
         if table is None:
-            raise HTTPException(404, "There is no such study here.")
+            raise HTTPException(404, "This folder has no such study.")
         return JSONResponse(table)
 
     async def _events(self, request: Request) -> ASGIApp:
         feed = await self._found(request)
         if self._streams >= STREAMS_MAX:
-            said = f"{STREAMS_MAX} pages are open already; close one."
+            said = f"{STREAMS_MAX} pages are already open; close one."
             raise HTTPException(503, said, headers={"retry-after": "10"})
         given = request.query_params.get("after") or "0"
         after = _line(request.headers.get("last-event-id") or given)
@@ -209,7 +209,7 @@ class Dashboard:
         await feed.catch_up(_LIST_SECONDS)
         splits = feed.model.splits()
         if splits is None:
-            raise HTTPException(404, "The record does not say which classes a shard has.")
+            raise HTTPException(404, "The record does not list the shards' classes.")
         return JSONResponse(splits)
 
     async def _logs(self, request: Request) -> Response:
@@ -221,7 +221,7 @@ class Dashboard:
 
 
 _FINE = event("fine", "{}")
-_OVER = event("over", json.dumps({"text": "The server has ended; what you see stays."}))
+_OVER = event("over", json.dumps({"text": "The server has stopped; the page no longer changes."}))
 
 
 class _Streaming:

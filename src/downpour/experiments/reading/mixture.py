@@ -8,7 +8,10 @@ from downpour.network.rpc.messages import Status
 
 MANAGER = "manager"
 _NAMES_MAX = 3
-_MIXED = "not all compute alike, so another run of this spec may give other bytes:"
+_MIXED = (
+    "the workers have different numeric classes, so another run of this spec may give "
+    "different bytes:"
+)
 
 
 def mixture_of(who_by_class: Mapping[str, Iterable[str]]) -> str:

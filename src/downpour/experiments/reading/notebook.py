@@ -66,7 +66,7 @@ def plot_of(value: object) -> Figure:
     Raises:
         TypeError: its figures have not been imported.
     """
-    raise TypeError(f"nothing is known that would draw {value!r}")
+    raise TypeError(f"cannot draw {value!r}")
 
 
 @singledispatch
@@ -76,7 +76,7 @@ def timeline_of(value: object) -> Figure:
     Raises:
         TypeError: its figures have not been imported.
     """
-    raise TypeError(f"nothing is known that would draw {value!r}")
+    raise TypeError(f"cannot draw {value!r}")
 
 
 @singledispatch
@@ -86,4 +86,4 @@ def page_of(value: object) -> NotebookPage:
     Raises:
         TypeError: its page has not been imported.
     """
-    raise TypeError(f"nothing is known that would show {value!r}")
+    raise TypeError(f"cannot show {value!r}")

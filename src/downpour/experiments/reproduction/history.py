@@ -111,7 +111,7 @@ def history_of(record: Iterable[RecordLine]) -> History:
     versions = tuple(fold.versions[number] for number in sorted(fold.versions))
     for number, version in enumerate(versions, start=1):
         if version.number != number:
-            raise FileCorrupt("record", f"does not say how version {number} was made")
+            raise FileCorrupt("record", f"does not say which updates made version {number}")
     finished = fold.end if isinstance(fold.end, FinishedLine) else None
     return History(
         experiment=fold.submitted.experiment,
@@ -183,7 +183,7 @@ class _Fold:
         parts = line.parts or in_step
         staleness = line.staleness or (self._delay(line.version - 1),) * len(parts)
         if len(parts) != len(staleness):
-            raise FileCorrupt("record", f"does not say from what version {line.version} was made")
+            raise FileCorrupt("record", f"does not say which version {line.version} was made from")
         tasks = zip(parts, staleness, strict=True)
         return MadeVersion(
             number=line.version,

@@ -30,7 +30,7 @@ class Difference:
 
     def __str__(self) -> str:
         """Say it in one line; the record may hold anything."""
-        why = "; an earlier release made it, which added the updates in another order"
+        why = "; an earlier release made it, and added the updates in another order"
         return one_line(self._said() + (why if self.summed_otherwise else ""))
 
     def _said(self) -> str:

@@ -41,23 +41,23 @@ def past_of(experiment: str, shared: Path) -> Past:
         _refuse(experiment, "must be an experiment's ID")
     folder = directory.experiments / experiment
     if not folder.is_dir():
-        _refuse(experiment, f"there is no such experiment in {shared}")
+        _refuse(experiment, f"no such experiment in {shared}")
     try:
         history = history_of(line for _, line in read_record(folder / RECORD_NAME))
     except StoreError as error:
         _refuse(experiment, f"cannot be replayed: {error}")
     if not history.has_ended and not is_abandoned(folder / RUN_LOCK_NAME):
-        _refuse(experiment, "has not ended; it can be replayed then")
+        _refuse(experiment, "is still running; replay it after its end")
     spec = _spec_of(experiment, folder, history)
     if not spec.repeatable:
-        _refuse(experiment, "has repeatable = false: it has other bytes each time it is trained")
+        _refuse(experiment, "has repeatable = false, so its bytes differ each time")
     return Past(directory, spec, history)
 
 
 def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
     """Return the spec of the folder, which must be the one that the record has."""
     if not (folder / SPEC_NAME).is_file():
-        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is gone")
+        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is missing")
     try:
         spec = ResolvedSpec.from_toml(read_regular(folder / SPEC_NAME).decode())
         submitted = ResolvedSpec.make(history.fields)

@@ -210,7 +210,7 @@ def device_for(past: Past, here: Devices) -> str:
         own = (one for one in (*here.accelerators, CPU) if str(numeric_class(one)) in known)
         return next(own, here.best)
     if not here.has(asked):
-        accepted = f"was trained on {asked}, and torch finds no such device here, only {here}"
+        accepted = f"was trained on {asked}, but torch finds no such device here, only {here}"
         raise SpecError(FIELD, past.history.experiment, accepted)
     return asked
 

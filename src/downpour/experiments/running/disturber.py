@@ -96,7 +96,7 @@ def disturbing(
         try:
             record(one.who, one.what)
         except DownpourError as error:
-            log.warning("%s %s, which is not on record: %s", one.who, one.what, error)
+            log.warning("%s %s, but the record does not have it: %s", one.who, one.what, error)
 
     with ExitStack() as slowed:
         for slow in asked.slow:

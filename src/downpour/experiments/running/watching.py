@@ -98,7 +98,7 @@ def check_loggers(loggers: Sequence[Logger | str]) -> None:
     for one in loggers:
         methods = (getattr(one, name, None) for name in ("begin", "log", "end"))
         if isinstance(one, type) or not (isinstance(one, str) or all(map(callable, methods))):
-            accepted = "must be a text such as 'csv:log.csv', or have begin, log and end"
+            accepted = "must be a string such as 'csv:log.csv', or have begin, log and end"
             raise SpecError("loggers", one, accepted)
 
 

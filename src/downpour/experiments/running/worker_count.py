@@ -36,7 +36,7 @@ def explained(spec: Spec, *, is_here: bool) -> str:
         why = "one a shard"
     else:
         why = f"for {_cores()}" if is_here else "the default"
-    also = f", {spec.standbys} of them standing by" if spec.standbys else ""
+    also = f", {spec.standbys} of them on standby" if spec.standbys else ""
     return f"{workers} worker{'s' * (workers != 1)}, {why}{also}; --workers takes another number"
 
 

@@ -12,7 +12,7 @@ from downpour.core.spec import TABLES, Spec
 from downpour.experiments.studies.fields import Value
 
 _BOUNDS = {"low", "high", "log"}
-_ACCEPTED = "must be a list of values, or { low = …, high = … } with log = true if need be"
+_ACCEPTED = "must be a list of values, or { low = …, high = … }, optionally with log = true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
     if low >= high:
         raise SpecError(name, dict(given), "low must be below high")
     if log and low <= 0:
-        raise SpecError(f"{name}.low", low, "must be above 0 where log = true")
+        raise SpecError(f"{name}.low", low, "must be above 0 with log = true")
     whole = all(isinstance(bound, int) for bound in (low, high)) and _takes_whole(field)
     return Range(low if whole else float(low), high if whole else float(high), log, whole)
 

@@ -120,7 +120,9 @@ class Remote:
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
             given = sorted(number for number in numbers if number is not None)
-            accepted = "must be one number with --manager, whose workers are as they are"
+            accepted = (
+                "must be a single number with --manager, because that manager has its own workers"
+            )
             raise SpecError("workers", given, accepted)
 
     @contextmanager

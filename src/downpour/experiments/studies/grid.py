@@ -77,7 +77,7 @@ class Subgrid:
         # Not a field of the spec, because a model does not depend on the number of workers.
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
-            raise SpecError("workers", workers, "must be given, or shards")
+            raise SpecError("workers", workers, "is required, unless shards is given")
         spec = resolve(Spec.make({"shards": workers, **fields}), workers)
         if repetition > 1:  # validated again: the seed may grow beyond its limit
             spec = spec.replace(seed=spec.seed + repetition - 1)
@@ -153,7 +153,7 @@ class Grid(Study):
     @classmethod
     def _of(cls, fields: Mapping[str, Value]) -> Grid:
         if "search" in fields:
-            raise SpecError("search", "[search]", "is what `downpour tune` takes, with this file")
+            raise SpecError("search", "[search]", "is for `downpour tune`; run it with this file")
         for field, value in fields.items():
             check_name(field, value, _OWN)
         common = dict(fields)
@@ -164,11 +164,11 @@ class Grid(Study):
         if tables is None:
             tables = [{"name": name}]
         if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
-            raise SpecError(_SUBGRID, tables, f"must be tables: [[{_SUBGRID}]], once for each")
+            raise SpecError(_SUBGRID, tables, f"must be tables: write [[{_SUBGRID}]] above each")
         subgrids = tuple(_subgrid(name, common, own, n) for n, own in enumerate(tables, 1))
         names = [subgrid.name for subgrid in subgrids]
         if len(set(names)) < len(names):
-            raise SpecError(f"{_SUBGRID}.name", names, "must be another for each")
+            raise SpecError(f"{_SUBGRID}.name", names, "must differ in each table")
         settings = sum(math.prod(len(s.fields[axis]) for axis in s.axes) for s in subgrids)
         if (runs := repetitions * settings) > RUNS_MAX:
             raise SpecError("trials", repetitions, f"makes {runs} runs; at most {RUNS_MAX} are run")
@@ -182,7 +182,7 @@ def _subgrid(
     for field, value in own.items():
         check_name(field, value, _OWN)
         if field in ("trials", _SUBGRID):
-            raise SpecError(field, value, f"must stand above the first [[{_SUBGRID}]]")
+            raise SpecError(field, value, f"must come before the first [[{_SUBGRID}]]")
     given = {**common, **own}
     name = given.pop("name", f"{_SUBGRID}-{number}")
     Spec.make({"name": name})

@@ -37,7 +37,7 @@ def held(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
         (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
     except Timeout:
-        raise SpecError("folder", str(folder), f"{_pid(folder)} runs it already") from None
+        raise SpecError("folder", str(folder), f"{_pid(folder)} is already running it") from None
     except OSError as error:
         lock.release()
         raise SpecError("folder", str(folder), explain(error)) from None

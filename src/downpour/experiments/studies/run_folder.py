@@ -130,13 +130,13 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
     # Earlier versions wrote no checksum; a record that was cut off at least ends differently.
     is_whole = run.result.state in _ENDS[summary.state]
     if summary.checksum not in (None, checksum) or not is_whole:
-        raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} is not what was written")
+        raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} has changed since the run")
     return run
 
 
 def mismatch(place: Path) -> SpecError:
     """Return the error for a folder that holds another run than the one it is named by."""
-    return refusal(place, "holds another run than its name says")
+    return refusal(place, "holds a different run than its name says")
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -44,9 +44,9 @@ _ACCURACY = "accuracy"
 _CORNERS_MAX = 10_000  # fourteen ranges have more, and each is a validation of the spec
 _NEVER = {
     "name": "names the search",
-    "workers": "changes no result; give one number above [search]",
-    "device": "must be one for all runs; give it above [search]",
-    "evaluate_every": "decides what is seen of a run; give it above [search]",
+    "workers": "changes no result; set one number above [search]",
+    "device": "must be the same for all runs; set it above [search]",
+    "evaluate_every": "decides which results the search sees; set it above [search]",
 }
 
 
@@ -78,7 +78,7 @@ class Search(Study):
         search = cls._of(fields)
         for run in search.samples():
             if not run.spec.evaluate_every:
-                accepted = f"must be at least 1: {search.goal.metric} is searched for"
+                accepted = f"must be at least 1, because the search optimizes {search.goal.metric}"
                 raise SpecError("evaluate_every", 0, accepted)
         return search
 
@@ -105,7 +105,7 @@ class Search(Study):
             field, dot, option = axis.partition(".")
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
         if self.workers is None and fields.get("shards") is None:
-            raise SpecError("workers", self.workers, "must be given, or shards")
+            raise SpecError("workers", self.workers, "is required, unless shards is given")
         spec = resolve(Spec.make({"shards": self.workers, **fields}), self.workers)
         return Run(spec, self.workers, number)
 
@@ -170,7 +170,7 @@ class Search(Study):
         if table is None:
             refuse_grid(fields)
         if not isinstance(table, dict):
-            raise SpecError(_SEARCH, table, "must be a table: [search], with what is searched")
+            raise SpecError(_SEARCH, table, "must be a table [search] with the fields to search")
         for field, value in fields.items():
             _check_above(field, value)
         settings = dict(table)
@@ -227,7 +227,7 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
         else:
             flat[field] = value
     if not flat:
-        accepted = "must name a field to search, as learning_rate = { low = 0.001, high = 0.3 }"
+        accepted = "must name a field, such as learning_rate = { low = 0.001, high = 0.3 }"
         raise SpecError(_SEARCH, dict(table), accepted)
     for field, value in flat.items():
         _check_field(field, value, flat)
@@ -236,9 +236,9 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
 
 def _check_above(field: str, value: Value) -> None:
     if field == "experiment":
-        raise SpecError(field, value, "is for `downpour grid`, which searches nothing")
+        raise SpecError(field, value, "is for `downpour grid`, not for a search")
     if field in _SETTINGS and field not in Spec.model_fields:
-        raise SpecError(field, value, "must stand below [search]")
+        raise SpecError(field, value, "must come below [search]")
     check_name(field, value, _ABOVE)
 
 
@@ -252,4 +252,4 @@ def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     if dot and (top not in OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:
-        raise SpecError(f"{_SEARCH}.{field}", value, f"{top} is searched as a whole already")
+        raise SpecError(f"{_SEARCH}.{field}", value, f"the search already varies {top} as a whole")

@@ -191,7 +191,7 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
     except (OSError, ValueError) as error:
         raise refusal(path, f"{name} cannot be read: {error}") from None
     except SpecError as error:
-        raise refusal(path, f"{name} is not what was written: {error}") from None
+        raise refusal(path, f"{name} is damaged: {error}") from None
 
 
 def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def resources(subgrid: SubgridResult) -> Table:
         if (sampled := [run for run in all_runs if run.resources])
     )
     columns = (*_axes(subgrid), *(column for column, _ in measures))
-    title = f"{subgrid.name}: what a process used while it trained"
+    title = f"{subgrid.name}: a process's resources while it trained"
     return Table(f"{subgrid.name}-resources", title, columns, rows, subgrid.name)
 
 

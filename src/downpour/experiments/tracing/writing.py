@@ -50,7 +50,7 @@ def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not _is_trace(path):
-            accepted = "is there already and is no trace of downpour; name another file"
+            accepted = "exists and is not a trace from downpour; choose another file"
             raise SpecError("to", str(path), accepted)
         _replace(path, trace_lines(record))
     except OSError as error:

@@ -60,7 +60,7 @@ def _built_in(
     trained: TrainedModel, data: Path | None, data_dir: Path | None, options: Mapping[str, Any]
 ) -> LoadedTask:
     if options:
-        raise SpecError("task_options", dict(options), "only a task takes them")
+        raise SpecError("task_options", dict(options), "only a task has them")
     if data is not None:
         known = known_data(trained)
         examples = read_labelled(data, known, trained.spec, field="data")
@@ -75,7 +75,7 @@ def _built_in(
 def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -> LoadedTask:
     spec = trained.spec
     if data is not None:
-        accepted = "is of built-in models; a task's options say where its examples are"
+        accepted = "is for built-in models; a task's options give the path of its examples"
         raise SpecError("data", str(data), accepted)
     spec = spec.replace(task_options={**spec.task_options, **options})
     facts = replace(NO_DATA.facts, test_samples=_test_examples(spec))

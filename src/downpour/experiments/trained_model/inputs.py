@@ -97,7 +97,7 @@ def _array(path: Path) -> NDArray[Any]:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SpecError("dataset", path.name, f"cannot be read: {reason}") from None
     if found.dtype.kind not in "biuf" or not found.ndim or not len(found):
-        raise SpecError("dataset", path.name, "must hold numbers, an example a row")
+        raise SpecError("dataset", path.name, "must hold numbers, one example per row")
     return found
 
 
@@ -107,7 +107,7 @@ def _name_in(names: list[str]) -> str:
     known = [name for name in _X if name in names]
     if len(known) != 1:
         there = ", ".join(names) or "none"
-        raise SpecError("dataset", "", f"must hold one array, or one called x; there are {there}")
+        raise SpecError("dataset", "", f"must hold one array, or one called x; it holds {there}")
     return known[0]
 
 

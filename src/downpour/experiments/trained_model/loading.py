@@ -103,7 +103,7 @@ def warn_of_other_code(spec: Spec) -> None:
         try:
             check_code(field, name, spec.code)
         except OtherCode as error:
-            log.warning("%s: the model was trained with other code: %s", name, error)
+            log.warning("%s: the code has changed since this model was trained: %s", name, error)
 
 
 def known_data(trained: TrainedModel) -> PreparedDataset:

@@ -90,7 +90,7 @@ def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
         SpecError: there is none, or it cannot be used.
     """
     if not (folder / SPEC_NAME).is_file():
-        accepted = f"has no {SPEC_NAME} beside it; name an experiment, or its folder"
+        accepted = f"has no {SPEC_NAME} next to it; name an experiment, or its folder"
         raise SpecError(field, name, accepted)
     try:
         fields = toml_fields(read_regular(folder / SPEC_NAME).decode())

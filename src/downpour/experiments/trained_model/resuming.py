@@ -70,21 +70,19 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
     if not is_bare_name(str(experiment)) or not folder.is_dir():
-        raise SpecError("resume", experiment, f"there is no such experiment in {shared}")
+        raise SpecError("resume", experiment, f"no such experiment in {shared}")
     versions = {
         parsed.version: entry.name
         for entry in folder.iterdir()
         if isinstance(parsed := parse_name(entry.name), ModelName)
     }
     if not versions:
-        raise SpecError("resume", experiment, "has no model: it never began to train")
+        raise SpecError("resume", experiment, "has no model, because it never began to train")
     spec, last = spec_in(folder, experiment, field="resume"), max(versions)
     done, each = spec.rounds_before + last, spec.meetings.each
     epochs_done, wanted = done // each, changes.get("epochs", spec.meetings.epochs_in_all)
     if isinstance(wanted, int) and wanted <= epochs_done:
-        accepted = (
-            f"{experiment} has had {epochs_done} epochs; name more, which count from its first"
-        )
+        accepted = f"{experiment} has trained {epochs_done} epochs; set a larger total"
         raise SpecError("epochs", wanted, accepted)
     begin = {
         "init_from": f"{experiment}/{versions[last]}",
@@ -98,6 +96,6 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     if goes_on.meet == each:
         return goes_on
     if done % each or goes_on.meet == "auto":
-        accepted = f"{experiment} has had {done} rounds, {each} an epoch: {each}, to go on there"
+        accepted = f"must be {each}, because {experiment} trained with {each} rounds per epoch"
         raise SpecError("meet", goes_on.meet, accepted)
     return goes_on.replace(rounds_before=epochs_done * goes_on.meetings.each)

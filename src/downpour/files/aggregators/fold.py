@@ -25,7 +25,7 @@ from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passed,
 from downpour.files.aggregators.tree import last_additions
 from downpour.files.store import WHOLE, Array, Store
 
-_UNSTEADY = "its bytes change while they are read"
+_UNSTEADY = "its bytes change while we read them"
 
 
 def fold(  # noqa: PLR0913 - the files to sum, and their format
@@ -81,7 +81,7 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
         if reasons:
             raise UpdatesRefused(reasons)
         if not passed.sound and not passed.altered and not passed.base_altered:
-            raise NonFinite("the mean of the updates overflows, although each of them is finite")
+            raise NonFinite("the mean of the updates overflows, although each one is finite")
     if passed.base_altered:
         raise FileCorrupt(base.name, _UNSTEADY)
     raise UpdatesRefused(dict.fromkeys(passed.altered, _UNSTEADY))

@@ -93,7 +93,7 @@ def moved(
     if reasons:
         raise UpdatesRefused(reasons)
     if not finite and not all(is_sound(x, begun.tensors[name]) for name, x in tensors.items()):
-        raise NonFinite("the sum of the updates overflows, although each of them is finite")
+        raise NonFinite("the sum of the updates overflows, although each one is finite")
     return tensors
 
 

@@ -1,7 +1,7 @@
 """The outer optimizer: how far a model steps along what its round's updates became.
 
-The fold's result x̄ is the model that plain averaging would give. Its distance from the model x that
-the round began from, g = x - x̄, is taken for a gradient, and x steps against it:
+The fold's result x̄ is the model that plain averaging would give. Its distance from the model x
+that the round began from, g = x - x̄, is taken for a gradient, and x steps against it:
 
     sgd       m = μ m + g                          x - η m
     nesterov  m = μ m + g                          x - η (g + μ m)
@@ -184,7 +184,7 @@ def take_step(
         kept = [after.get(f"{kind}/{name}") for kind in kinds]
         known = base.get(name)
         if known is None or any(one is None or one.shape != known.shape for one in kept):
-            raise FileCorrupt("outer state", f"is not of this model: {name}")
+            raise FileCorrupt("outer state", f"belongs to another model: {name}")
         moments = {kind: after[f"{kind}/{name}"].reshape(-1) for kind in kinds}
         with np.errstate(all="ignore"):  # looked for below
             sound = _step(rule, outer, known.reshape(-1), aggregate[name].reshape(-1), moments)
@@ -197,7 +197,7 @@ def take_step(
 def _counted(state: dict[str, Array]) -> int:
     """Count a step; return how many there were."""
     if _COUNT not in state:
-        raise FileCorrupt("outer state", f"is not of this optimizer: {_COUNT}")
+        raise FileCorrupt("outer state", f"belongs to another optimizer: {_COUNT}")
     state[_COUNT] += 1
     return int(state[_COUNT][0])
 

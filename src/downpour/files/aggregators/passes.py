@@ -86,7 +86,7 @@ class Base:
         """
         model = decode(store.view(file), file.name)
         if base_of(model) is not None:
-            raise FileCorrupt(file.name, "is a step, and the version before it is not known")
+            raise FileCorrupt(file.name, "is a difference, but the version before it is unknown")
         form = UpdateFormat.of(model, trained_from or file, compression)
         source = SummedFile(head=model.head, data=model.data)
         return cls(file=file, form=form, source=source, metadata=model.metadata)

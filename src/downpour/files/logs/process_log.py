@@ -91,7 +91,10 @@ class ProcessLog(logging.Handler):
         line = self._line(level, source, text, trace)
         with self._counting:
             if self._dropped:
-                lost = f"{self._dropped} lines are missing: the log did not take them in time"
+                lost = (
+                    f"{self._dropped} lines are missing, because the log did not accept them "
+                    "in time"
+                )
                 line = self._line("warning", PACKAGE, lost) + line
             self._dropped = 0 if self._put(line) else self._dropped + 1
 

@@ -96,8 +96,9 @@ class ContradictedLine:
 
     def __str__(self) -> str:
         return (
-            f"round {self.round + 1} shard {self.shard}: {self.worker} and {self.accepted_from} "
-            "made different updates of it, so they do not compute alike; the first counts"
+            f"round {self.round + 1} shard {self.shard}: {self.worker} and "
+            f"{self.accepted_from} made different updates of it, so their arithmetic "
+            "differs; the first update counts"
         )
 
 

@@ -276,7 +276,7 @@ def _line(body: dict[str, Any]) -> Line:
     try:
         entry = _ADAPTERS[body["kind"]].validate_python(_of_this_version(body["entry"]))
     except (KeyError, ValidationError) as error:
-        reason = f"entry {body.get('number')} is not of this version: {type(error).__name__}"
+        reason = f"entry {body.get('number')} comes from another version: {type(error).__name__}"
         raise FileCorrupt("journal", reason) from error
     return Line(
         number=body["number"],

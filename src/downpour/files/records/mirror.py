@@ -360,11 +360,11 @@ def _unpacked(content: bytes) -> Iterator[_Part]:
             (check_bare_name(str(name)), int(at), int(size)) for name, at, size in json.loads(line)
         ]
     except (ValueError, TypeError, StoreError) as error:
-        raise FileCorrupt("journal", "its first line does not say what follows") from error
+        raise FileCorrupt("journal", "its first line does not describe the rest") from error
     if sum(size for _, _, size in index) != len(rest) or any(
         min(at, size) < 0 for _, at, size in index
     ):
-        raise FileCorrupt("journal", "its first line does not fit what follows")
+        raise FileCorrupt("journal", "its first line contradicts the rest")
     for name, offset, size in index:
         yield _Part(name, offset, rest[:size])
         rest = rest[size:]

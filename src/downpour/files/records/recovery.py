@@ -45,7 +45,7 @@ def replay_each(
     begun.sort(key=lambda name: journals[name][-1].order)
     for name in begun[:-1]:
         del replayed[name]
-        left_out[name] = f"{begun[-1]} has begun since: start the manager anew when that has ended"
+        left_out[name] = f"{begun[-1]} has begun since: restart the manager after its end"
     return ReplayedJournals(replayed, left_out)
 
 

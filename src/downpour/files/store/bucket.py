@@ -37,11 +37,11 @@ _PROBE = ".doctor-"
 _PIECE_BYTES = 2**20
 # What servers say, in the body of their answer, and what it means to the user.
 _SAID = {
-    "<Code>NoSuchBucket": "there is no such bucket",
-    "<Code>ContainerNotFound": "there is no such container",
+    "<Code>NoSuchBucket": "no such bucket",
+    "<Code>ContainerNotFound": "no such container",
     "<Code>AccessDenied": "permission denied",
-    "<Code>InvalidAccessKeyId": "the access key is unknown there",
-    "<Code>SignatureDoesNotMatch": "the secret key is not that of the access key",
+    "<Code>InvalidAccessKeyId": "the store does not know the access key",
+    "<Code>SignatureDoesNotMatch": "the secret key does not belong to the access key",
     # Where the machines of a cloud ask for their own credentials, once there are no others.
     "169.254.169.254": "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 }
@@ -124,7 +124,9 @@ class Bucket:
             # An answer may have been lost after the object was made, and the repeated request
             # finds what the first one made.
             if self._mark_of(key) != mark:
-                raise KeyTakenError(f"{key}: published before; names are never reused") from None
+                raise KeyTakenError(
+                    f"{key}: already published; Downpour never reuses names"
+                ) from None
 
     def put(self, key: str, content: bytes) -> None:
         """Create an object, or replace the one of that key; only where a key has one writer.
@@ -222,12 +224,12 @@ class Bucket:
             with suppress(KeyTakenError):
                 self.put_new(key, b"second")
                 reason = (
-                    "ignores conditional writes (If-None-Match), so that writers replace each "
-                    "other's files; use a store that honours them"
+                    "ignores conditional writes (If-None-Match), so writers would "
+                    "replace each other's files; use a store that supports them"
                 )
                 raise SharedDirectoryError(self.url, reason)
             if self.get(key) != b"first":
-                raise SharedDirectoryError(self.url, "gives back other bytes than were put there")
+                raise SharedDirectoryError(self.url, "returns different bytes than we stored")
         finally:
             with suppress(StoreError):  # what is wrong is said already
                 self.remove(key)
@@ -245,7 +247,7 @@ class Bucket:
             with self._speaking(key):
                 return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
         except FileMissing:
-            reason = f"refuses to create {key}, although there is no such object"
+            reason = f"refuses to create {key}, although no such object exists"
             raise SharedDirectoryError(self.url, reason) from None
 
     @contextmanager

@@ -61,7 +61,7 @@ def encode(
         ValueError: a tensor has a reserved name, or the header is too large.
     """
     if "__metadata__" in tensors:
-        raise ValueError("no tensor may be called __metadata__")
+        raise ValueError("a tensor must not be called __metadata__")
     layout = layout or plan_layout(tensors)
     chunks: list[Buffer] = [write_header(layout, metadata)]
     for entry in layout.entries:

@@ -141,7 +141,7 @@ class DirectoryStore:
         with self._opened(file.name) as descriptor:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes != file.size_bytes:
-                reason = f"holds {size_bytes} bytes where {file.size_bytes} were published"
+                reason = f"holds {size_bytes} bytes, but {file.size_bytes} were published"
                 raise FileCorrupt(file.name, reason)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
@@ -156,7 +156,9 @@ class DirectoryStore:
         if checksum != file.checksum:
             # Before the next try, which maps the file anew.
             view.release()
-            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+            raise FileCorrupt(
+                file.name, f"has checksum {checksum}, but {file.checksum} was published"
+            )
         return view
 
     @contextlib.contextmanager
@@ -188,11 +190,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
-            raise FileCorrupt(path.name, "is no regular file") from error
+            raise FileCorrupt(path.name, "is not a regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileCorrupt(path.name, "is no regular file")
+        raise FileCorrupt(path.name, "is not a regular file")
     return descriptor
 
 

@@ -183,19 +183,19 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     # Python's `json` would keep the last of the two, and another reader may keep the first.
     if len(fields) != len(pairs):
-        raise _HeaderError("a name stands twice")
+        raise _HeaderError("a name appears twice")
     return fields
 
 
 def _checked_metadata(metadata: object) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _HeaderError("its metadata are not texts by name")
+        raise _HeaderError("its metadata are not strings by name")
     return metadata
 
 
 def _checked_entry(name: str, field: object, dtypes: Mapping[str, np.dtype[Any]]) -> TensorEntry:
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
-        raise _HeaderError(f"tensor {name!r} has not a dtype, a shape and offsets")
+        raise _HeaderError(f"tensor {name!r} lacks a dtype, a shape or offsets")
     dtype = dtypes.get(field["dtype"]) if isinstance(field["dtype"], str) else None
     if dtype is None:
         raise _HeaderError(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
@@ -205,7 +205,7 @@ def _checked_entry(name: str, field: object, dtypes: Mapping[str, np.dtype[Any]]
     if len(shape) > _DIMENSIONS_MAX or math.prod(size or 1 for size in shape) > _ELEMENTS_MAX:
         raise _HeaderError(f"tensor {name!r} has an impossible shape")
     if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
-        raise _HeaderError(f"tensor {name!r} of shape {list(shape)} cannot lie at {list(offsets)}")
+        raise _HeaderError(f"tensor {name!r} of shape {list(shape)} cannot be at {list(offsets)}")
     return TensorEntry(name=name, dtype=dtype, shape=shape, start=offsets[0], stop=offsets[1])
 
 
@@ -219,7 +219,7 @@ def _naturals(name: str, numbers: object) -> tuple[int, ...]:
 def _code(name: str, array: Array) -> str:
     code = CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
-        accepted = f"{name} cannot be stored; parameters are of {', '.join(DTYPES)}"
+        accepted = f"{name} cannot be stored; parameters have dtype {', '.join(DTYPES)}"
         raise SpecError("model", str(array.dtype), accepted)
     return code
 

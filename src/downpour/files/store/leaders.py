@@ -111,4 +111,4 @@ def taken(holder: Leader | None) -> str:
     """Say that the shared directory has a manager."""
     where = f"at {', '.join(holder.addresses)}" if holder else ""
     who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
-    return f"another manager serves here{who}; --successor waits until it is gone"
+    return f"another manager serves this directory{who}; --successor waits until it is gone"

@@ -104,7 +104,7 @@ class Lease:
             try:
                 self._lock.acquire(poll_interval=_LOOK_SECONDS)
             except OSError as error:
-                log.info("the lock cannot be looked at: %s", explain(error))
+                log.info("cannot check the lock: %s", explain(error))
                 time.sleep(_LOOK_SECONDS)
 
     def _outlive(
@@ -137,7 +137,7 @@ class Lease:
             except StoreError as error:
                 if not wait:
                     raise
-                log.info("the leader cannot be looked up: %s", error)
+                log.info("cannot look up the leader: %s", error)
                 time.sleep(_LOOK_SECONDS)
                 continue
             # The machine as well, because a copy of its folder has the same path elsewhere.

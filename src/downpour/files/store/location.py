@@ -83,7 +83,7 @@ def _check_journals(root: Path, bucket: Bucket) -> None:
         mine = b""
     if known != mine:
         reason = (
-            f"an earlier version has its journals on {_where(known)}; start the manager there once"
+            f"an earlier version left its journals on {_where(known)}; start the manager there once"
         )
         raise SharedDirectoryError(bucket.url, reason)
 

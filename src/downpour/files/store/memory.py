@@ -26,7 +26,7 @@ class MemoryStore:
         check_bare_name(name)
         content = b"".join(bytes(memoryview(chunk)) for chunk in chunks)
         if name in self._files:
-            raise StoreError(f"{name}: published before; names are never reused")
+            raise StoreError(f"{name}: already published; Downpour never reuses names")
         self._files[name] = content
         return self.describe(name)
 
@@ -36,7 +36,7 @@ class MemoryStore:
         if content is None:
             raise FileMissing(file.name)
         if len(content) != file.size_bytes:
-            reason = f"holds {len(content)} bytes where {file.size_bytes} were published"
+            reason = f"holds {len(content)} bytes, but {file.size_bytes} were published"
             raise FileCorrupt(file.name, reason)
         return memoryview(content)
 
@@ -45,7 +45,9 @@ class MemoryStore:
         view = self.view(file)
         checksum = xxhash.xxh3_128_hexdigest(view)
         if checksum != file.checksum:
-            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+            raise FileCorrupt(
+                file.name, f"has checksum {checksum}, but {file.checksum} was published"
+            )
         return view
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:

@@ -87,7 +87,7 @@ def read_version(
         if base_of(held) is None:
             model = held
         elif not before:
-            raise FileCorrupt(file.name, "is a step, and the version before it is not named")
+            raise FileCorrupt(file.name, "is a difference, but does not name the version before it")
         else:
             steps.append((file, held))
             file = before.pop()
@@ -113,7 +113,7 @@ def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str 
     """Say why a step is none from a version; None if it is."""
     compression = compression_of(step)
     if compression not in CODECS:
-        return f"its compression is {compression!r}, which is not known here"
+        return f"its compression is {compression!r}, which this version does not know"
     return UpdateFormat.of(model, file, compression).misfit(step)
 
 
@@ -150,4 +150,4 @@ def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
         found = isinstance(other, ModelName) and other.version == number
         if found and (before := store.describe(name)).checksum == checksum:
             return before
-    raise FileCorrupt(file.name, "is a step, and the version before it is not here")
+    raise FileCorrupt(file.name, "is a difference, but the version before it is missing")

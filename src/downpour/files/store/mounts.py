@@ -14,8 +14,8 @@ _NETWORK = frozenset(
 )
 _HUGE_PAGES = frozenset({"huge=always", "huge=within_size"})
 _MEANINGS = {
-    "soft": "a server that is away may end workers, hard waits for it",
-    "softerr": "a server that is away may end workers, hard waits for it",
+    "soft": "an unreachable server may end workers; a hard mount waits",
+    "softerr": "an unreachable server may end workers; a hard mount waits",
     "nolock": "locks do not reach other machines",
     "local_lock=all": "locks do not reach other machines",
     "local_lock=flock": "locks do not reach other machines",

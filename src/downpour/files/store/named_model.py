@@ -77,12 +77,16 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
         reason = getattr(error, "strerror", None) or "is a link to itself"
         raise SpecError(field, name, f"cannot be read: {reason}") from None
     if found is None:
-        raise SpecError(field, name, "has no model: no round of it has ended")
+        raise SpecError(field, name, "has no model, because none of its rounds has ended")
     if not is_file and named is not None and name.endswith(_BEST):
-        raise SpecError(field, name, "has no best model: it needs keep_best, and has to have ended")
+        raise SpecError(
+            field,
+            name,
+            "has no best model: that needs keep_best, and an ended experiment",
+        )
     if not is_file:
         nor = "" if "/" in name else ", and no experiment in the shared directory"
-        raise SpecError(field, name, f"there is no such file{nor}")
+        raise SpecError(field, name, f"no such file{nor}")
     return found
 
 
@@ -160,7 +164,7 @@ def _frozen_beside(path: Path) -> list[Path]:
 def _refusal(path: Path, error: FileCorrupt) -> str:
     if path.suffix in _PICKLED:
         convert = "safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW)"
-        return f"must be safetensors, because pickles can run code; {convert} converts it"
+        return f"must be a safetensors file, because pickles can run code; {convert} converts it"
     return f"must be a safetensors file: it {error.reason}"
 
 

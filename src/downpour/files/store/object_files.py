@@ -96,13 +96,15 @@ class ObjectFiles:
     def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
         content = self._bucket.get(key)
         if len(content) != file.size_bytes:
-            reason = f"holds {len(content)} bytes where {file.size_bytes} were published"
+            reason = f"holds {len(content)} bytes, but {file.size_bytes} were published"
             raise FileCorrupt(file.name, reason)
         checksum = xxhash.xxh3_128_hexdigest(content)
         if checksum == file.checksum:
             self._cache.keep(checksum, content)
         elif verified:
-            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+            raise FileCorrupt(
+                file.name, f"has checksum {checksum}, but {file.checksum} was published"
+            )
         return memoryview(content)
 
 

@@ -58,7 +58,7 @@ def writing(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise StoreError(f"{name}: published before; names are never reused") from error
+        raise StoreError(f"{name}: already published; Downpour never reuses names") from error
     except OSError as error:
         if error.errno in _OF_ONE_NAME | _OF_THIS_PROCESS:
             raise StoreError(f"{name}: cannot be written: {explain(error)}") from error

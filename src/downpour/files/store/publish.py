@@ -169,7 +169,7 @@ def _give_name(temporary: Path, target: Path) -> None:
     except FileNotFoundError:
         # The folder exists, but without the file: it was replaced by another folder meanwhile.
         if temporary.parent.is_dir():
-            raise StoreError(f"{target.name}: what was written of it has vanished") from None
+            raise StoreError(f"{target.name}: its temporary file has vanished") from None
         raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:

@@ -59,7 +59,7 @@ class Pulse:
         try:
             self._bucket.put(self._key, _LAST)
         except StoreError as error:
-            log.debug("the last beat was not taken: %s", error)
+            log.debug("the last beat failed: %s", error)
 
     @property
     def is_fresh(self) -> bool:
@@ -71,7 +71,7 @@ class Pulse:
             try:
                 self._beat()
             except StoreError as error:
-                log.debug("a beat was not taken: %s", error)
+                log.debug("a beat failed: %s", error)
 
     def _beat(self) -> None:
         # Taken before, because a request may last, and a successor counts from its end at most.

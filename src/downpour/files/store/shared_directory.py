@@ -120,7 +120,7 @@ class SharedDirectory:
             path.mkdir()
             sync_directory(self.experiments)
         except FileExistsError:
-            raise StoreError(f"experiment {experiment} exists already") from None
+            raise StoreError(f"experiment {experiment} already exists") from None
         except OSError as error:
             raise SharedDirectoryError(self.root, explain(error)) from error
         return self.files_in(path)
@@ -142,7 +142,7 @@ class SharedDirectory:
             files = hasty.files_in(self.presence)
             return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
         except FileMissing:
-            reason = "the manager's presence file is not here: it sees a different folder"
+            reason = "the manager's presence file is missing here, so it sees a different folder"
             raise OtherDirectory(self.where, reason) from None
         except UnicodeDecodeError:
             raise SharedDirectoryError(self.where, "a presence file that is not text") from None

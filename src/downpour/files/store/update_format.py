@@ -155,11 +155,11 @@ class UpdateFormat:
         if compression != self.compression:
             return f"its compression is {compression!r}, not {self.compression!r}"
         if file.metadata.get(_BASE, self.base) != self.base:
-            return "it was trained from another version of the model"
+            return "a worker trained it from another version of the model"
         if file.layout != self.layout:
             return f"its tensors are not the model's: {_difference(file.layout, self.layout)}"
         if not self.metadata.items() <= file.metadata.items():
-            return "what it says of its tensors is not true of the model's"
+            return "its description of the tensors does not match the model"
         return None
 
 
@@ -182,7 +182,7 @@ def compress(
     """
     codec, held, left = form.codec, dict(trained), dict[str, Array]()
     if codec is None:
-        raise ValueError("whole updates are not compressed")
+        raise ValueError("whole updates have no compression")
     for entry, place in zip(form.model.entries, form.layout.entries, strict=True):
         name = entry.name
         if not form.is_compressed(entry):
@@ -242,11 +242,11 @@ def _difference(layout: Layout, reference: Layout) -> str:
         if name not in given:
             return f"{name!r} is missing"
         if name not in wanted:
-            return f"{name!r} is too many"
+            return f"{name!r} is one tensor too many"
         mine, other = given[name], wanted[name]
         if (mine.dtype, mine.shape) != (other.dtype, other.shape):
             return (
                 f"{name!r} is {mine.dtype} {list(mine.shape)}, "
                 f"not {other.dtype} {list(other.shape)}"
             )
-    return "they lie in another order"
+    return "they are in another order"

@@ -147,7 +147,7 @@ def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dic
         name, encoded = full_name.removeprefix(_UNSENT), tensors[full_name]
         count = model[name].size if name in model else -1
         if count < 0 or encoded.shape != (_MEMORY.size(count),):
-            raise FileCorrupt("optimizer state", f"{full_name} is of another network")
+            raise FileCorrupt("optimizer state", f"{full_name} belongs to another network")
         unsent[name] = np.empty(count, np.float32)
         _MEMORY.decode(encoded, unsent[name])
     return unsent
@@ -169,7 +169,7 @@ def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[
         try:
             update = _described(store, attempt, name, state)
         except StoreError as error:
-            log.warning("the update of %s is skipped: %s", attempt, error)
+            log.warning("skipping the update of %s: %s", attempt, error)
             continue
         found.add(attempt)
         yield attempt, update
@@ -197,9 +197,9 @@ def _whole(store: Store, attempt: AttemptId, name: str) -> tuple[PublishedFile, 
     file = store.describe(name)
     held = decode(store.read(file), name)
     if xxhash.xxh3_128_hexdigest(held.data.data) != held.metadata.get(_CHECKSUM):
-        raise FileCorrupt(name, "is not what was published")
+        raise FileCorrupt(name, "differs from the published file")
     if not _task(attempt).items() <= held.metadata.items():
-        raise FileCorrupt(name, "is of another task")
+        raise FileCorrupt(name, "belongs to another task")
     return file, held
 
 

@@ -78,7 +78,7 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
         raise SpecError("data_dir", str(data_dir), "no such folder")
     _source(spec).check(spec, data_dir)
     if spec.dataset_options and spec.dataset in SOURCES:
-        raise SpecError("dataset_options", spec.dataset_options, "only a factory takes options")
+        raise SpecError("dataset_options", spec.dataset_options, "only a factory has options")
 
 
 def _source(spec: Spec) -> DataSource:

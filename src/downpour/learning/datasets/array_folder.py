@@ -91,7 +91,7 @@ def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder
         SharedDirectoryError: a file cannot be read.
     """
     if not is_bare_name(key):
-        raise FileCorrupt(key, "a dataset is named by a bare folder name")
+        raise FileCorrupt(key, "must be a bare folder name")
     folder = root / key
     facts = read_facts(folder)
     there = names_in(folder)
@@ -239,7 +239,7 @@ def _unpacked(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[st
     try:
         array, actual = _of_own_copy(file, stated, size)
     except packed.NoCopy as error:
-        log.warning("%s: no copy on this machine, %s; read into memory", file.name, error)
+        log.warning("%s: no copy on this machine, %s; reading it into memory", file.name, error)
         array = packed.in_memory(file, size)
         actual = _described(array)
     return array, actual

@@ -73,7 +73,10 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     # From the labels before any limit: it must not change the number of classes.
     classes = 0 if train_y.ndim == 2 else _class_count(arrays, spec)
     if classes and train_y.min() == train_y.max():
-        accepted = f"all {len(train_y)} training examples are of class {train_y[0]}; two are needed"
+        accepted = (
+            f"all {len(train_y)} training examples have class {train_y[0]}; training needs "
+            "two classes"
+        )
         field = "dataset" if spec.train_limit is None else "train_limit"
         raise SpecError(field, getattr(spec, field), accepted)
     mean, std = _statistics(train_x, arrays)
@@ -99,7 +102,7 @@ def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDAr
     known = dataset.train.x
     found = _examples(x, dataset.normalized, spec)
     if found.shape[1:] != known.shape[1:] or found.dtype != known.dtype:
-        accepted = f"its examples are {_in_words(found)}; the network was trained on"
+        accepted = f"its examples are {_in_words(found)}; the network trained on"
         raise SpecError("dataset", spec.dataset, f"{accepted} {_in_words(known)}")
     return found
 
@@ -144,8 +147,9 @@ def _check_integers(x: NDArray[Any], spec: Spec, *, normalize: bool | None) -> N
     """Refuse integers that may be token ids, which normalization would garble, or too large."""
     if normalize is None:
         accepted = (
-            f"its examples are {x.dtype} {list(x.shape)}, which may be amounts or names: add "
-            "normalize = true to normalize each feature, or false to hand them over as they are"
+            f"its examples are {x.dtype} {list(x.shape)}, which may be amounts or names: "
+            "add normalize = true to normalize each feature, or false to keep them "
+            "unchanged"
         )
         raise SpecError("dataset", spec.dataset, accepted)
     if not normalize and len(x) and max(int(x.max()), -int(x.min())) > _EXACT_MAX:
@@ -175,7 +179,7 @@ def _targets(y: NDArray[Any], spec: Spec) -> NDArray[Any]:
 def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
     whole = y.dtype.kind in "biu" or (np.isfinite(y).all() and (y == np.floor(y)).all())
     if not whole or (len(y) and (y.min() < 0 or y.max() >= CLASSES_MAX)):
-        raise SpecError("dataset", spec.dataset, "labels must be class numbers, from 0 on")
+        raise SpecError("dataset", spec.dataset, "labels must be class numbers, 0 or above")
     return np.ascontiguousarray(y, dtype=np.int64)
 
 
@@ -194,8 +198,8 @@ def _class_count(arrays: Arrays, spec: Spec) -> int:
     if len(values) < classes and (is_float or are_few):
         accepted = (
             f"its labels are {len(values)} different numbers up to {values[-1]} in {len(labels)} "
-            f"examples, which would be {classes} classes: give integers from 0 on, without gaps "
-            "(amounts cannot be learned)"
+            f"examples, which would make {classes} classes: give integers from 0 without "
+            "gaps (Downpour does not learn amounts)"
         )
         raise SpecError("dataset", spec.dataset, accepted)
     return classes

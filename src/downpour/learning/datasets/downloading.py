@@ -80,7 +80,7 @@ def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -
         return (str(error).splitlines() or [type(error).__name__])[0]
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return "it does not hold what it should"
+    return "its contents are wrong"
 
 
 class _Deadlines(BaseHandler):

@@ -76,6 +76,6 @@ def _files(made: Mapping[str, Any], spec: Spec) -> tuple[Path, ...] | None:
     named = made[_FILES]
     paths = [named] if isinstance(named, str | Path) else named
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
-        accepted = f"must name its files as a list of paths, and returned {named!r}"
+        accepted = f"must return its files as a list of paths, not {named!r}"
         raise SpecError("dataset", spec.dataset, accepted)
     return tuple(Path(path).absolute() for path in paths)

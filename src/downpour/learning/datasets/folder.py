@@ -46,7 +46,7 @@ class Folder:
             raise SpecError(
                 "data_path",
                 spec.data_path,
-                "a folder is needed that holds <class>/ or train/<class>/ and test/<class>/",
+                "must be a folder that holds <class>/ or train/<class>/ and test/<class>/",
             )
         return root
 
@@ -112,6 +112,6 @@ def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArra
             check_room(shape, 1, field="data_path", value=path.name)
             images = np.empty(shape, dtype=np.uint8)
         if pixels.shape[1:] != images.shape[1:]:
-            raise SpecError("image_size", size, f"must be given, as {path.name} differs in size")
+            raise SpecError("image_size", size, f"is required, because {path.name} differs in size")
         images[number] = pixels[0]
     return np.zeros((0, 1, 1, channels), dtype=np.uint8) if images is None else images

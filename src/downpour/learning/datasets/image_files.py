@@ -61,7 +61,9 @@ def is_gray(path: Path) -> bool:
     """
     with _opened(path) as image:
         if image.mode[0] in "IF":
-            raise SpecError("data_path", path.name, "has more than 8 bits a channel; 8 are needed")
+            raise SpecError(
+                "data_path", path.name, "has more than 8 bits per channel; convert it to 8"
+            )
         return image.mode in _GRAY_MODES
 
 

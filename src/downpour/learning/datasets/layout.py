@@ -16,8 +16,8 @@ from downpour.learning.datasets.seeding import held_out
 from downpour.learning.datasets.source import Arrays
 
 ACCEPTED = (
-    "numeric arrays train_images, train_labels, test_images, test_labels; or x, y, and perhaps "
-    "x_test, y_test"
+    "numeric arrays train_images, train_labels, test_images, test_labels; or x, y, and "
+    "optionally x_test, y_test"
 )
 _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PLAIN = ("x", "y")
@@ -38,15 +38,17 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
         parts = [np.asarray(named[name]) for name in names]
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise SpecError(field, value, f"{ACCEPTED} are needed; one is no array: {reason}") from None
+        raise SpecError(
+            field, value, f"must hold {ACCEPTED}; one is not an array: {reason}"
+        ) from None
     for name, part in zip(names, parts, strict=True):
         if part.dtype.kind not in "biuf" or part.ndim == 0:
             kind = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
-            raise SpecError(field, value, f"{ACCEPTED} are needed; {name} is {kind}")
+            raise SpecError(field, value, f"must hold {ACCEPTED}; {name} is {kind}")
     if any(len(part) == 0 for part in parts):
         raise SpecError(field, value, "has no training or no test examples")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
-        raise SpecError(field, value, "there must be as many labels as examples")
+        raise SpecError(field, value, "the numbers of labels and examples must be equal")
     train_x, train_y, test_x, test_y = parts if len(parts) == 4 else _held_out(*parts)
     return Arrays(
         train_x=train_x,
@@ -64,12 +66,12 @@ def _layout_of(named: Mapping[str, Any], field: str, value: str) -> tuple[str, .
     whole = max((names for names in layouts if given >= set(names)), key=len, default=None)
     if whole is None:
         there = ", ".join(map(str, named)) or "none"
-        raise SpecError(field, value, f"{ACCEPTED} are needed; there are {there}")
+        raise SpecError(field, value, f"must hold {ACCEPTED}; it holds {there}")
     extra = sorted(map(str, given - set(whole)))
     if extra and set(extra) <= set(_TEST):
-        raise SpecError(field, value, f"has {extra[0]} alone; x_test and y_test go together")
+        raise SpecError(field, value, f"has only {extra[0]}; x_test and y_test go together")
     if extra:
-        others = f"{', '.join(extra)} cannot be used; accepted are {ACCEPTED}, normalize"
+        others = f"cannot use {', '.join(extra)}; accepted are {ACCEPTED}, normalize"
         raise SpecError(field, value, others)
     return whole
 

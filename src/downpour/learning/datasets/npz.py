@@ -87,7 +87,7 @@ def _checked_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     for length in (*shape, dtype.itemsize):
         needed_bytes *= length
     if needed_bytes != size_bytes or min(shape, default=0) < 0:
-        reason = f"{member.filename} says it holds {needed_bytes} bytes, and holds {size_bytes}"
+        reason = f"{member.filename} claims {needed_bytes} bytes, but holds {size_bytes}"
         raise ValueError(reason)
     return size_bytes
 

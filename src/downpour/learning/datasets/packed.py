@@ -118,7 +118,7 @@ def _unpacked(packed: Path, content_bytes: int) -> Iterator[bytes]:
             while block := content.read(min(_WINDOW_BYTES, left + 1)):
                 left -= len(block)
                 if left < 0:
-                    raise ValueError("unpacks to more than was packed")
+                    raise ValueError("unpacks to more bytes than were packed")
                 yield block
         except (gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(str(error)) from None

@@ -92,7 +92,7 @@ def _same_key_again(
     try:
         key = _decoded_key(source, spec, root, data_dir)
     except SpecError as error:
-        accepted = f"{error.accepted}; it is needed again, for {reason}"
+        accepted = f"{error.accepted}; the manager needs it again because {reason}"
         raise SpecError(error.field, error.value, accepted) from None
     if key != begun_with:
         accepted = f"has changed since the experiment began with {begun_with}, and {reason}"

@@ -21,7 +21,7 @@ def check_room(shape: Sequence[int], item_bytes: int, *, field: str, value: str)
     needed_bytes = math.prod(shape) * item_bytes
     free_bytes = psutil.virtual_memory().available
     if needed_bytes > free_bytes:
-        accepted = f"{_shown(needed_bytes)} are too many; {_shown(free_bytes)} of memory are free"
+        accepted = f"needs {_shown(needed_bytes)} of memory, but only {_shown(free_bytes)} are free"
         raise SpecError(field, value, accepted)
     return needed_bytes
 

@@ -120,14 +120,14 @@ def settled(
     cores = usable_cores()
     choices = candidates(spec, cores // workers)
     if len(choices) == 1:
-        tell(f"inside: {choices[0]}, as {workers} workers share {cores} cores")
+        tell(f"inside: {choices[0]}, because {workers} workers share {cores} cores")
         return closed(spec, choices[0])
     found = []
     for one in measured(spec, choices, datasets, data_dir):
         tell(f"inside: {one}")
         found.append(one)
     chosen = chosen_of(found).candidate
-    tell(f"inside: {chosen} is chosen{', as no other is clearly faster' * (chosen == choices[0])}")
+    tell(f"inside: chose {chosen}{', because no other is clearly faster' * (chosen == choices[0])}")
     return closed(spec, chosen)
 
 

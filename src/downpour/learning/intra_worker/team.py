@@ -124,7 +124,7 @@ class Team:
         """
         for helper in self._helpers:
             if not helper.wait_until_ready(seconds):
-                raise TimeoutError(f"a helper is not ready after {seconds:g} s")
+                raise TimeoutError(f"a helper is still not ready after {seconds:g} s")
 
     def gradient(
         self, task_seed: int, step: int, parts: Sequence[BatchPart], add: GradientOf
@@ -170,7 +170,7 @@ class Team:
         self.close()
         self.shortages += 1
         self._most = (before + 1) // 2
-        log.warning("memory is too small for %d processes; going on with %d", before, self._most)
+        log.warning("memory is too small for %d processes; continuing with %d", before, self._most)
         self.mend()
 
     def _disband(self, reason: str) -> None:

@@ -34,7 +34,11 @@ def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
     """
     if spec.loss == "cross_entropy":
         if not facts.classes:
-            raise SpecError("loss", spec.loss, "labels of zeros and ones need binary_cross_entropy")
+            raise SpecError(
+                "loss",
+                spec.loss,
+                "labels of zeros and ones need binary_cross_entropy",
+            )
         return facts.classes
     if facts.classes > 2:
         raise SpecError("loss", spec.loss, f"{facts.classes} classes need cross_entropy")
@@ -111,7 +115,7 @@ def check_travels(model: nn.Module, spec: Spec) -> None:
     for name, value in model.state_dict().items():
         _check_kept(name, value, spec)
     if not any(value.requires_grad for value in model.parameters()):
-        accepted = "has nothing to train: a parameter that requires a gradient is needed"
+        accepted = "has nothing to train: it needs a parameter that requires a gradient"
         raise SpecError(*spec.trained_code, accepted)
 
 
@@ -127,21 +131,21 @@ def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
     output = _tried(model, spec, facts)
     shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if shape != (2, needed) and not (needed == 1 and shape == (2,) and facts.classes):
-        accepted = f"must put out (examples, {needed}) numbers, and puts out {shape} for 2 examples"
+        accepted = f"must output (examples, {needed}) numbers, but outputs {shape} for 2 examples"
         raise SpecError("model", spec.model, accepted)
 
 
 def _check_kept(name: str, value: object, spec: Spec) -> None:
     if name == "__metadata__":
-        accepted = "a parameter or buffer may not be called __metadata__, which files reserve"
+        accepted = "a parameter or buffer must not be called __metadata__, which files reserve"
     elif not isinstance(value, Tensor):
-        accepted = f"keeps {name}, which is {type(value).__name__}; only tensors travel"
+        accepted = f"keeps {name}, a {type(value).__name__}; Downpour only sends tensors"
     elif is_lazy(value):
-        accepted = f"{name} has no size, although the network has seen examples"
+        accepted = f"{name} still has no size after the network has seen examples"
     elif value.layout != torch.strided:
-        accepted = f"{name} is sparse; dense tensors travel"
+        accepted = f"{name} is sparse; Downpour only sends dense tensors"
     elif value.dtype not in _EXCHANGED:
-        accepted = f"{name} is {value.dtype}; float32 is needed"
+        accepted = f"{name} is {value.dtype}, but must be float32"
     else:
         return
     raise SpecError(*spec.trained_code, accepted)
@@ -157,7 +161,9 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
     except (DownpourError, MemoryError):
         raise
     except users_errors() as error:
-        accepted = f"does not take examples of shape {facts.sample_shape}: {describe_error(error)}"
+        accepted = (
+            f"does not accept examples of shape {facts.sample_shape}: {describe_error(error)}"
+        )
         raise SpecError("model", spec.model, accepted) from error
     finally:
         model.train(training)

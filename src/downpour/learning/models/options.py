@@ -26,7 +26,7 @@ def probability(name: str, value: float) -> float:
         SpecError: it is no number from 0 on and below 1.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise SpecError(f"model_options.{name}", value, "a number from 0 on and below 1")
+        raise SpecError(f"model_options.{name}", value, "a number of at least 0 and below 1")
     return float(value)
 
 

@@ -62,7 +62,7 @@ class ImageFolder:
         self.classes = class_folders(folder) if folder.is_dir() else []
         files = images_in(folder, self.classes)
         if not files.paths:
-            raise SpecError("root", str(root), "a folder is needed that holds <class>/<image>")
+            raise SpecError("root", str(root), "must be a folder that holds <class>/<image>")
         self.labels: list[int] = files.labels.tolist()
         self._paths = files.paths
         self._size = size

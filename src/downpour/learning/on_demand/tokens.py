@@ -54,7 +54,7 @@ class TokenWindows:
         if self._tokens.ndim != 1 or self._tokens.dtype.kind not in "iu":
             raise SpecError("tokens", type(tokens).__name__, "must be a row of integers")
         if len(self._tokens) <= length:
-            accepted = f"has {len(self._tokens)} tokens; a window takes {length} and one more"
+            accepted = f"has {len(self._tokens)} tokens, but a window needs {length} and one more"
             raise SpecError("tokens", str(tokens) if is_path else "an array", accepted)
 
     def __len__(self) -> int:
@@ -76,7 +76,9 @@ def _mapped(path: Path, dtype: str) -> NDArray[Any]:
     try:
         count = path.stat().st_size
         if not count or count % size:
-            accepted = f"its {count} bytes are no row of {dtype}, which takes {size} each"
+            accepted = (
+                f"its {count} bytes do not divide into values of {dtype}, which takes {size} each"
+            )
             raise SpecError("tokens", str(path), accepted)
         return np.memmap(path, dtype=dtype, mode="r")
     except OSError as error:

@@ -83,7 +83,7 @@ def _made(step: str, v2: Any) -> Any:
     if name not in ALLOWED:
         near = get_close_matches(name, ALLOWED, n=3)
         known = f"the nearest are {', '.join(near)}" if near else f"known are {_SOME}"
-        raise SpecError("transforms", step, f"no transform of that name is allowed; {known}")
+        raise SpecError("transforms", step, f"this transform is not allowed; {known}")
     try:
         return getattr(v2, name)(*positional, **named)
     except Exception as error:

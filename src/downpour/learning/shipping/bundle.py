@@ -73,7 +73,7 @@ class Bundle:
         """
         content = _inflated(packed)
         if sha256(content).hexdigest() != digest:
-            raise BadBundle("it is not what was submitted: its SHA-256 is another")
+            raise BadBundle("it differs from the submitted code: its SHA-256 is another one")
         bundle = cls.of(_files_in(content))
         if bundle.content != content:
             raise BadBundle("its JSON is not canonical")
@@ -113,11 +113,11 @@ def _check_paths(paths: Iterable[str]) -> None:
         if count > FILES_MAX:
             raise BadBundle(f"it has more than {FILES_MAX} files")
         if len(path) > _PATH_LETTERS_MAX or not _PATH.fullmatch(path):
-            raise BadBundle(f"{shown} is no path of a Python module in a project")
+            raise BadBundle(f"{shown} is not the path of a Python module in a project")
         if owner := _owner(_top_level(path)):
-            raise BadBundle(f"{shown} would stand in for {owner}")
+            raise BadBundle(f"{shown} would replace {owner}")
         if path.casefold() in folded:
-            raise BadBundle(f"{shown} differs from another file by capitals alone")
+            raise BadBundle(f"{shown} differs from another file only by capitals")
         folded.add(path.casefold())
     if not folded:
         raise BadBundle("it has no files")

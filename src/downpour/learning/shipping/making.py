@@ -40,7 +40,7 @@ def check_fits(bundle: Bundle, code: Mapping[str, str]) -> None:
     """
     for path, content in bundle.files.items():
         if code.get(path) != digest_of(content):
-            raise BadBundle(f"{path} is not the file that was submitted")
+            raise BadBundle(f"{path} has changed since the submission")
 
 
 def refuse_installed(names: Iterable[str]) -> None:

@@ -22,9 +22,9 @@ from downpour.learning.shipping.unpacking import unpacked_folder
 
 log = logging.getLogger(__name__)
 
-_REFUSED = "this worker cannot take the experiment's code"
+_REFUSED = "this worker cannot use the experiment's code"
 _NAMES_MAX = 3
-REMEDY = "; start this worker with --accept-code to take the manager's code"
+REMEDY = "; start this worker with --accept-code to use the manager's code"
 
 
 def settle_code(spec: Spec, store: Store, *, accepts: bool) -> str:

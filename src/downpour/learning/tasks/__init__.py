@@ -44,7 +44,7 @@ def check_named(spec: Spec, data_dir: Path | None = None) -> None:
             check_factory("model", spec.model)
     elif source_file(check_factory("task", spec.task)) is None:
         module = spec.task.partition(":")[0]
-        raise SpecError("task", spec.task, f"there is no module {module} on the import path")
+        raise SpecError("task", spec.task, f"no module {module} on the import path")
 
 
 def prepare_data(

@@ -140,13 +140,13 @@ def check_examples(
     count = data.facts.train_samples if part == "train" else data.facts.test_samples
     here = limited(len(examples), spec, part)
     if here != count:
-        raise UnfitWorker(f"{spec.task} has {here} {part} examples here, and {count} elsewhere")
+        raise UnfitWorker(f"{spec.task} has {here} {part} examples here, but {count} elsewhere")
     sketches = list(data.sketches[part].items())
     if number is not None and sketches:
         sketches = [sketches[number % len(sketches)]]
     for index, expected in sketches:
         if not resemble(sketched(examples, index), expected):
-            raise UnfitWorker(f"{spec.task}: {part} example {index} is another one here")
+            raise UnfitWorker(f"{spec.task}: {part} example {index} is different here")
 
 
 def limited(count: int, spec: Spec, part: str) -> int:
@@ -180,9 +180,9 @@ def _remedy(examples: object) -> str:
 
     if isinstance(examples, tuple | dict):
         # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
-        return "torch.utils.data.TensorDataset(x, y) is one of columns"
+        return "torch.utils.data.TensorDataset(x, y) makes one from columns"
     if isinstance(examples, IterableDataset) or not hasattr(examples, "__len__"):
-        return "a stream that was recorded to a list or a file has an index"
+        return "record a stream to a list or a file to give it an index"
     return ""
 
 
@@ -194,7 +194,7 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     examples = examples_of(task, spec, part)
     if remedy := _remedy(examples):
         accepted = (
-            f'examples("{part}") must return examples by index, and returned a '
+            f'examples("{part}") must return examples by index, not a '
             f"{type(examples).__name__}: {remedy}"
         )
         raise mistake(spec, task, "examples", accepted)
@@ -203,19 +203,19 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     if count < 1:
         raise mistake(spec, task, "examples", f'examples("{part}") is empty')
     if limited(count, spec, part) > EXAMPLES_MAX:
-        accepted = f'examples("{part}") has {count} examples; {EXAMPLES_MAX} can be used'
+        accepted = f'examples("{part}") has {count} examples; at most {EXAMPLES_MAX} are possible'
         raise mistake(spec, task, "examples", accepted)
     last = limited(count, spec, part) - 1
     indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
-    with theirs(spec, f'an example of "{part}" cannot be read', task.examples):
+    with theirs(spec, f'cannot read an example of "{part}"', task.examples):
         sketches = {index: sketched(examples, index) for index in indices}
         if not spec.repeatable:
             return count, {}
         for index, sketch in sketches.items():
             if not resemble(sketch, sketched(examples, index)):
                 accepted = (
-                    f'example {index} of "{part}" is another one when it is read again: what it '
-                    "draws must come from the global generators of torch, Python or numpy"
+                    f'example {index} of "{part}" differs on a second read: it must '
+                    "draw random numbers only from the global generators of torch, Python or numpy"
                 )
                 raise mistake(spec, task, "examples", accepted)
     return count, sketches
@@ -236,10 +236,10 @@ def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
         return labels
     if labels.ndim != 1 or len(labels) != count or labels.dtype.kind not in "iu":
         accepted = (
-            f"labels() must return {count} class numbers, one for each training example, and "
-            f"returned {labels.dtype} {list(labels.shape)}"
+            f"labels() must return {count} class numbers, one for each training example, "
+            f"but returned {labels.dtype} {list(labels.shape)}"
         )
         raise mistake(spec, task, "labels", accepted)
     if labels.min() < 0 or labels.max() >= CLASSES_MAX:
-        raise mistake(spec, task, "labels", "labels() must return class numbers, from 0 on")
+        raise mistake(spec, task, "labels", "labels() must return class numbers, 0 or above")
     return labels[: limited(count, spec, "train")].astype(np.int64)

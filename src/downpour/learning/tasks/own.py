@@ -180,4 +180,4 @@ def _refuse_twice_said(task: Task, spec: Spec) -> None:
     for method, fields in decided.items():
         for field, value in not_default(spec, fields).items():
             if overrides(task, method):
-                raise SpecError(field, value, f"{spec.task} has a {method}() of its own")
+                raise SpecError(field, value, f"{spec.task} has its own {method}()")

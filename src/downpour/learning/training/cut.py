@@ -37,7 +37,7 @@ def check_cut(loaded: LoadedTask, part: BatchPart) -> None:
     if loaded.spec.inside.how == "pipeline":
         stages_of(loaded, probe)
     elif first_dense(loaded, probe.layers) not in probe.points:
-        raise refused(loaded, "has other ways around its first dense layer")
+        raise refused(loaded, "has paths around its first dense layer")
     check_same_bytes(loaded, network, part)
 
 
@@ -53,8 +53,8 @@ def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) ->
     stages = processes or spec.inside.processes
     if most == 1:
         accepted = (
-            "has no place to be cut at; there must be some that one tensor crosses, as between the "
-            "modules of an nn.Sequential"
+            "cannot be cut: it needs a place that only one tensor crosses, such as "
+            "between the modules of an nn.Sequential"
         )
         raise refused(loaded, accepted)
     if stages > most:
@@ -74,7 +74,7 @@ def _named(spec: Spec, probe: Probe) -> list[int]:
         if number not in probe.points:
             possible = list(dict.fromkeys(names[point] for point in probe.points))
             near = ", ".join(difflib.get_close_matches(name, possible, n=3, cutoff=0))
-            accepted = f"no stage can begin with {name!r}; the nearest that can are {near}"
+            accepted = f"no stage can begin with {name!r}; the nearest possible ones are {near}"
             raise SpecError("inside.cut", cut, accepted)
     if begin != sorted(set(begin)):
         raise SpecError("inside.cut", cut, "must be in the order of the network's modules")

@@ -61,7 +61,7 @@ def batch_order(
     order = indices[random_order(len(indices), _BALANCED, spec.seed, epoch, shard)]
     present, classes = np.unique(labels[order], return_inverse=True)
     if len(present) > spec.batch_size:
-        accepted = f"a shard holds {len(present)} classes; batch_size must be at least that"
+        accepted = f"must be at least {len(present)}, the number of classes in a shard"
         raise SpecError("batches", spec.batches, accepted)
     tie_order = random_order(len(present), _TIES, spec.seed, epoch, shard)
     bounds = [
@@ -140,7 +140,7 @@ def check_meetings(spec: Spec, shard_samples: Sequence[int]) -> None:
     batches = batches_in(least, spec.batch_size)
     if spec.meetings.each > batches:
         size = spec.batch_size
-        why = f"the smallest shard has {least} examples, which are {batches} batches of {size}"
+        why = f"the smallest shard has {least} examples, or {batches} batches of {size}"
         raise SpecError("meet", spec.meet, f"must be at most {batches}: {why}")
 
 

@@ -122,7 +122,7 @@ class Sums:
             with suppress(OverflowError):  # a whole number that no float64 holds
                 return torch.tensor(float(value), dtype=torch.float64)
         kind = f"{list(value.shape)}" if isinstance(value, Tensor) else shown(value)
-        accepted = f"metrics() must return numbers, and returned {kind} for {name!r}"
+        accepted = f"metrics() must return numbers, but returned {kind} for {name!r}"
         raise self._loaded.mistake("metrics", accepted)
 
 
@@ -139,10 +139,10 @@ def _measured(
         batch = loaded.batch(part, indices)
         measured = task.metrics(model, batch)
         if not (isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)):
-            accepted = f"metrics() must return numbers by name, and returned {shown(measured)}"
+            accepted = f"metrics() must return numbers by name, but returned {shown(measured)}"
             raise loaded.mistake("metrics", accepted)
         if len(measured) > _METRICS_MAX:
-            accepted = f"metrics() must return {_METRICS_MAX} numbers at most, not {len(measured)}"
+            accepted = f"metrics() must return at most {_METRICS_MAX} numbers, not {len(measured)}"
             raise loaded.mistake("metrics", accepted)
         if "loss" in measured:
             return measured

@@ -175,7 +175,7 @@ class ShardTraining:
                 raise
             self._loaded.repeats = False
             name = self._spec.trained_code[1]
-            log.warning("%s may train to other bytes each time: %s", name, _operation(error))
+            log.warning("%s may give different bytes each time: %s", name, _operation(error))
             return False
         return True
 
@@ -265,9 +265,9 @@ class ShardTraining:
         """
         progress = _part("progress", arrays)
         if progress.keys() != {"task", "steps_done", "loss_sum"}:
-            raise FileCorrupt("snapshot", "does not say how far it came")
+            raise FileCorrupt("snapshot", "does not state its progress")
         if not np.array_equal(progress["task"], self._identity()):
-            raise FileCorrupt("snapshot", "is of another task")
+            raise FileCorrupt("snapshot", "belongs to another task")
         load_parameters(self._model, _part("model", arrays))
         self._optimizers.load(_part("optimizer", arrays))
         self._steps_done = int(progress["steps_done"][0])

@@ -67,8 +67,8 @@ class Optimizers:
             for group, rate in zip(one.param_groups, rates, strict=True):
                 if "initial_lr" in group:  # as every scheduler of torch.optim leaves it
                     accepted = (
-                        "a scheduler sets its learning rate, and would not go on elsewhere: the "
-                        "spec's schedule or rate(done) takes its place"
+                        "a scheduler sets its learning rate, but another worker could "
+                        "not continue it: use the spec's schedule or rate(done) instead"
                     )
                     raise self._loaded.mistake("optimizer", accepted)
                 group["lr"] = rate * factor
@@ -112,7 +112,7 @@ class Optimizers:
             name, _, what = full_name.rpartition("/")
             parameter = self.trainable.get(name)
             if parameter is None:
-                raise FileCorrupt("optimizer state", f"{full_name} is of another network")
+                raise FileCorrupt("optimizer state", f"{full_name} belongs to another network")
             owner = self._owner[name]
             owner.state[parameter][what] = _restored(owner, parameter, what, array, full_name)
 
@@ -120,8 +120,8 @@ class Optimizers:
         if isinstance(value, Tensor):
             return value
         accepted = (
-            f"its optimizer keeps {what} of {name}, which is {type(value).__name__}: only tensors "
-            "can go on elsewhere"
+            f"its optimizer keeps {what} of {name}, a {type(value).__name__}: other "
+            "workers can only continue with tensors"
         )
         raise self._loaded.mistake("optimizer", accepted)
 
@@ -144,7 +144,7 @@ def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
             return ()
     fields = " and ".join(f"{field} = {value!r}" for field, value in given.items())
     have = "have" if len(given) > 1 else "has"
-    return (f"{fields} {have} no effect: {loaded.spec.task} has an optimizer() of its own",)
+    return (f"{fields} {have} no effect: {loaded.spec.task} has its own optimizer()",)
 
 
 def _restored(

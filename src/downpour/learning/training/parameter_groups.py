@@ -58,7 +58,7 @@ def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Opti
         raise loaded.mistake("optimizer", accepted)
     closures = any(isinstance(one, torch.optim.LBFGS) for one in by_name.values())
     if closures and not loaded.has_own_step:
-        accepted = "LBFGS calls the loss by itself, so the task needs a step() of its own"
+        accepted = "LBFGS calls the loss itself, so the task needs its own step()"
         raise loaded.mistake("optimizer", accepted)
     return dict(by_name)
 
@@ -69,7 +69,7 @@ def check_options(optimizer: Optimizer, loaded: LoadedTask) -> None:
     for group in optimizer.param_groups:
         if ignored := sorted(group.keys() - known):
             options = ", ".join(sorted(optimizer.defaults))
-            accepted = f"groups() gives {ignored[0]!r}, and the optimizer's options are {options}"
+            accepted = f"groups() gives {ignored[0]!r}, but the optimizer's options are {options}"
             raise loaded.mistake("groups", accepted)
 
 
@@ -87,7 +87,7 @@ def _owners(
                     raise loaded.mistake("optimizer", accepted)
                 if id(parameter) not in known:
                     kind = f"{parameter.dtype} {list(parameter.shape)}"
-                    accepted = f"its optimizer trains a parameter that model() has not: {kind}"
+                    accepted = f"its optimizer trains a parameter that model() lacks: {kind}"
                     method = "optimizer" if overrides(loaded.task, "optimizer") else "groups"
                     raise loaded.mistake(method, accepted)
                 owner[id(parameter)] = one

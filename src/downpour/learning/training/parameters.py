@@ -91,7 +91,7 @@ def _is_frozen(value: Tensor) -> bool:
 def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
     if state.keys() != arrays.keys():
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
-        raise FileCorrupt("parameters", f"are not those of this network: {odd}")
+        raise FileCorrupt("parameters", f"do not fit this network: {odd}")
     for name, value in state.items():
         copy_into(value, arrays[name], name)
 
@@ -144,7 +144,7 @@ def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
     if view.shape != array.shape or view.dtype != array.dtype:
         raise FileCorrupt(
             "parameters",
-            f"{name} should be {view.dtype} {view.shape}, and is {array.dtype} {array.shape}",
+            f"{name} should be {view.dtype} {view.shape}, but is {array.dtype} {array.shape}",
         )
     np.copyto(view, array, casting="no")
     if target.device.type != "cpu":

@@ -32,7 +32,7 @@ _NUMBERS_MOVED = 2.5
 """An optimizer with momentum reads three numbers of each parameter's and writes two; the
 multiplication in place that is timed instead reads one and writes one."""
 
-_NEEDED = "its loss must call the model once, with one tensor, and use nothing else of it"
+_NEEDED = "its loss must call the model once, with one tensor, and use only its output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,8 @@ def check_same_bytes(loaded: LoadedTask, network: nn.Module, part: BatchPart) ->
         in_layers = [_sum(_Run(layers).of(loaded, part)), *_gradients(network)]
     if whole != in_layers and loaded.spec.repeatable:
         accepted = (
-            f"gives other bytes layer by layer: {_NEEDED}, and no module that calls others may "
-            "draw at random itself"
+            f"gives different bytes layer by layer: {_NEEDED}, and a module that calls "
+            "others must not draw random numbers itself"
         )
         raise refused(loaded, accepted)
 
@@ -154,7 +154,7 @@ class _Run(nn.Module):
             ) from error
         self._times.backward.append((0, time.perf_counter()))
         if self._calls != 1:
-            raise refused(loaded, f"is called {self._calls} times in a step; {_NEEDED}")
+            raise refused(loaded, f"runs {self._calls} times in a step; {_NEEDED}")
         return loss
 
     def seen(self, step_seconds: float) -> Probe:

@@ -50,9 +50,7 @@ def rate_factor(loaded: LoadedTask, position: Position) -> float:
     if own is None:
         return _by_spec(spec, position)
     if not isinstance(own, int | float) or not 0 <= own < math.inf:
-        accepted = (
-            f"rate({position.done:g}) must return a number from 0 on, and returned {shown(own)}"
-        )
+        accepted = f"rate({position.done:g}) must return a number, 0 or above, not {shown(own)}"
         raise loaded.mistake("rate", accepted)
     return float(own) * _scale(spec)
 

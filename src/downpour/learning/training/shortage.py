@@ -47,14 +47,14 @@ def advice(loaded: LoadedTask) -> str:
     spec = loaded.spec
     batch, parts = spec.batch_size, min(spec.parts, spec.batch_size)
     if loaded.has_own_step or spec.inside.how == "hybrid":
-        fits = f"a step holds all {batch} examples at once: take a smaller batch_size"
+        fits = f"a step holds all {batch} examples at once: use a smaller batch_size"
     elif parts == batch:
         where = "a machine" if spec.device == CPU else "a device"
-        fits = f"one example at a time is too much: take {where} with more memory"
+        fits = f"even one example at a time is too much: use {where} with more memory"
     else:
         fits = (
-            f"{-(-batch // parts)} examples at a time are too many: "
-            f"accumulate = {min(2 * parts, batch)} halves a part"
+            f"{-(-batch // parts)} examples at a time are too many: try accumulate = "
+            f"{min(2 * parts, batch)} for smaller parts"
         )
     if spec.device != CPU:  # torch has said how much memory the accelerator has
         return fits

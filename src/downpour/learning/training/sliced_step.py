@@ -158,7 +158,9 @@ def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
     dense = [n for n, layer in enumerate(layers) if isinstance(layer.run, nn.Linear)]
     used = [id(value) for layer in layers for value in layer.parameters]
     if not dense or dense[0] == 0:
-        accepted = "has no nn.Linear after other layers, whose outputs could be computed in slices"
+        accepted = (
+            "has no nn.Linear after other layers, whose outputs several processes could share"
+        )
     elif any(used.count(id(value)) > 1 for n in dense for value in layers[n].parameters):
         accepted = "uses a dense layer twice"
     else:

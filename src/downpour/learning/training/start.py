@@ -40,16 +40,18 @@ def begin_from(
     shared = state.keys() & tensors.keys()
     if not shared:
         has, needs = _some(tensors), _some(state)
-        raise SpecError(field, source, f"is of another network: it has {has}; needed are {needs}")
+        raise SpecError(field, source, f"belongs to another network: it has {has}; needed: {needs}")
     for name in sorted(shared):
         _copy(state[name], tensors[name], name, source, field)
     missing = lacking(model, tensors)
     left = [name for name in tensors if name not in shared]
     remarks = []
     if missing:
-        remarks.append(f"{source} lacks {_some(missing)}, which begin as drawn from the seed")
+        remarks.append(
+            f"{source} lacks {_some(missing)}, so these start with random values from the seed"
+        )
     if left:
-        remarks.append(f"{source} also holds {_some(left)}, which the network has not")
+        remarks.append(f"{source} also holds {_some(left)}, which the network lacks")
     return tuple(remarks)
 
 
@@ -64,10 +66,10 @@ def lacking(model: nn.Module, names: Collection[str]) -> list[str]:
 def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: str) -> None:
     own = array_of(target)
     if own.shape != given.shape:
-        shapes = f"{name} is {list(given.shape)} in it, and {list(own.shape)} in the network"
+        shapes = f"{name} has shape {list(given.shape)} in it, but {list(own.shape)} in the network"
         raise SpecError(field, source, shapes)
     if own.dtype != given.dtype and (own.dtype.kind, given.dtype.kind) != ("f", "f"):
-        types = f"{name} is {given.dtype} in it, and {own.dtype} in the network"
+        types = f"{name} is {given.dtype} in it, but {own.dtype} in the network"
         raise SpecError(field, source, types)
     converted = given.astype(own.dtype)
     if not is_finite(converted) and (target.requires_grad or is_finite(own)):

@@ -137,14 +137,14 @@ def _seeded_gradient(
 def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) -> Tensor:
     """Return a loss if it can be trained on."""
     if not isinstance(loss, Tensor):
-        accepted = f"{method}() must return a tensor, and returned {type(loss).__name__}"
+        accepted = f"{method}() must return a tensor, but returned {type(loss).__name__}"
     elif loss.dim() or not loss.is_floating_point():
         accepted = (
-            f"{method}() must return a scalar, the mean of its batch, and returned "
+            f"{method}() must return a scalar, the mean of its batch, but returned "
             f"{loss.dtype} {list(loss.shape)}"
         )
     elif trained and loss.grad_fn is None:  # also one that a task told to require a gradient
-        accepted = f"{method}() does not depend on any parameter that is trained"
+        accepted = f"{method}() does not depend on any trained parameter"
     else:
         return loss
     raise loaded.mistake(method, accepted)

@@ -43,10 +43,13 @@ log = logging.getLogger(__name__)
 
 
 _ELSEWHERE = (
-    "what it draws must come from the global generators of torch, Python or numpy, and nothing "
-    "outside of it may count its steps"
+    "it must draw random numbers only from the global generators of torch, Python or "
+    "numpy, and nothing outside of it may count its steps"
 )
-_BEFORE = "what a step changes must be a parameter or a persistent buffer: others go on from these"
+_BEFORE = (
+    "a step may change only parameters and persistent buffers, because other workers "
+    "continue from these"
+)
 
 
 def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None:
@@ -77,20 +80,20 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
         difference = trial.difference() and trial.difference()
         trial.evaluate()
     except OutOfMemory as error:
-        log.warning("the network was not tried: %s", error)
+        log.warning("could not try the network: %s", error)
         return None
     except UnfitWorker as error:
-        accepted = f"its examples change while they are used: {error}"
+        accepted = f"its examples change during use: {error}"
         raise loaded.mistake("examples", accepted) from None
     if difference:
-        _report(loaded.spec, f"does not train to the same bytes twice: {difference}")
+        _report(loaded.spec, f"gives different bytes in two trainings: {difference}")
     return trial.cost
 
 
 def _check_own_step(loaded: LoadedTask) -> None:
     processes = loaded.spec.inside.processes
     if processes > 1 and loaded.has_own_step:
-        accepted = "must be 1: the task's step() does everything by itself"
+        accepted = "must be 1, because the task's step() does everything itself"
         raise SpecError("inside.processes", processes, accepted)
 
 
@@ -144,8 +147,8 @@ class _Trial:
         for name in sorted(before.keys() & after.keys()):
             if before[name] != after[name]:
                 accepted = (
-                    f"a step changes {name}, which requires no gradient and so is sent only once: "
-                    "let it require one, or make it a buffer"
+                    f"a step changes {name}, which requires no gradient, so Downpour "
+                    "sends it only once: let it require one, or make it a buffer"
                 )
                 raise self._loaded.mistake("model", accepted)
 
@@ -156,8 +159,8 @@ class _Trial:
         changed = [name for name in before if before[name] != after.get(name)]
         if changed:
             accepted = (
-                f"must be 1: a step changes {changed[0]}, as batch normalization does, and "
-                "processes that share a batch cannot; accumulate does the same in one"
+                f"must be 1: a step changes {changed[0]}, as batch normalization does, "
+                "but processes that share a batch cannot; use accumulate instead"
             )
             raise SpecError("inside.processes", self._spec.inside.processes, accepted)
 
@@ -198,7 +201,7 @@ class _Trial:
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
-            accepted = f"an evaluation must leave the network as it is, and changes {changed[0]}"
+            accepted = f"an evaluation must leave the network unchanged, but changes {changed[0]}"
             raise self._loaded.mistake(method, f"{method}(): {accepted}")
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:

@@ -64,7 +64,7 @@ class Managers:
         leading = self._leader_addresses()
         address = leading[0] if leading else self._last
         if address is None:
-            raise Unreachable("the manager", f"none leads in {self._where} yet")
+            raise Unreachable("the manager", f"no manager leads in {self._where} yet")
         return self._turn_to(address)
 
     def another(self) -> ManagerClient | None:
@@ -110,11 +110,13 @@ class Managers:
         if not leaders or (isinstance(error, Untrusted) and own):
             return error
         if address != self._given:
-            reason = f"another cluster's manager is at {address}, where it was"
+            reason = f"another cluster's manager now has its address {address}"
             return Unreachable(f"the manager of {self._where}", reason)
         leading = ", ".join(map(str, leaders))
         known = f" (its manager is at {leading})" if leading else ""
-        accepted = f"serves another cluster than shared = {self._where}{known}; name one of the two"
+        accepted = (
+            f"serves another cluster than shared = {self._where}{known}; give only one of them"
+        )
         return SpecError("manager", str(address), accepted)
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class _Client:
         if answer is NoneType:
             return None  # type: ignore[return-value]
         if answered is None:
-            raise IncompatiblePeer(f"{self.address} answered {method} with nothing")
+            raise IncompatiblePeer(f"{self.address} answered {method} with an empty result")
         try:
             return from_wire(answer, answered)
         except FieldError as error:

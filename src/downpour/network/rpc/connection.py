@@ -113,7 +113,7 @@ class Peer:
         arguments = getattr(self._service, f"{method}_args")(*structs)
         result = getattr(self._service, f"{method}_result")()
         if self._closed.is_set():
-            raise Unreachable(str(self.address), "this client was closed")
+            raise Unreachable(str(self.address), "this client is closed")
         if not self._free.acquire(timeout=seconds):
             raise DeadlineExceeded(f"{self.address}: {method} found no free connection in time")
         try:
@@ -239,7 +239,7 @@ class _Connection:
         except Exception as error:
             if isinstance(error, IncompatiblePeer):
                 raise
-            text = f"the answer to {method} cannot be read: {type(error).__name__}: {error}"
+            text = f"cannot read the answer to {method}: {type(error).__name__}: {error}"
             raise IncompatiblePeer(text) from error
 
     def _read(self, message: bytes, method: str, result: Any) -> Any:
@@ -250,7 +250,7 @@ class _Connection:
         # Thrift's own client does not compare the numbers. Measured: after a timeout it returned
         # the answer to the call before.
         if (name, sequence) != (method, self._sequence):
-            raise IncompatiblePeer(f"the answer to {method} is one to {name!r}")
+            raise IncompatiblePeer(f"the answer to {method} belongs to {name!r}")
         struct = TApplicationException() if kind == TMessageType.EXCEPTION else result
         struct.read(answer)
         return struct

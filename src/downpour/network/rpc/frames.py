@@ -60,11 +60,14 @@ class _Seal:
 def _not_a_frame(begins: bytes, bytes_max: int) -> str:
     """Describe what a peer seems to speak that does not begin with the length of a message."""
     if begins[:2] in {b"\x80\x01", b"\x82\x21"}:
-        return "a message without a frame: the binary protocol in framed transport is spoken here"
+        return (
+            "a message without a frame: this server speaks Thrift's binary protocol in "
+            "framed transport"
+        )
     if begins in {b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "}:
         return "HTTP, and not Thrift's binary protocol in framed transport"
     if begins[:2] == b"\x16\x03":
-        return "TLS, which is not asked for here, and not Thrift"
+        return "TLS, but this server expects plain Thrift"
     size = int.from_bytes(begins, "big", signed=True)
     return f"a message of {size} bytes: not Thrift in framed transport, or over {bytes_max}"
 
@@ -226,7 +229,7 @@ def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
 def _opened(frame: bytes, seal: _Seal) -> bytes:
     message, mark = frame[:-_SEAL_BYTES], frame[-_SEAL_BYTES:]
     if not hmac.compare_digest(mark, seal.of(message)):
-        raise IncompatiblePeer("a message that the peer did not send so: it was altered on its way")
+        raise IncompatiblePeer("a message that changed on its way from the peer")
     return message
 
 

@@ -42,10 +42,10 @@ _PROOF_BYTES = 32
 # Enough for a first call, and no more: many unauthenticated callers may send at a time.
 _UNAUTHENTICATED_BYTES_MAX = 64 * 1024
 _TLS_RECORD = 0x16
-_WANTS_TLS = "asks for TLS: tls_cert, tls_key and tls_ca are needed"
-_WANTS_PROOF = "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"
+_WANTS_TLS = "requires TLS: set tls_cert, tls_key and tls_ca"
+_WANTS_PROOF = "requires a token: put its token into DOWNPOUR_TOKEN or token_file"
 _WANTS_NOTHING = (
-    "was given no token, so it cannot prove who it is: give it one, or none on this side"
+    "has no token, so it cannot prove who it is: give it one, or remove it on this side"
 )
 
 
@@ -105,7 +105,7 @@ def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
     if "wrong version" in reason:
         return Untrusted(str(address), "does not speak TLS")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Untrusted(str(address), f"shows a certificate not to be trusted: {_why(error)}")
+        return Untrusted(str(address), f"shows an untrusted certificate: {_why(error)}")
     _, alert, meaning = reason.partition("alert ")
     if alert:
         reason = f"does not accept this side's certificate: {meaning}"
@@ -138,7 +138,7 @@ def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: fl
         raise Untrusted(str(address), answer[len(_NOTICE) :].decode(errors="replace")[:200])
     theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
     if not hmac.compare_digest(proof, _proof(token, b"server", mine, theirs)):
-        raise Untrusted(str(address), "holds another token than this side")
+        raise Untrusted(str(address), "holds a different token than this side")
     channel.send(_proof(token, b"caller", mine, theirs), deadline)
     to_server, to_caller = _keys(token, mine, theirs)
     channel.seal(sending_key=to_server, receiving_key=to_caller)
@@ -156,7 +156,7 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):
         # Without a notice: a caller that has checked this side's proof holds the token itself.
-        raise CallerRejected("proves no token")
+        raise CallerRejected("does not prove that it knows the token")
     to_server, to_caller = _keys(token, theirs, mine)
     channel.seal(sending_key=to_caller, receiving_key=to_server)
 

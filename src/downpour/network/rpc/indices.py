@@ -61,7 +61,7 @@ def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
     unsigned = np.frombuffer(data, dtype=f"<u{width_bytes}")
     # As int64 it would be negative, and numpy counts negative indices from the end.
     if count and int(unsigned.max()) >= 2**63:
-        raise IncompatiblePeer(f"indices: {int(unsigned.max())} is beyond what an index can be")
+        raise IncompatiblePeer(f"indices: {int(unsigned.max())} is too large for an index")
     indices = unsigned.astype(np.int64)
     indices.flags.writeable = False
     return indices

@@ -32,8 +32,8 @@ _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
 """Connections that wait to be accepted, as when all workers of a cluster reconnect at once."""
 _TRUST_WANTED = (
-    "a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca) is needed, because "
-    "other machines reach it there"
+    "needs a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca), "
+    "because other machines can reach it there"
 )
 
 
@@ -153,7 +153,9 @@ class Server:
             if not refused:
                 self._connections[thread] = channel
         if refused:
-            _LOG.warning("%s closes %s unanswered: stopping, or full", self.address, peer)
+            _LOG.warning(
+                "%s closes %s without an answer: it is stopping, or full", self.address, peer
+            )
             channel.close()
             return
         try:
@@ -175,7 +177,7 @@ class Server:
         except handshake.CallerRejected as rejected:
             _LOG.warning("%s %s", peer, rejected)
         except ssl.SSLError as error:
-            _LOG.warning("%s was rejected: TLS: %s", peer, error.reason)
+            _LOG.warning("rejected %s: TLS: %s", peer, error.reason)
         except OSError as error:
             _LOG.info("%s loses its connection: %s", peer, error)
         except Exception as error:  # noqa: BLE001 - one peer must not affect others

@@ -65,7 +65,7 @@ def _token(credentials: Credentials) -> bytes | None:
     )  # as Python decodes variables that are not UTF-8
     if len(token) < TOKEN_CHARACTERS_MIN:
         shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
-        raise SpecError(field_, shown, f"a token has at least {TOKEN_CHARACTERS_MIN} characters")
+        raise SpecError(field_, shown, f"must have at least {TOKEN_CHARACTERS_MIN} characters")
     return token
 
 
@@ -76,7 +76,7 @@ def _token_text(path: str) -> str:
             _check_private("token_file", path, file)
             return file.read(_TOKEN_BYTES_MAX).decode()
     except FileNotFoundError:
-        made = "`downpour manager --make-token` makes one"
+        made = "create one with `downpour manager --make-token`"
         raise SpecError("token_file", path, f"no such file; {made}") from None
     except OSError as error:
         raise SpecError("token_file", path, f"cannot be read ({error.strerror})") from None
@@ -114,7 +114,7 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
         context.load_cert_chain(tls_cert, tls_key, password=_no_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise SpecError("tls_key", tls_key, f"is not the key of {tls_cert}") from None
+            raise SpecError("tls_key", tls_key, f"is not the key for {tls_cert}") from None
         accepted = f"not a certificate and its key in PEM form, without a password (key: {tls_key})"
         raise SpecError("tls_cert", tls_cert, accepted) from None
     return context
@@ -133,8 +133,8 @@ def _check_private(name: str, path: str, file: BinaryIO) -> None:
     """Refuse a secret that every user can read; a group may, because clusters share it so."""
     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     if mode & stat.S_IRWXO:
-        mend = f"`chmod 600 {shlex.quote(path)}`"
-        raise SpecError(name, path, f"is open to every user (mode {mode:04o}); {mend} closes it")
+        mend = f"run `chmod 600 {shlex.quote(path)}`"
+        raise SpecError(name, path, f"is open to every user (mode {mode:04o}); {mend}")
 
 
 def _no_password() -> str:

@@ -49,7 +49,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         f"{kind}.{field}": (
             lambda text: text.isprintable() and len(text) <= _TEXT_CHARACTERS_MAX,
-            f"{_TEXT_CHARACTERS_MAX} printable characters at most",
+            f"at most {_TEXT_CHARACTERS_MAX} printable characters",
         )
         for kind, named in _TEXTS.items()
         for field in named
@@ -65,7 +65,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "TaskMessage.share": (lambda share: 0 < share <= 1, "above 0 and at most 1"),
     "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
-    "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
+    "Update.loss": (
+        lambda _: True,
+        "any number; the aggregator checks it",
+    ),
     "Metric.value": (math.isfinite, "a finite number"),
     "ExperimentSummary.part": (
         lambda part: part in get_args(Part),
@@ -275,7 +278,7 @@ def _counted(limit: int) -> Convert:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"text expected, not {value!r}")
+        raise TypeError(f"must be text, not {value!r}")
     return value
 
 
@@ -304,7 +307,7 @@ def _write_indices(indices: IndexArray | IndicesFile) -> Any:
         return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
     packed = pack_indices(indices)
     if len(packed.data) > PACKED_BYTES_MAX:
-        raise ValueError(f"{packed.count} indices are too many for a message: send an IndicesFile")
+        raise ValueError(f"{packed.count} indices are too many for a message: send a file")
     return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
 
 

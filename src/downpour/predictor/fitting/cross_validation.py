@@ -90,11 +90,15 @@ class CrossValidation:
             parts = list(traces.groups(self.held_out).values())
             families = [{traces.families[number] for number in part} for part in parts]
             if sum(map(len, families)) > len(set().union(*families)):  # one is in two folds
-                raise SpecError("hold-out", self.held_out, "must not part jobs on equal machines")
+                raise SpecError(
+                    "hold-out", self.held_out, "must not separate jobs on equal machines"
+                )
         else:
             parts = folds(traces, self.folds)
         if len(parts) < 2:
-            raise SpecError("folds", len(parts), "must be 2 or more, of jobs on other machines")
+            raise SpecError(
+                "folds", len(parts), "must be 2 or more, with jobs on different machines"
+            )
         return parts
 
     def steps(self, traces: Traces) -> int:

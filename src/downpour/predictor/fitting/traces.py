@@ -123,7 +123,7 @@ def _columns(path: Path) -> dict[str, Array]:
     except SpecError:
         raise
     except FileNotFoundError:
-        raise SpecError("traces", str(path), "there is no such file") from None
+        raise SpecError("traces", str(path), "no such file") from None
     except OSError as error:
         raise SpecError("traces", str(path), f"cannot be read ({error.strerror})") from None
     except Exception:  # noqa: BLE001 - the libraries have many words for a damaged archive
@@ -143,7 +143,7 @@ def _check(path: Path, name: str, column: Array, length: int) -> None:
     lowest = np.nanmin(column, initial=np.inf)
     bad = np.isinf(column).any() or (name in REQUIRED and np.isnan(column).any())
     if bad:
-        raise SpecError("traces", str(path), f"column {name} holds what is no finite number")
+        raise SpecError("traces", str(path), f"column {name} holds a value that is not finite")
     if name in (TARGET, "n_samples") and lowest <= 0:
         raise SpecError("traces", str(path), f"column {name} holds {lowest:g}; must be above 0")
     if (name.endswith("_s") or name in KEYS) and lowest < 0:

@@ -55,10 +55,12 @@ class Learning:
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:
         if spec.compression != WHOLE:
-            accepted = "must be none: policies are compared with whole updates"
+            accepted = "must be none, because the comparison of policies uses whole updates"
             raise SpecError("compression", spec.compression, accepted)
         if spec.overlap:
-            accepted = "must be 0: policies are compared in rounds that begin together"
+            accepted = (
+                "must be 0, because the comparison of policies uses rounds that begin together"
+            )
             raise SpecError("overlap", spec.overlap, accepted)
         alone = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
         self._spec = resolve(alone, shards)

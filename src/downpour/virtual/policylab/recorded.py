@@ -127,7 +127,9 @@ class _Reading:
         spec, rounds = self._checked()
         workers = tuple(filter(None, map(self._worker, self._tasks)))
         if len(workers) < _FEWEST:
-            accepted = "one worker trained it, so no policy could have divided the work otherwise"
+            accepted = (
+                "only one worker trained it, so no policy could have divided the work differently"
+            )
             raise SpecError("ID", self._experiment, accepted)
         return RecordedRun(
             experiment=self._experiment,

@@ -82,17 +82,19 @@ def rerun_remarks(run: RecordedRun, own: Rerun) -> list[str]:
     """Say how far the simulation can be trusted, a sentence each."""
     error = own.seconds / run.seconds - 1.0
     took = (
-        f"The run took {run.seconds:.1f} s. Simulated with what it used, it takes "
-        f"{own.seconds:.1f} s ({error:+.1%}); smaller differences in the table say nothing."
+        f"The run took {run.seconds:.1f} s. Simulated with its own settings, it takes "
+        f"{own.seconds:.1f} s ({error:+.1%}); smaller differences in the table mean nothing."
     )
     compared = (
-        "Each worker is as fast as it was at that moment of the run, and after the run's end as "
-        "fast as in its last task. Only times are compared: another mode, or fewer examples, "
-        "trains another model."
+        "Each worker is as fast as it was at that moment of the run, and after the run's "
+        "end as fast as in its last task. The table only compares times: another mode, "
+        "or fewer examples, trains another model."
     )
     remarks = [took, compared]
     if abs(error) > _DOUBTFUL:
-        remarks.append("The simulation is far from what happened, so take the table as a hint.")
+        remarks.append("The simulation is far from the real run, so take the table only as a hint.")
     if run.failed:
-        remarks.append(f"{run.failed} attempts failed; the simulation has no failures of tasks.")
+        remarks.append(
+            f"{run.failed} attempts failed; the simulation does not include failed tasks."
+        )
     return remarks

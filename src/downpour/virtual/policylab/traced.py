@@ -153,7 +153,9 @@ def _recording(
     times = [columns[f"p{percent}_{ELAPSED}"][order] for percent in _REPORTS]
     seconds = np.stack([*times, columns[TARGET][order]], axis=-1)
     if not (np.diff(seconds, axis=-1, prepend=0.0) > 0).all():
-        raise SpecError("traces", str(path), f"job {number}: times of reports must rise, from 0 on")
+        raise SpecError(
+            "traces", str(path), f"job {number}: times of reports must rise from 0 or above"
+        )
     shares = columns["n_samples"][order][..., None] / SAMPLES * np.array(_SHARES)
     places = ["", *(f"p{percent}_" for percent in _REPORTS)]
     states = [np.stack([columns[at + name][order] for name in STATE], -1) for at in places]
