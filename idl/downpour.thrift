@@ -1,24 +1,24 @@
 /**
- * What a manager, its workers and its clients say to each other.
+ * The messages between a manager, its workers and its clients.
  *
- * Messages carry data indices and the names of files; parameters never travel here, they lie in the
- * shared directory. Calls are short: `Worker.train` accepts a task and returns at once, its result
- * comes as `Manager.reportUpdate`. Every call may be repeated safely: tasks, attempts, updates and
- * registrations carry identities of their own.
+ * Messages carry data indices and the names of files. Parameters never travel here: they are in files
+ * in the shared directory. Calls are short: `Worker.train` accepts a task and returns at once, and its
+ * result comes as `Manager.reportUpdate`. You can repeat every call safely, because tasks, attempts,
+ * updates and registrations have unique identities.
  *
- * On the wire: the binary protocol in framed transport, over TCP or TLS 1.3. Where there is a token,
- * a handshake comes first and frames are sealed. A message has at most 16 MiB. `docs/reference/protocol.md` has
+ * On the wire: the binary protocol in framed transport, over TCP or TLS 1.3. With a token, a handshake
+ * comes first and each frame is sealed. A message has at most 16 MiB. `docs/reference/protocol.md` gives
  * the bytes, and an example of each.
  *
- * Names and reasons are text that people will read: a worker's name has 1 to 64 printable characters.
- * An experiment's identifier, and each name of a file, is bare: 1 to 200 bytes, printable, without
- * slash or backslash, not beginning with a dot.
+ * People read names and reasons: a worker's name has 1 to 64 printable characters. An experiment's
+ * identifier, and each file name, is bare: 1 to 200 printable bytes, without slash or backslash, and
+ * without a leading dot.
  *
  * Generate with Thrift 0.24: `make stubs`. The generated code is committed.
  */
 namespace py downpour.network.rpc.generated
 
-/** Raised when either side changes in a way the other cannot understand. */
+/** We raise it when either side changes in a way that the other cannot understand. */
 const i32 PROTOCOL = 5
 
 /** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
@@ -31,7 +31,7 @@ struct PublishedFile {
 
 /**
  * Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
- * A list too large for a message is a file instead.
+ * A list that is too large for a message is a file instead.
  */
 struct Indices {
   1: required i32 width_bytes
@@ -40,7 +40,7 @@ struct Indices {
   4: optional PublishedFile file
 }
 
-/** One try at a task; the task is (experiment, round, shard). Numbers count from 0. */
+/** One attempt at a task; the task is (experiment, round, shard). Numbers count from 0. */
 struct AttemptId {
   1: required string experiment
   2: required i32 round
@@ -48,7 +48,7 @@ struct AttemptId {
   4: required i32 attempt
 }
 
-/** The published state of a task in training; whoever has it goes on after `steps_done` steps. */
+/** The published state of a task in training; another worker can continue it after `steps_done` steps. */
 struct Snapshot {
   1: required PublishedFile file
   2: required i64 steps_done
@@ -64,28 +64,28 @@ struct TaskMessage {
   3: required string dataset
   4: required PublishedFile model
   5: required Indices indices
-  /** The shard's optimizer state of the round before, where the spec keeps it. */
+  /** The shard's optimizer state after its last round, if the spec keeps it. */
   6: optional PublishedFile optimizer_state
-  /** Of the manager that asks; a worker that knows a later one refuses. */
+  /** The asking manager's term; a worker that knows a later term refuses. */
   7: required i64 term
-  /** Where to go on from, if the shard was begun before. */
+  /** The state to continue from, if a worker has begun the task before. */
   8: optional Snapshot snapshot
   /** The parameters that are never trained; the same for all tasks of an experiment. */
   9: optional PublishedFile frozen
-  /** How much of the task's steps to train, above 0 and at most 1: the first of them. */
+  /** The share of the task's steps to train, above 0 and at most 1, from the first step on. */
   10: double share = 1.0
-  /** Where rounds overlap, the shard's last update: the task begins from the model moved by it. */
+  /** If rounds overlap, the shard's last update: the task begins from the model moved by it. */
   11: optional PublishedFile step
   /**
-   * Where `model` is a step: the versions from which it follows, each a step from the one before
-   * it, the first one whole. A worker that has one of them reads those after it alone.
+   * If `model` is a difference: the versions before it. The first is complete, each other one is the
+   * difference from its predecessor. A worker that has one of them reads only the later ones.
    */
   12: list<PublishedFile> leading = []
-  /** The model in one file, where an attempt at the task could not read those that lead to it. */
+  /** The complete model, if an earlier attempt at the task could not read the differences. */
   13: optional PublishedFile whole
 }
 
-/** What a task published. Seconds are the worker's own clock. */
+/** The result of a task. The worker's clock measures seconds. */
 struct Update {
   1: required PublishedFile file
   2: required i64 samples
@@ -96,9 +96,9 @@ struct Update {
   6: required double train_seconds
   7: required double publish_seconds
   8: optional PublishedFile optimizer_state
-  /** How many of the worker's processes computed its last step. */
+  /** The number of the worker's processes that computed its last step. */
   9: i32 processes = 1
-  /** How often its worker found memory too small for a step so far, and went on with fewer. */
+  /** How often its worker has run out of memory in a step so far, and continued with fewer processes. */
   10: i32 shortages = 0
 }
 
@@ -110,25 +110,25 @@ enum FailureKind {
   STORE = 3
   /** Anything else in the task itself. */
   TASK = 4
-  /** The worker was told to stop, or is leaving. */
+  /** The manager told the worker to stop, or the worker is leaving. */
   CANCELLED = 5
-  /** The spec asks for what cannot be; no other worker would fare better. */
+  /** The spec asks for something impossible; it would fail on every worker. */
   SPEC = 6
-  /** A factory's code is not the one that the experiment was submitted with; nothing was tried. */
+  /** A factory's code has changed since the submission; the worker tried nothing. */
   OTHER_CODE = 7
 }
 
-/** How far a running attempt has come. */
+/** The progress of a running attempt. */
 struct Progress {
   1: required AttemptId attempt
   2: required i64 steps_done
   3: required i64 steps_total
   4: required double elapsed_seconds
-  /** The newest; mentioned until the next one. */
+  /** The newest one; heartbeats repeat it until the next one. */
   5: optional Snapshot snapshot
 }
 
-/** The state of a worker's machine; shares are 0..1, `cpu_others` leaves out the worker itself. */
+/** The state of a worker's machine; shares are 0..1, and `cpu_others` excludes the worker itself. */
 struct SystemState {
   1: required double cpu_others
   2: required double load_average
@@ -136,15 +136,15 @@ struct SystemState {
   4: required double io_wait
 }
 
-/** What a worker's own process uses; `cpu_share` is 1 for one core in full. */
+/** The resources of a worker's process; `cpu_share` is 1 for one full core. */
 struct ProcessState {
   1: required double cpu_share
-  /** Resident; pages shared with other processes count in full. */
+  /** Resident memory, including pages shared with other processes. */
   2: required i64 memory_bytes
   3: required i32 threads
 }
 
-/** What decides the bits of a floating-point result. */
+/** The versions and hardware that decide the bits of a floating-point result. */
 struct NumericClass {
   1: required string torch
   2: required string device
@@ -154,39 +154,39 @@ struct NumericClass {
 struct ManagerInfo {
   1: required i32 protocol
   2: required string version
-  /** A file in the shared directory's `presence/`, and what its reader must tell back. */
+  /** A file in the shared directory's `presence/`; the reader must send back its content. */
   3: required string presence_file
   4: required double heartbeat_seconds
-  /** Of the leading manager; each that takes over has a higher one. Protocol 1 had none. */
+  /** The leading manager's term; each successor has a higher one. Protocol 1 had none. */
   5: i64 term = 0
-  /** Scales how long a worker looks for what is missing. */
+  /** Multiplies how long a worker waits for missing files. */
   6: double patience = 1.0
 }
 
 struct Registration {
   1: required string name
-  /** Where the worker's own service answers. */
+  /** The address of the worker's own service. */
   2: required string host
   3: required i32 port
   4: required i32 protocol
   5: required string version
-  /** The content of the manager's presence file, read in the worker's shared directory. */
+  /** The content of the manager's presence file, as the worker reads it in its shared directory. */
   6: required string presence
   7: required NumericClass numeric_class
   8: required string hostname
   9: required i32 pid
-  /** What the worker is training already, where it comes back to a manager that was away. */
+  /** The attempt that the worker is training, if it returns to a manager that was away. */
   10: optional AttemptId running
-  /** What its user calls it by, as KEY=VALUE. */
+  /** The user's labels for it, as KEY=VALUE. */
   11: optional list<string> labels
-  /** Where it trains, with its number if it is one of several. */
+  /** The device that it trains on, with a number if the machine has several. */
   12: optional string device
-  /** In which class it computes on its processor, if `device` is another one. */
+  /** The numeric class of its processor, if `device` is another device. */
   13: optional NumericClass processor_class
 }
 
 struct Registered {
-  /** The name the manager knows this worker by from now on. */
+  /** The manager's name for this worker from now on. */
   1: required string worker
 }
 
@@ -195,16 +195,16 @@ struct Heartbeat {
   2: required list<Progress> running
   3: required SystemState system
   4: optional ProcessState process
-  /** Packages of which it has other versions than the manager of its experiment: a phrase each. */
+  /** Packages whose versions differ from those of the experiment's manager: one phrase each. */
   5: optional list<string> differs
 }
 
 struct HeartbeatReply {
-  /** False: the manager does not know this worker (any more); register again. */
+  /** False: the manager does not know this worker (any more), which must register again. */
   1: required bool known
   /** Attempts the manager no longer wants. */
   2: required list<AttemptId> unwanted
-  /** The seconds between two heartbeats must not be less: there are many workers. */
+  /** The minimum of seconds between two heartbeats, because the manager has many workers. */
   3: optional double interval_seconds
 }
 
@@ -217,7 +217,7 @@ enum ExperimentState {
   CANCELLED = 6
 }
 
-/** A mean over the examples of an evaluation; a task names it. */
+/** A mean over the examples of an evaluation; the task gives its name. */
 struct Metric {
   1: required string name
   2: required double value
@@ -231,20 +231,20 @@ struct ExperimentSummary {
   5: required i32 rounds_total
   /** Why it failed, in one line. */
   7: optional string reason
-  /** The cause lies in the spec, which the user can mend. */
+  /** The cause is in the spec, so the user can fix it. */
   8: optional bool asked_wrongly
-  /** Of the last evaluation, in the task's order. Number 6 was the accuracy alone. */
+  /** Of the last evaluation, in the task's order. Field 6 was just the accuracy. */
   9: optional list<Metric> metrics
   /** Of the last evaluation. */
   10: optional double loss
   /** The examples of the last evaluation: test, or validation. */
   11: optional string part
-  /** Of these, every one has as many rounds as its shards meet in it. */
+  /** Each epoch has as many rounds as its shards have meetings. */
   12: optional i32 epochs_done
   13: optional i32 epochs_total
 }
 
-/** How long something takes, in seconds: of a hundred times, so many are shorter. */
+/** A forecast duration, in seconds: in so many of a hundred cases, the real one is shorter. */
 struct Forecast {
   1: required double q10
   2: required double q50
@@ -259,9 +259,9 @@ struct TaskStatus {
   4: required i64 steps_done
   5: required i64 steps_total
   6: required double elapsed_seconds
-  /** From its assignment to its update. */
+  /** The time from its assignment to its update. */
   7: optional Forecast predicted
-  /** Its predicted pace, over the median pace of the round. */
+  /** Its predicted pace divided by the median pace of the round. */
   8: optional double slowness
 }
 
@@ -272,19 +272,19 @@ struct WorkerStatus {
   4: optional AttemptId running
   5: optional SystemState system
   6: required i64 tasks_done
-  /** The median of its paces in the last rounds, each over its round's median. */
+  /** The median of its paces in the last rounds, each divided by its round's median. */
   7: optional double slowness
   8: optional NumericClass numeric_class
-  /** Where its process runs. */
+  /** The machine that its process runs on. */
   9: optional string hostname
   10: optional i32 pid
   11: optional list<string> labels
   12: optional string device
-  /** The share of a round's time that it is predicted to save; below zero, it costs time. */
+  /** The predicted share of a round's time that it saves; below zero, it costs time. */
   13: optional double saves
-  /** It trains nothing; `saves` is what its help would save. */
+  /** It trains nothing; `saves` predicts the effect of its help. */
   14: optional bool stands_by
-  /** Packages of which it has other versions than the manager, as it has said. */
+  /** Packages whose versions differ from the manager's, as the worker reported. */
   15: optional list<string> differs
 }
 
@@ -292,35 +292,35 @@ struct Status {
   /** Grows with every change; hand it back to wait for the next one. */
   1: required i64 change
   2: required list<WorkerStatus> workers
-  /** Of the experiment that was asked for, or of the active one. */
+  /** The experiment in the request, or the active one. */
   3: optional ExperimentSummary experiment
-  /** Of its current round, at most 10,000. */
+  /** The tasks of its current round, at most 10,000. */
   4: required list<TaskStatus> tasks
-  /** How many more workers a policy has asked for so far; whoever can start some may. */
+  /** How many more workers a policy has requested so far; any launcher may start them. */
   5: i32 wanted_workers = 0
-  /** The last few, oldest first: when, in seconds after the submission, what was done, and why. */
+  /** The last few, oldest first: seconds after the submission, the decision and its reason. */
   6: optional list<string> decisions
-  /** The manager's own: it draws initial parameters. */
+  /** The manager's own class, because it draws the initial parameters. */
   7: optional NumericClass numeric_class
-  /** The manager's process, and the machine that it runs on; empty and 0 of an earlier version. */
+  /** The manager's machine and process; earlier versions send an empty name and 0. */
   8: string hostname = ""
   9: i32 pid = 0
 }
 
-/** Part of an experiment's record: JSON lines, as they stand in its folder. */
+/** Part of an experiment's record: JSON lines, as in its folder. */
 struct RecordPage {
   1: required list<string> lines
-  /** Where to go on reading. */
+  /** The line to continue from. */
   2: required i64 next_line
   3: required ExperimentSummary experiment
 }
 
 enum RefusalKind {
-  /** The spec, or another thing that was asked for; also a field that holds what it may not. */
+  /** The spec or another part of the request is wrong, or a field has a forbidden value. */
   ASKED = 1
-  /** Versions that do not fit. */
+  /** The versions are incompatible. */
   INCOMPATIBLE = 2
-  /** The shared directory is another one, or cannot be read. */
+  /** The shared directory is a different one, or unreadable. */
   SHARED_DIRECTORY = 3
   /** No such experiment, worker or attempt. */
   UNKNOWN = 4
@@ -329,14 +329,14 @@ enum RefusalKind {
 }
 
 /**
- * The call was understood, and the answer is no. Mutable in Python, because the accelerated decoder
+ * The peer understood the call, but refuses it. Mutable in Python, because the accelerated decoder
  * cannot set the enum of an immutable exception.
  */
 exception Refusal {
   1: required RefusalKind kind
   2: required string field
   3: required string value
-  /** What would be accepted. */
+  /** The accepted values. */
   4: required string reason
 } (python.immutable = "false")
 
@@ -347,40 +347,40 @@ service Manager {
   void reportUpdate(1: string worker, 2: AttemptId id, 3: Update update) throws (1: Refusal refusal)
   void reportFailure(1: string worker, 2: AttemptId id, 3: FailureKind kind, 4: string reason)
     throws (1: Refusal refusal)
-  /** The worker has stopped where it was asked to; whoever has the snapshot goes on. */
+  /** The worker has stopped as requested; another worker continues from the snapshot. */
   void reportHandOver(1: string worker, 2: AttemptId id, 3: Snapshot snapshot)
     throws (1: Refusal refusal)
   void leave(1: string worker, 2: string reason)
 
   /**
-   * Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-   * request again is answered with the same experiment, and refused with another spec: choose 4 to
-   * 32 hexadecimal digits, in lower case, at random.
+   * Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
+   * returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
+   * hexadecimal digits in lower case.
    */
   string submit(1: string spec, 2: string request) throws (1: Refusal refusal)
   /**
-   * Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+   * Waits up to `wait_seconds`, at most 30, for a change after `after_change`. Empty experiment: the
    * active one.
    */
   Status status(1: string experiment, 2: i64 after_change, 3: double wait_seconds)
     throws (1: Refusal refusal)
   /**
-   * Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
-   * `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
-   * before one that the manager does not know.
+   * Returns the last `limit` experiments, at most 1000, that users submitted before the one named
+   * `before`, oldest first. Empty `before`: the last ones of all. The list is empty for the first
+   * experiment, and for one that the manager does not know.
    */
   list<ExperimentSummary> listExperiments(1: string before, 2: i32 limit)
   void cancel(1: string experiment) throws (1: Refusal refusal)
   /**
-   * Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
-   * `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
-   * twice. Protocol 5 began without this call.
+   * Records that someone disturbs a process of the experiment on purpose: `who` names the process and
+   * `what` the disturbance, as text for people. The manager takes no action. Repeated calls give
+   * repeated lines. Protocol 5 began without this call.
    */
   void disturbed(1: string experiment, 2: string who, 3: string what) throws (1: Refusal refusal)
   /**
-   * Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
-   * at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
-   * and stop where a page without lines says that the experiment has ended.
+   * Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has at most
+   * 1000 lines and about 4 MB, but at least one line if the record has one. Continue at `next_line`,
+   * and stop at a page that has no lines and says that the experiment has ended.
    */
   RecordPage results(1: string experiment, 2: i64 from_line, 3: double wait_seconds)
     throws (1: Refusal refusal)
@@ -397,10 +397,10 @@ service Worker {
   WorkerInfo ping()
   /** Accepts the task and returns at once. */
   void train(1: TaskMessage task) throws (1: Refusal refusal)
-  /** Stops the attempt at its next step; says nothing where it is not running. */
+  /** Stops the attempt at its next step; does nothing if it is not running. */
   void cancel(1: AttemptId id)
-  /** Publish the attempt's state at its next step and stop; says nothing where it is not running. */
+  /** Publishes the attempt's state at its next step and stops it; does nothing if it is not running. */
   void handOver(1: AttemptId id)
-  /** Finish what is running, then leave. */
+  /** Finishes the running attempt, then leaves. */
   void drain()
 }

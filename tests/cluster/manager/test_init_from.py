@@ -95,7 +95,7 @@ def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path:
     assert end is not None
     assert end.asked_wrongly
     assert end.reason is not None
-    assert ": belongs to another network: it has w; needed:  " in end.reason
+    assert ": belongs to another network: it has w; needed: " in end.reason
     assert worker.tasks == []
 
 

@@ -65,7 +65,7 @@ class Iface(object):
 
     def reportHandOver(self, worker: str, id: AttemptId, snapshot: Snapshot) -> None:
         """
-        The worker has stopped where it was asked to; whoever has the snapshot goes on.
+        The worker has stopped as requested; another worker continues from the snapshot.
 
         Parameters:
          - worker
@@ -86,9 +86,9 @@ class Iface(object):
 
     def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-        request again is answered with the same experiment, and refused with another spec: choose 4 to
-        32 hexadecimal digits, in lower case, at random.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
+        returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
+        hexadecimal digits in lower case.
 
         Parameters:
          - spec
@@ -99,7 +99,7 @@ class Iface(object):
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """
-        Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+        Waits up to `wait_seconds`, at most 30, for a change after `after_change`. Empty experiment: the
         active one.
 
         Parameters:
@@ -112,9 +112,9 @@ class Iface(object):
 
     def listExperiments(self, before: str, limit: int) -> list[ExperimentSummary]:
         """
-        Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
-        `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
-        before one that the manager does not know.
+        Returns the last `limit` experiments, at most 1000, that users submitted before the one named
+        `before`, oldest first. Empty `before`: the last ones of all. The list is empty for the first
+        experiment, and for one that the manager does not know.
 
         Parameters:
          - before
@@ -133,9 +133,9 @@ class Iface(object):
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """
-        Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
-        `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
-        twice. Protocol 5 began without this call.
+        Records that someone disturbs a process of the experiment on purpose: `who` names the process and
+        `what` the disturbance, as text for people. The manager takes no action. Repeated calls give
+        repeated lines. Protocol 5 began without this call.
 
         Parameters:
          - experiment
@@ -147,9 +147,9 @@ class Iface(object):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
-        at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
-        and stop where a page without lines says that the experiment has ended.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has at most
+        1000 lines and about 4 MB, but at least one line if the record has one. Continue at `next_line`,
+        and stop at a page that has no lines and says that the experiment has ended.
 
         Parameters:
          - experiment
@@ -335,7 +335,7 @@ class Client(Iface):
 
     def reportHandOver(self, worker: str, id: AttemptId, snapshot: Snapshot) -> None:
         """
-        The worker has stopped where it was asked to; whoever has the snapshot goes on.
+        The worker has stopped as requested; another worker continues from the snapshot.
 
         Parameters:
          - worker
@@ -405,9 +405,9 @@ class Client(Iface):
 
     def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-        request again is answered with the same experiment, and refused with another spec: choose 4 to
-        32 hexadecimal digits, in lower case, at random.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
+        returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
+        hexadecimal digits in lower case.
 
         Parameters:
          - spec
@@ -445,7 +445,7 @@ class Client(Iface):
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """
-        Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+        Waits up to `wait_seconds`, at most 30, for a change after `after_change`. Empty experiment: the
         active one.
 
         Parameters:
@@ -486,9 +486,9 @@ class Client(Iface):
 
     def listExperiments(self, before: str, limit: int) -> list[ExperimentSummary]:
         """
-        Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
-        `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
-        before one that the manager does not know.
+        Returns the last `limit` experiments, at most 1000, that users submitted before the one named
+        `before`, oldest first. Empty `before`: the last ones of all. The list is empty for the first
+        experiment, and for one that the manager does not know.
 
         Parameters:
          - before
@@ -556,9 +556,9 @@ class Client(Iface):
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """
-        Puts on record that someone disturbs a process of the experiment on purpose: `who` it is, and
-        `what` happens to it, as text for people. Nothing follows from it. Said twice, it stands there
-        twice. Protocol 5 began without this call.
+        Records that someone disturbs a process of the experiment on purpose: `who` names the process and
+        `what` the disturbance, as text for people. The manager takes no action. Repeated calls give
+        repeated lines. Protocol 5 began without this call.
 
         Parameters:
          - experiment
@@ -596,9 +596,9 @@ class Client(Iface):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
-        at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
-        and stop where a page without lines says that the experiment has ended.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has at most
+        1000 lines and about 4 MB, but at least one line if the record has one. Continue at `next_line`,
+        and stop at a page that has no lines and says that the experiment has ended.
 
         Parameters:
          - experiment

@@ -38,7 +38,7 @@ class Iface(object):
 
     def cancel(self, id: AttemptId) -> None:
         """
-        Stops the attempt at its next step; says nothing where it is not running.
+        Stops the attempt at its next step; does nothing if it is not running.
 
         Parameters:
          - id
@@ -48,7 +48,7 @@ class Iface(object):
 
     def handOver(self, id: AttemptId) -> None:
         """
-        Publish the attempt's state at its next step and stop; says nothing where it is not running.
+        Publishes the attempt's state at its next step and stops it; does nothing if it is not running.
 
         Parameters:
          - id
@@ -58,7 +58,7 @@ class Iface(object):
 
     def drain(self) -> None:
         """
-        Finish what is running, then leave.
+        Finishes the running attempt, then leaves.
 
         """
         pass
@@ -133,7 +133,7 @@ class Client(Iface):
 
     def cancel(self, id: AttemptId) -> None:
         """
-        Stops the attempt at its next step; says nothing where it is not running.
+        Stops the attempt at its next step; does nothing if it is not running.
 
         Parameters:
          - id
@@ -165,7 +165,7 @@ class Client(Iface):
 
     def handOver(self, id: AttemptId) -> None:
         """
-        Publish the attempt's state at its next step and stop; says nothing where it is not running.
+        Publishes the attempt's state at its next step and stops it; does nothing if it is not running.
 
         Parameters:
          - id
@@ -197,7 +197,7 @@ class Client(Iface):
 
     def drain(self) -> None:
         """
-        Finish what is running, then leave.
+        Finishes the running attempt, then leaves.
 
         """
         self.send_drain()

@@ -163,7 +163,7 @@ class PublishedFile(object):
 class Indices(object):
     """
     Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
-    A list too large for a message is a file instead.
+    A list that is too large for a message is a file instead.
 
     Attributes:
      - width_bytes
@@ -284,7 +284,7 @@ class Indices(object):
 
 class AttemptId(object):
     """
-    One try at a task; the task is (experiment, round, shard). Numbers count from 0.
+    One attempt at a task; the task is (experiment, round, shard). Numbers count from 0.
 
     Attributes:
      - experiment
@@ -408,7 +408,7 @@ class AttemptId(object):
 
 class Snapshot(object):
     """
-    The published state of a task in training; whoever has it goes on after `steps_done` steps.
+    The published state of a task in training; another worker can continue it after `steps_done` steps.
 
     Attributes:
      - file
@@ -527,15 +527,15 @@ class TaskMessage(object):
      - dataset: The prepared dataset's folder under `datasets/`: a bare name.
      - model
      - indices
-     - optimizer_state: The shard's optimizer state of the round before, where the spec keeps it.
-     - term: Of the manager that asks; a worker that knows a later one refuses.
-     - snapshot: Where to go on from, if the shard was begun before.
+     - optimizer_state: The shard's optimizer state after its last round, if the spec keeps it.
+     - term: The asking manager's term; a worker that knows a later term refuses.
+     - snapshot: The state to continue from, if a worker has begun the task before.
      - frozen: The parameters that are never trained; the same for all tasks of an experiment.
-     - share: How much of the task's steps to train, above 0 and at most 1: the first of them.
-     - step: Where rounds overlap, the shard's last update: the task begins from the model moved by it.
-     - leading: Where `model` is a step: the versions from which it follows, each a step from the one before
-    it, the first one whole. A worker that has one of them reads those after it alone.
-     - whole: The model in one file, where an attempt at the task could not read those that lead to it.
+     - share: The share of the task's steps to train, above 0 and at most 1, from the first step on.
+     - step: If rounds overlap, the shard's last update: the task begins from the model moved by it.
+     - leading: If `model` is a difference: the versions before it. The first is complete, each other one is the
+    difference from its predecessor. A worker that has one of them reads only the later ones.
+     - whole: The complete model, if an earlier attempt at the task could not read the differences.
 
     """
     thrift_spec: typing.Any = None
@@ -778,7 +778,7 @@ class TaskMessage(object):
 
 class Update(object):
     """
-    What a task published. Seconds are the worker's own clock.
+    The result of a task. The worker's clock measures seconds.
 
     Attributes:
      - file
@@ -789,8 +789,8 @@ class Update(object):
      - train_seconds
      - publish_seconds
      - optimizer_state
-     - processes: How many of the worker's processes computed its last step.
-     - shortages: How often its worker found memory too small for a step so far, and went on with fewer.
+     - processes: The number of the worker's processes that computed its last step.
+     - shortages: How often its worker has run out of memory in a step so far, and continued with fewer processes.
 
     """
     thrift_spec: typing.Any = None
@@ -982,14 +982,14 @@ class Update(object):
 
 class Progress(object):
     """
-    How far a running attempt has come.
+    The progress of a running attempt.
 
     Attributes:
      - attempt
      - steps_done
      - steps_total
      - elapsed_seconds
-     - snapshot: The newest; mentioned until the next one.
+     - snapshot: The newest one; heartbeats repeat it until the next one.
 
     """
     thrift_spec: typing.Any = None
@@ -1120,7 +1120,7 @@ class Progress(object):
 
 class SystemState(object):
     """
-    The state of a worker's machine; shares are 0..1, `cpu_others` leaves out the worker itself.
+    The state of a worker's machine; shares are 0..1, and `cpu_others` excludes the worker itself.
 
     Attributes:
      - cpu_others
@@ -1244,11 +1244,11 @@ class SystemState(object):
 
 class ProcessState(object):
     """
-    What a worker's own process uses; `cpu_share` is 1 for one core in full.
+    The resources of a worker's process; `cpu_share` is 1 for one full core.
 
     Attributes:
      - cpu_share
-     - memory_bytes: Resident; pages shared with other processes count in full.
+     - memory_bytes: Resident memory, including pages shared with other processes.
      - threads
 
     """
@@ -1354,7 +1354,7 @@ class ProcessState(object):
 
 class NumericClass(object):
     """
-    What decides the bits of a floating-point result.
+    The versions and hardware that decide the bits of a floating-point result.
 
     Attributes:
      - torch
@@ -1467,10 +1467,10 @@ class ManagerInfo(object):
     Attributes:
      - protocol
      - version
-     - presence_file: A file in the shared directory's `presence/`, and what its reader must tell back.
+     - presence_file: A file in the shared directory's `presence/`; the reader must send back its content.
      - heartbeat_seconds
-     - term: Of the leading manager; each that takes over has a higher one. Protocol 1 had none.
-     - patience: Scales how long a worker looks for what is missing.
+     - term: The leading manager's term; each successor has a higher one. Protocol 1 had none.
+     - patience: Multiplies how long a worker waits for missing files.
 
     """
     thrift_spec: typing.Any = None
@@ -1612,18 +1612,18 @@ class Registration(object):
     """
     Attributes:
      - name
-     - host: Where the worker's own service answers.
+     - host: The address of the worker's own service.
      - port
      - protocol
      - version
-     - presence: The content of the manager's presence file, read in the worker's shared directory.
+     - presence: The content of the manager's presence file, as the worker reads it in its shared directory.
      - numeric_class
      - hostname
      - pid
-     - running: What the worker is training already, where it comes back to a manager that was away.
-     - labels: What its user calls it by, as KEY=VALUE.
-     - device: Where it trains, with its number if it is one of several.
-     - processor_class: In which class it computes on its processor, if `device` is another one.
+     - running: The attempt that the worker is training, if it returns to a manager that was away.
+     - labels: The user's labels for it, as KEY=VALUE.
+     - device: The device that it trains on, with a number if the machine has several.
+     - processor_class: The numeric class of its processor, if `device` is another device.
 
     """
     thrift_spec: typing.Any = None
@@ -1862,7 +1862,7 @@ class Registration(object):
 class Registered(object):
     """
     Attributes:
-     - worker: The name the manager knows this worker by from now on.
+     - worker: The manager's name for this worker from now on.
 
     """
     thrift_spec: typing.Any = None
@@ -1946,7 +1946,7 @@ class Heartbeat(object):
      - running
      - system
      - process
-     - differs: Packages of which it has other versions than the manager of its experiment: a phrase each.
+     - differs: Packages whose versions differ from those of the experiment's manager: one phrase each.
 
     """
     thrift_spec: typing.Any = None
@@ -2093,9 +2093,9 @@ class Heartbeat(object):
 class HeartbeatReply(object):
     """
     Attributes:
-     - known: False: the manager does not know this worker (any more); register again.
+     - known: False: the manager does not know this worker (any more), which must register again.
      - unwanted: Attempts the manager no longer wants.
-     - interval_seconds: The seconds between two heartbeats must not be less: there are many workers.
+     - interval_seconds: The minimum of seconds between two heartbeats, because the manager has many workers.
 
     """
     thrift_spec: typing.Any = None
@@ -2207,7 +2207,7 @@ class HeartbeatReply(object):
 
 class Metric(object):
     """
-    A mean over the examples of an evaluation; a task names it.
+    A mean over the examples of an evaluation; the task gives its name.
 
     Attributes:
      - name
@@ -2310,11 +2310,11 @@ class ExperimentSummary(object):
      - rounds_done
      - rounds_total
      - reason: Why it failed, in one line.
-     - asked_wrongly: The cause lies in the spec, which the user can mend.
-     - metrics: Of the last evaluation, in the task's order. Number 6 was the accuracy alone.
+     - asked_wrongly: The cause is in the spec, so the user can fix it.
+     - metrics: Of the last evaluation, in the task's order. Field 6 was just the accuracy.
      - loss: Of the last evaluation.
      - part: The examples of the last evaluation: test, or validation.
-     - epochs_done: Of these, every one has as many rounds as its shards meet in it.
+     - epochs_done: Each epoch has as many rounds as its shards have meetings.
      - epochs_total
 
     """
@@ -2539,7 +2539,7 @@ class ExperimentSummary(object):
 
 class Forecast(object):
     """
-    How long something takes, in seconds: of a hundred times, so many are shorter.
+    A forecast duration, in seconds: in so many of a hundred cases, the real one is shorter.
 
     Attributes:
      - q10
@@ -2670,8 +2670,8 @@ class TaskStatus(object):
      - steps_done
      - steps_total
      - elapsed_seconds
-     - predicted: From its assignment to its update.
-     - slowness: Its predicted pace, over the median pace of the round.
+     - predicted: The time from its assignment to its update.
+     - slowness: Its predicted pace divided by the median pace of the round.
 
     """
     thrift_spec: typing.Any = None
@@ -2843,15 +2843,15 @@ class WorkerStatus(object):
      - running
      - system
      - tasks_done
-     - slowness: The median of its paces in the last rounds, each over its round's median.
+     - slowness: The median of its paces in the last rounds, each divided by its round's median.
      - numeric_class
-     - hostname: Where its process runs.
+     - hostname: The machine that its process runs on.
      - pid
      - labels
      - device
-     - saves: The share of a round's time that it is predicted to save; below zero, it costs time.
-     - stands_by: It trains nothing; `saves` is what its help would save.
-     - differs: Packages of which it has other versions than the manager, as it has said.
+     - saves: The predicted share of a round's time that it saves; below zero, it costs time.
+     - stands_by: It trains nothing; `saves` predicts the effect of its help.
+     - differs: Packages whose versions differ from the manager's, as the worker reported.
 
     """
     thrift_spec: typing.Any = None
@@ -3112,12 +3112,12 @@ class Status(object):
     Attributes:
      - change: Grows with every change; hand it back to wait for the next one.
      - workers
-     - experiment: Of the experiment that was asked for, or of the active one.
-     - tasks: Of its current round, at most 10,000.
-     - wanted_workers: How many more workers a policy has asked for so far; whoever can start some may.
-     - decisions: The last few, oldest first: when, in seconds after the submission, what was done, and why.
-     - numeric_class: The manager's own: it draws initial parameters.
-     - hostname: The manager's process, and the machine that it runs on; empty and 0 of an earlier version.
+     - experiment: The experiment in the request, or the active one.
+     - tasks: The tasks of its current round, at most 10,000.
+     - wanted_workers: How many more workers a policy has requested so far; any launcher may start them.
+     - decisions: The last few, oldest first: seconds after the submission, the decision and its reason.
+     - numeric_class: The manager's own class, because it draws the initial parameters.
+     - hostname: The manager's machine and process; earlier versions send an empty name and 0.
      - pid
 
     """
@@ -3317,11 +3317,11 @@ class Status(object):
 
 class RecordPage(object):
     """
-    Part of an experiment's record: JSON lines, as they stand in its folder.
+    Part of an experiment's record: JSON lines, as in its folder.
 
     Attributes:
      - lines
-     - next_line: Where to go on reading.
+     - next_line: The line to continue from.
      - experiment
 
     """
@@ -3436,14 +3436,14 @@ class RecordPage(object):
 
 class Refusal(TException):
     """
-    The call was understood, and the answer is no. Mutable in Python, because the accelerated decoder
+    The peer understood the call, but refuses it. Mutable in Python, because the accelerated decoder
     cannot set the enum of an immutable exception.
 
     Attributes:
      - kind
      - field
      - value
-     - reason: What would be accepted.
+     - reason: The accepted values.
 
     """
     thrift_spec: typing.Any = None
