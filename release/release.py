@@ -99,7 +99,7 @@ def main() -> None:
             check_contents(commit, sdist, wheel)
         with step("installed into a fresh environment"):
             python = install(wheel, folder / "fresh")
-        with step("ran `downpour --version`, `init`, and the command that `init` prints"):
+        with step("ran `downpour --version`, `init`, and the commands that `init` prints"):
             first_steps(python, folder)
         shutil.rmtree(DIST, ignore_errors=True)
         DIST.mkdir()

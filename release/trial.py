@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ def install(wheel: Path, into: Path) -> Path:
 
 
 def first_steps(python: Path, folder: Path) -> list[str]:
-    """Run `--version`, `init`, and the command that `init` prints, and return what each printed.
+    """Run `--version`, `init`, and the commands that `init` prints, and return what each printed.
 
     Args:
         python: the environment's, with the `downpour` command beside it.
@@ -43,7 +42,7 @@ def first_steps(python: Path, folder: Path) -> list[str]:
 
     def run(line: str) -> str:
         done = subprocess.run(
-            shlex.split(line),
+            ["sh", "-ec", line],
             cwd=project,
             env=environment,
             stdout=subprocess.PIPE,

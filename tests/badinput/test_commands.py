@@ -44,12 +44,36 @@ def places(tmp_path: Path, allowing: Allow) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (("spec.toml", "other.toml"), ("FILE", "other.toml, spec.toml")),
+        (("spec.toml", "BROKEN.toml"), ("BROKEN.toml", "must be a readable TOML file")),
+    ],
+)
+def test_a_folder_does_not_say_which_spec_is_meant(
+    bad: Refused, tmp_path: Path, files: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    """Two may be meant, or the one that cannot be read: a line names them."""
+    for file in files:
+        (tmp_path / file).write_bytes(b"\xff" if file == "BROKEN.toml" else b"epochs = 1\n")
+    bad(["run"], *named)
+    assert {path.name for path in tmp_path.iterdir()} == set(files)
+
+
+@pytest.mark.parametrize(
     "row", [*WORDS, *NUMBERS, *PLACES, *MISTYPED, *FIFOS, *ADDRESSES], ids=lambda row: row[0]
 )
 def test_a_command_line_is_refused(
-    bad: Refused, places: dict[str, str], row: tuple[str, ...]
+    bad: Refused,
+    places: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row: tuple[str, ...],
 ) -> None:
     """One line, which names what is wrong; nothing is started, and nothing is left behind."""
+    here = tmp_path / "here"  # without a spec, which `run` would take
+    here.mkdir()
+    monkeypatch.chdir(here)
     words = row[0].split(" ")
     for stands, for_ in places.items():
         words = [word.replace(stands, for_) for word in words]

@@ -23,16 +23,16 @@ LINES_MAX = 40
 def test_a_template_is_a_task_its_spec_and_how_to_run_it(
     downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    """The command that trains it is printed; the task is short."""
+    """The commands that train it are printed; the task is short."""
     monkeypatch.chdir(tmp_path)
     outcome = downpour("init", "--template", template)
     module = template.replace("-", "_")
-    command = f"downpour run {template}/spec.toml --allow {module}"
-    assert (outcome.status, outcome.out, outcome.err) == (0, f"{command}\n", "")
+    commands = f"cd {template}\ndownpour run\n"
+    assert (outcome.status, outcome.out, outcome.err) == (0, commands, "")
     folder = tmp_path / template
     assert {path.name for path in folder.iterdir()} == {f"{module}.py", "spec.toml", "README.md"}
     assert str(read_toml(folder / "spec.toml")["task"]).startswith(f"{module}:")
-    assert f"downpour run spec.toml --allow {module}" in (folder / "README.md").read_text()
+    assert "    downpour run\n" in (folder / "README.md").read_text()
     lines = (folder / f"{module}.py").read_text().splitlines()
     assert sum(bool(line.strip()) for line in lines) <= LINES_MAX
 
@@ -45,10 +45,30 @@ def test_what_is_missing_is_installed_first(
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setitem(sys.modules, "transformers", None)
     outcome = downpour("init", "--template", "lora")
-    run = "downpour run lora/spec.toml --allow lora"
-    assert outcome.out == f"pip install transformers peft\n{run}\n"
+    assert outcome.out == "pip install transformers peft\ncd lora\ndownpour run\n"
     readme = (tmp_path / "lora" / "README.md").read_text()
     assert "on this machine once transformers and peft are installed." in readme
+
+
+@pytest.mark.parametrize(
+    ("others", "printed"),
+    [([], "downpour run"), (["more.toml"], "downpour run spec.toml"), (["x.txt"], "downpour run")],
+)
+def test_a_folder_may_have_files_already(
+    downpour: Downpour,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    others: list[str],
+    printed: str,
+) -> None:
+    """They stay; where one of them is a spec, too, the command says which is meant."""
+    monkeypatch.chdir(tmp_path)
+    for name in others:
+        (tmp_path / name).write_text("epochs = 3\n")
+    outcome = downpour("init", ".")
+    assert (outcome.status, outcome.out) == (0, f"{printed}\n")
+    for name in others:
+        assert (tmp_path / name).read_text() == "epochs = 3\n"
 
 
 def test_nothing_is_overwritten(refused: Callable[..., str], tmp_path: Path) -> None:
@@ -85,19 +105,20 @@ def test_a_mistake_is_told_in_one_line(
 def test_a_template_trains_at_once_and_its_model_is_of_use(
     downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    """By the command that was printed, on fewer examples; then by those of its README."""
+    """By the commands that were printed, on fewer examples; then by those of its README."""
     if template == "lora":
         for package in ("transformers", "peft"):
             pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
-    words = downpour("init", "mine", "--template", template).out.split()[1:]
+    assert downpour("init", "mine", "--template", template).out == "cd mine\ndownpour run\n"
+    monkeypatch.chdir("mine")
     brief = ("--epochs", 1, "--train-limit", 64, "--test-limit", 16, "--workers", 1)
-    outcome = downpour(*words, *brief, "--json")
+    outcome = downpour("run", *brief, "--json")
     assert outcome.status == 0, outcome
     trained = json.loads(outcome.out)
     [epoch] = trained["rounds"]
     assert epoch["test_loss"] > 0
-    name, allowed = trained["experiment"], words[-2:]
+    name, allowed = trained["experiment"], ("--allow", template.replace("-", "_"))
     measured = downpour("evaluate", name, *allowed, "--json")
     assert measured.status == 0, measured
     assert json.loads(measured.out)["loss"] == pytest.approx(epoch["test_loss"], rel=1e-6)

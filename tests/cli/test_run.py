@@ -102,17 +102,19 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_says_how_many_workers_it_takes_and_what_auto_became(
-    downpour: Callable[..., Any], tmp_path: Path
+def test_a_run_says_which_spec_it_found_how_many_workers_it_takes_and_what_auto_became(
+    downpour: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the spec, which can be saved as a file; the arrangement inside is measured before."""
-    options = "--epochs", "1", "--inside", "how=auto", "--shared", tmp_path
-    said = downpour("run", *options).err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "found.toml").write_text("epochs = 1\n")
+    said = downpour("run", "--inside", "how=auto").err
     before, text = said.split("# experiment-")
     assert "inside: one process" in before
     comments = [line for line in text.splitlines() if line.startswith("# ")]
-    assert re.match(r"# \d+ workers?, for .* cores?; --workers takes another number", comments[0])
-    assert comments[1].startswith("# auto: optimizer_state = keep, outer.optimizer = none (")
+    assert comments[0] == "# no FILE was named, so this is found.toml"
+    assert re.match(r"# \d+ workers?, for .* cores?; --workers takes another number", comments[1])
+    assert comments[2].startswith("# auto: optimizer_state = keep, outer.optimizer = none (")
 
 
 def _hear_signals() -> None:

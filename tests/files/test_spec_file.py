@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.files.spec_file import read_spec
+from downpour.files.spec_file import read_spec, specs_in
 
 
 def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:
@@ -40,3 +40,23 @@ def test_a_file_of_bytes_costs_one_line(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="not UTF-8 text"):
         read_spec(file)
+
+
+def test_specs_of_a_folder_are_told_from_other_files(tmp_path: Path) -> None:
+    """Other programs' files have a name at most, and grids and searches are for other commands."""
+    texts = {
+        "pyproject.toml": '[project]\nname = "mine"\n',
+        "other.toml": 'name = "service"\nport = 8000\n',
+        "grid.toml": "epochs = [1, 2]\n",
+        "several.toml": "epochs = 1\n[[experiment]]\nshards = 1\n",
+        "tuning.toml": "epochs = 1\n[search]\nruns = 2\n",
+        "b.toml": 'needs = ["gpu", "ssd"]\n',
+        "a.toml": 'task = "lab:Mine"\n[launch]\nworkers = 2\n',
+        "notes.txt": "epochs = 1\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert [path.name for path in specs_in(tmp_path)] == ["a.toml", "b.toml"]
+    (tmp_path / "c.toml").write_text("epochs 1")
+    with pytest.raises(SpecError, match=r"c\.toml"):
+        specs_in(tmp_path)

@@ -14,6 +14,7 @@ from downpour.learning.allowlist import (
     FOLDERS,
     VARIABLE,
     allow,
+    allow_beside,
     allow_in,
     check_factory,
     load_factory,
@@ -137,3 +138,36 @@ def test_a_module_is_allowed_from_python_where_it_is(
     assert os.environ[VARIABLE] == "placed_probe,numpy"
     assert os.environ[FOLDERS] == str(tmp_path)
     assert load_factory("dataset", "placed_probe:make")() == 42
+
+
+@pytest.mark.parametrize("file", ["beside_module.py", "beside_package/__init__.py"])
+def test_a_module_beside_a_spec_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """It is the user's own code; nothing else in the spec is."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(FOLDERS, "")
+    monkeypatch.setenv(VARIABLE, "")
+    folder = tmp_path / "project"
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text("def make():\n    return 43\n")
+    name = file.partition("/")[0].removesuffix(".py")
+    allow_beside(folder, [f"{name}:make", "subprocess:run", "digits"])
+    assert os.environ[VARIABLE] == name
+    assert load_factory("dataset", f"{name}:make")() == 43
+
+
+@pytest.mark.parametrize("name", ["allowed_probe:make", "subprocess:run", "sys:exit", "gone:make"])
+def test_a_file_beside_a_spec_does_not_stand_for_another_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Python would import the module that it finds first, so that one is not allowed."""
+    monkeypatch.setenv(VARIABLE, "")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for module in ("allowed_probe", "subprocess", "sys"):
+        (folder / f"{module}.py").touch()
+    allow_beside(folder, [name])
+    assert os.environ[VARIABLE] == ""
+    with pytest.raises(SpecError, match="allows none on this machine"):
+        check_factory("dataset", name)

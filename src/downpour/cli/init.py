@@ -11,6 +11,7 @@ import typer
 from downpour.cli.options import path_option
 from downpour.cli.printing import say
 from downpour.cluster.operations.templates import NEEDED, TEMPLATES, write_template
+from downpour.files.spec_file import specs_in
 from downpour.host.extras import is_installed
 
 
@@ -32,11 +33,13 @@ def init(
     """Write a small project to start from.
 
     It holds a task, a spec and a README. The task trains right away on examples that it makes;
-    replace them with yours. The command overwrites no files. It prints the command that trains the
+    replace them with yours. The command overwrites no files. It prints the commands that train the
     project and, if packages are missing, the one that installs them.
     """
     folder = folder or Path(template)
-    module = write_template(template, folder)
+    write_template(template, folder)
     if missing := [package for package in NEEDED.get(template, ()) if not is_installed(package)]:
         say(f"pip install {' '.join(missing)}")
-    say(f"downpour run {shlex.quote(str(folder / 'spec.toml'))} --allow {module}")
+    if folder.resolve() != Path.cwd():
+        say(f"cd {shlex.quote(str(folder))}")
+    say("downpour run" if len(specs_in(folder)) == 1 else "downpour run spec.toml")

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from downpour.base.values import DEFAULT_SHARED
+from downpour.core.spec import Spec
 from downpour.host.paths import checked_url, is_object_store, path_of
-from downpour.learning.allowlist import allow_in
+from downpour.learning.allowlist import allow_beside, allow_in
 
 
 def whole_number(text: str) -> int:
@@ -77,6 +78,12 @@ def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
     allow_in([Path.cwd(), file.parent if file else None], modules or ())
 
 
+def allow_own_code(spec: Spec, file: Path | None) -> None:
+    """Allow the modules that a spec names and that lie beside its file."""
+    if file is not None:
+        allow_beside(file.parent, spec.factories.values())
+
+
 Manager = Annotated[
     str,
     typer.Option(
@@ -125,7 +132,8 @@ Allow = Annotated[
         "--allow",
         metavar="MODULE",
         help="Let the spec use your own module, as DOWNPOUR_ALLOW does. Python also looks for "
-        "it in the current folder and next to FILE. Repeatable.",
+        "it in the current folder and next to FILE. `run` and `splits` allow modules next to FILE "
+        "without it. Repeatable.",
         show_default=False,
     ),
 ]

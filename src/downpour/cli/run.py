@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_on, page_socket
+from downpour.cli.found_spec import with_found_spec
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -23,6 +24,7 @@ from downpour.cli.options import (
     Shared,
     TensorBoard,
     allow_code,
+    allow_own_code,
     workers_option,
 )
 from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
@@ -70,6 +72,7 @@ KillProcesses = Annotated[
 ]
 
 
+@with_found_spec
 @with_launcher
 @with_spec
 def run(
@@ -89,6 +92,7 @@ def run(
     allow: Allow = None,
     resume: Resume = None,
     spec_file: Path | None = None,
+    remark: str = "",
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     dry_run: DryRun = False,
@@ -96,14 +100,17 @@ def run(
 ) -> None:
     """Train with workers that this command starts.
 
-    The spec comes from FILE, from options, or both. Without either, the command trains a small
-    network on the digits dataset. When training begins, it prints the experiment's ID and the
-    fields that differ from the defaults.
+    The spec comes from FILE, from options, or both. Without FILE, the command trains the one spec
+    in the current folder, unless --dataset, --model or --task says what to train. If there is none,
+    it trains a small network on the digits dataset. Modules next to FILE need no --allow. When
+    training begins, the command prints the experiment's ID and the fields that differ from the
+    defaults.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     launching.check(spec)
     disturbances = Disturbances.of(slow, kill)
     allow_code(allow, spec_file)
+    allow_own_code(spec, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
     if dry_run:
@@ -119,7 +126,7 @@ def run(
     if listener is not None:  # the page reads an existing folder
         SharedDirectory.open(shared, create=True)
     with page_on(listener, shared, Credentials()):
-        result = _trained(spec, workers, place, told, quiet=as_json or as_csv)
+        result = _trained(spec, workers, place, told, remark, quiet=as_json or as_csv)
     print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -132,7 +139,13 @@ def _place(
 
 
 def _trained(
-    spec: Spec, workers: int | None, place: Surroundings, told: Mapping[str, Any], *, quiet: bool
+    spec: Spec,
+    workers: int | None,
+    place: Surroundings,
+    told: Mapping[str, Any],
+    remark: str,
+    *,
+    quiet: bool,
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
     from downpour.experiments.running.training import train
@@ -140,7 +153,8 @@ def _trained(
     from downpour.experiments.running.worker_count import explained
     from downpour.experiments.tables.progress import ProgressDisplay
 
-    remarks = [] if workers is not None else [explained(spec, is_here=place.is_here)]
+    remarks = [remark] if remark else []
+    remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
     with ProgressDisplay(err()) as display:
         shown = SpecOnce(display.show, spec, remarks)
         watching = Watching(

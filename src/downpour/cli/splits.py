@@ -16,6 +16,7 @@ from downpour.cli.options import (
     DataDir,
     Shared,
     allow_code,
+    allow_own_code,
     path_option,
     whole_number,
 )
@@ -87,6 +88,7 @@ def splits(
         check_figure("to", to)
     allow_code(allow, file)
     spec = _with_shards(read_spec(file), shards)
+    allow_own_code(spec, file)
     from downpour.experiments.running.cutting import cuts_of, shards_for
 
     number = shards_for(spec)

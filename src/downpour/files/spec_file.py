@@ -15,6 +15,7 @@ from downpour.core.spec import Spec, toml_fields
 from downpour.host.user_file import read_user_file
 
 _LAUNCH = "launch"
+_SEARCH = "search"
 _GRID = ("experiment", "trials")
 _LISTS = {"betas", "needs", "prefers"}
 
@@ -55,6 +56,23 @@ def read_launch(path: Path) -> dict[str, Any]:
     return table
 
 
+def specs_in(folder: Path) -> list[Path]:
+    """Return the TOML files in a folder that describe one experiment, by name.
+
+    Grids, searches and files of other programs are left out.
+
+    Raises:
+        SpecError: one cannot be read or is not TOML, so it may be the one that is meant.
+    """
+    return [path for path in sorted(folder.glob("*.toml")) if _is_spec(read_toml(path))]
+
+
+def _is_spec(fields: Mapping[str, Any]) -> bool:
+    # Other programs' files have names, too.
+    has_own = bool(fields.keys() & Spec.model_fields.keys() - {"name"})
+    return has_own and _SEARCH not in fields and not _axes(fields)
+
+
 def _whole(path: Path) -> dict[str, Any]:
     try:
         return toml_fields(read_user_file(path).decode(), str(path))
@@ -69,17 +87,21 @@ def refuse_grid(fields: Mapping[str, Any]) -> None:
     Raises:
         SpecError: names the field that makes the file a grid.
     """
-    for field, value in fields.items():
-        has_several = isinstance(value, list) and len(value) > 1
-        if field in _GRID or (has_several and _is_single(field)):
-            raise SpecError(field, value, "makes this a grid: run it with `downpour grid`")
+    for field in _axes(fields):
+        raise SpecError(field, fields[field], "makes this a grid: run it with `downpour grid`")
+
+
+def _axes(fields: Mapping[str, Any]) -> list[str]:
+    """Return the fields that make a file a grid."""
+    several = {name for name, value in fields.items() if isinstance(value, list) and len(value) > 1}
+    return [name for name in fields if name in _GRID or (name in several and _is_single(name))]
 
 
 def _refuse_others(fields: Mapping[str, Any]) -> None:
     """Refuse a file that is meant for another command, and name the command."""
-    if "search" in fields:
+    if _SEARCH in fields:
         accepted = "makes this a search: run it with `downpour tune`"
-        raise SpecError("search", fields["search"], accepted)
+        raise SpecError(_SEARCH, fields[_SEARCH], accepted)
     refuse_grid(fields)
     if "workers" in fields:
         accepted = (

@@ -71,6 +71,18 @@ def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
     os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys(known))
 
 
+def allow_beside(folder: Path, names: Iterable[str]) -> None:
+    """Allow the modules of `package.module:factory` names that lie in a folder.
+
+    Whoever trains a spec of theirs on this machine runs their own code, as `python lab.py` does. A
+    module that Python finds elsewhere first is another one, so it stays as it is.
+    """
+    for name in names:
+        match = _FACTORY.match(name)
+        if match and _is_found_in(folder, top := match[1].partition(".")[0]):
+            allow_in([folder], [top])
+
+
 def environment() -> dict[str, str]:
     """Return the variables with which another process allows what this one does."""
     return {name: os.environ[name] for name in (VARIABLE, FOLDERS) if name in os.environ}
@@ -134,6 +146,15 @@ def _place(module: str) -> Path | None:
         return None
     folder = top.parent.parent if top.stem == "__init__" else top.parent
     return None if folder.name in INSTALLED else folder
+
+
+def _is_found_in(folder: Path, top: str) -> bool:
+    """Whether a top-level module lies in a folder, and in none that Python searches before it."""
+    files = [folder / f"{top}.py", folder / top / "__init__.py"]
+    if top in sys.stdlib_module_names or not any(file.is_file() for file in files):
+        return False
+    first = source_file(top)
+    return first is None or first.resolve() in [file.resolve() for file in files]
 
 
 def _folders() -> tuple[str, ...]:

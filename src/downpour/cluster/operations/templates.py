@@ -22,7 +22,7 @@ NEEDED = {"lora": ("transformers", "peft")}
 _README = """\
 # {name}
 
-    downpour run spec.toml --allow {module}
+    downpour run
 
 trains it on this machine{needs}. `{module}.py` is the task, `spec.toml`
 says how it is trained; both are yours to change. What is trained is printed with its ID, which
@@ -38,8 +38,8 @@ get `{module}.py` with the experiment. Then use `downpour submit spec.toml`.
 """
 
 
-def write_template(name: str, folder: Path) -> str:
-    """Write a template's files into a folder, which is made if needed; returns its module's name.
+def write_template(name: str, folder: Path) -> None:
+    """Write a template's files into a folder, which is made if needed.
 
     Raises:
         SpecError: there is no such template, or the folder has a file of one of these names, or
@@ -70,4 +70,3 @@ def write_template(name: str, folder: Path) -> str:
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecError("DIR", str(folder), f"cannot be written: {error.strerror}") from None
-    return module
