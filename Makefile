@@ -29,7 +29,7 @@ DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec
 
 .DEFAULT_GOAL := help
 .PHONY: help venv run check prose format test coverage test-slow test-all docs lessons site site-both stubs bench bench-peers bench-lab release clean
-# Two calls of pip must never change one environment together.
+# Two installers must never change one environment together.
 .NOTPARALLEL:
 
 # A stamp says what is installed. The environment with everything serves all targets.
@@ -40,12 +40,12 @@ help:  ## Show this list
 
 venv: $(VENV)/.installed  ## Create the virtual environment and install everything into it
 
-# torchvision works only beside the build of torch it was resolved with, so each call of pip names both.
+# torchvision works only beside the build of torch it was resolved with, so each call names both.
 $(VENV)/.installed: EXTRAS := dev
 $(VENV)/.installed-run: EXTRAS := digits,vision
 $(VENV)/.installed $(VENV)/.installed-run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	$(BIN)/python scripts/install.py --editable '.[$(EXTRAS)]'
 	touch $@
 
 run: $(call installed,run)  ## Train the example on this machine's own workers

@@ -150,6 +150,40 @@ def test_make_installs_what_a_target_needs(
     assert re.findall(r"--editable '\.\[(.*)\]'", told) == installed
 
 
+@pytest.fixture
+def installing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script with which `make` installs."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("install")
+
+
+def test_uv_gets_what_pip_is_configured_with(installing: ModuleType) -> None:
+    """`pip install` reads three sections, of which the environment wins."""
+    listed = [
+        "global.index-url='https://one.test/simple'",
+        "global.cert='/a/b.pem'",
+        "global.quiet='1'",
+        "download.index-url='https://other.test/simple'",
+        "install.extra-index-url='https://two.test/simple\\nhttps://three.test/a=b'",
+        ":env:.find-links='/wheels /more.wheels'",
+        ":env:.cert='/c.pem'",
+    ]
+    assert installing.for_uv(installing.pip_settings(listed)) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://one.test/simple",
+        "UV_INDEX": "https://two.test/simple https://three.test/a=b",
+        "UV_FIND_LINKS": "/wheels,/more.wheels",
+        "SSL_CERT_FILE": "/c.pem",
+    }
+
+
+def test_pip_installs_where_uv_would_install_something_else(installing: ModuleType) -> None:
+    """A setting that uv has no word for may decide what is installed."""
+    assert installing.for_uv(installing.pip_settings([])) is not None
+    assert installing.for_uv(installing.pip_settings([":env:.proxy='here:3128'"])) is None
+    assert installing.for_uv(installing.pip_settings(["global.no-binary=':all:'"])) is None
+
+
 @pytest.mark.slow
 def test_both_archives_hold_the_package_alone(
     release: dict[str, ModuleType], tmp_path: Path
