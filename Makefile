@@ -7,13 +7,16 @@ THRIFT ?= thrift
 # Tests start hundreds of processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The slow tests that only calculate share the cores. The others start clusters and mostly wait: for
-# imports, leases and engines, so four processes run them, on two cores as well.
+# The slow tests that only calculate. The others start clusters and mostly wait: for imports, leases
+# and engines. So four processes run those, on two cores as well, and calculations take what is left.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
 
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
 SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests)))
 CALCULATING = $(filter $(addsuffix %,$(CALCULATIONS)),$(SLOW))
+WAITING = $(filter-out $(CALCULATING),$(SLOW))
+RUN_CALCULATING = $(BIN)/pytest -m slow -rfEs -n logical --dist worksteal --timeout 900 -p no:cacheprovider $(CALCULATING)
+RUN_WAITING = $(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING)
 
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
 ONLY := $(foreach folder,$(addprefix tests/,$(WING)),$(or $(wildcard $(folder)),$(error there is no $(folder))))
@@ -26,6 +29,9 @@ IN_FOLDER := folder=$$(mktemp -d $(or $(MEMORY),/tmp)/downpour-XXXXXX) && \
 # What reaches the core, whose coverage pyproject.toml asks for.
 DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec_file.py \
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
+
+# Where both run, as in .ci/run, `make test REST=yes` leaves out what `make coverage` runs.
+LEFT_OUT = $(if $(REST),$(addprefix --ignore=,$(DECISIONS)))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv run check prose format test coverage test-slow test-all docs lessons site site-both stubs bench bench-peers bench-lab release clean
@@ -66,14 +72,19 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests (WING=core: those of one wing)
-	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(ONLY)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(LEFT_OUT) $(ONLY)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides
-	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
-	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
-	$(if $(filter-out $(CALCULATING),$(SLOW)),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(filter-out $(CALCULATING),$(SLOW)))
+	@$(IN_FOLDER) true || exit; \
+	exec_calculating() { exec nice -n 19 $(if $(CALCULATING),$(RUN_CALCULATING),true); }; \
+	exec_calculating >"$$folder/calculated" 2>&1 & calculating=$$!; \
+	trap 'kill $$calculating 2>/dev/null; rm -rf "$$folder"' EXIT; \
+	$(if $(WAITING),$(RUN_WAITING),true); waiting_status=$$?; \
+	wait $$calculating; calculating_status=$$?; cat "$$folder/calculated"; \
+	[ $$waiting_status = 0 ] && [ $$calculating_status = 0 ]
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

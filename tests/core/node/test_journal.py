@@ -159,6 +159,7 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
     assert not does_its_duty(defect, tmp_path)
 
 
+@pytest.mark.no_cover  # the simulator would take a minute, and other tests reach these lines
 @pytest.mark.parametrize(
     ("defect", "sentence", "refusal", "operation"),
     [
