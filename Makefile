@@ -89,8 +89,8 @@ test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
 test-all: venv  ## Run all tests
 	$(BIN)/pytest
 
-docs: venv  ## Write docs/reference/cli.md anew from the commands' help
-	$(BIN)/python -m downpour.cli.page > docs/reference/cli.md
+docs: venv  ## Write the pages of docs/reference/ that follow from the code
+	$(BIN)/python reference/write.py
 
 site: build/site/.installed  ## Build the documentation's site into site/, from docs/ and mkdocs.yml
 	build/site/bin/zensical build --strict

@@ -86,7 +86,7 @@ def as_spec_error(
     else:
         # The value as it was given, not as an earlier validator left it.
         value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
-        accepted = f"must be {_accepted(spec, field)}{_meant(spec, field, value)}"
+        accepted = f"must be {accepts(spec, field)}{_meant(spec, field, value)}"
         if detail["type"] == "finite_number":
             accepted = accepted.replace("a number", "a finite number", 1)
     if others:
@@ -101,7 +101,7 @@ def _field_of(detail: Mapping[str, Any]) -> str:
     return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
 
 
-def _accepted(spec: type[BaseModel], field: str) -> str:
+def accepts(spec: type[BaseModel], field: str) -> str:
     """Describe what a field accepts, from its type and limits: "sgd, adam or adamw"."""
     if "." in field:
         return "a number, text, true, false, or a list of numbers or strings"

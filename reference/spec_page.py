@@ -1,0 +1,123 @@
+"""`docs/reference/spec.md`: every field of a spec, made from the fields and their options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tomli_w
+from typer import Context
+
+from downpour.cli.commands import build
+from downpour.cli.help import words
+from downpour.core.families import FAMILIES
+from downpour.core.spec import TABLES, Spec
+from downpour.core.spec.fields import Fields
+from downpour.core.spec.refusals import accepts
+
+_INTRODUCTION = """\
+# The spec
+
+A spec says what an experiment trains, on which data, and how. Each field has a default, so a file
+holds only the fields that you change:
+
+```toml
+dataset = "digits"
+shards = 4
+epochs = 15
+
+[outer]
+optimizer = "nesterov"
+momentum = 0.8
+```
+
+`downpour run FILE` reads it, and each field is an option of `run` and `submit` as well. In Python,
+`downpour.Spec(dataset="digits", shards=4)` makes the same value. A mistake costs one line, which
+names the field and the values it accepts.
+
+`make docs` writes this page from the fields.
+
+{contents}
+"""
+_TYPES = {
+    "array": "array",
+    "boolean": "boolean",
+    "integer": "integer",
+    "number": "float",
+    "object": "table",
+    "string": "string",
+}
+
+
+def page() -> str:
+    """Return the page: a chapter for each group of options, then one for each table."""
+    chapters = _groups()
+    titles = [*chapters, *(f"The table `{table}`" for table in TABLES)]
+    contents = "\n".join(f"- [{title}](#{_slug(title)})" for title in titles)
+    parts = [_INTRODUCTION.format(contents=contents)]
+    for title, options in chapters.items():
+        parts.append(f"## {title}\n")
+        for field, option in options.items():
+            parts += _entry(Spec, field, field, option)
+    for table, fields in TABLES.items():
+        parts.append(f"## The table `{table}`\n")
+        for field in fields.model_fields:
+            option = f"--{table} {field}=VALUE"
+            parts += _entry(fields, field, f"{table}.{field}", option)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _groups() -> dict[str, dict[str, str]]:
+    """Return the options of `downpour run` that set fields, by the titles of its help."""
+    group: Any = build()
+    command = group.commands["run"]
+    found: dict[str, dict[str, str]] = {}
+    params = {param.name: param for param in command.get_params(Context(command))}
+    for field in Spec.model_fields:
+        option = params[field]
+        found.setdefault(option.rich_help_panel, {})[field] = words(option)
+    return found
+
+
+def _entry(fields: type[Fields], field: str, name: str, option: str) -> Iterator[str]:
+    yield f"### `{name}`\n"
+    yield f"{_linked(str(fields.model_fields[field].description))}.\n"
+    yield f"- Type: {_type(fields, field)}"
+    yield f"- Default: {_default(fields, field)}"
+    if (accepted := _accepts(fields, field)) not in {"text", "a table"}:
+        yield f"- Accepts: {accepted}"
+    yield f"- Option: `{option}`\n"
+
+
+def _linked(sentence: str) -> str:
+    """Turn the path of a page into a link to it."""
+    return re.sub(r"docs/([\w/-]+/)([\w-]+)\.md", r"[\2](../\1\2.md)", sentence)
+
+
+def _type(fields: type[Fields], field: str) -> str:
+    """Name the type as TOML does."""
+    schema = fields.model_json_schema()["properties"][field]
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    names = [_TYPES[kind.get("type", "object")] for kind in kinds]
+    return " or ".join(dict.fromkeys(names))
+
+
+def _default(fields: type[Fields], field: str) -> str:
+    """Write a default as it would stand in a file."""
+    value = fields.model_fields[field].get_default(call_default_factory=True)
+    if value is None:
+        return "absent"
+    if isinstance(value, Fields):
+        return f"the defaults of [its table](#{_slug(f'The table {field}')})"
+    return f"`{tomli_w.dumps({'x': value}).partition(' = ')[2].strip() or '{}'}`"
+
+
+def _accepts(fields: type[Fields], field: str) -> str:
+    if fields is Spec and field in FAMILIES:
+        return FAMILIES[field].described()
+    return accepts(fields, field)
+
+
+def _slug(title: str) -> str:
+    return "".join(c for c in title.lower() if c.isalnum() or c in " -_").replace(" ", "-")

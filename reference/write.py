@@ -1,0 +1,24 @@
+"""`make docs`: writes the pages of docs/reference/ that follow from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import python_page
+import spec_page
+import thrift_page
+
+from downpour.cli import page as cli_page
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page.page,
+    "python.md": python_page.page,
+    "spec.md": spec_page.page,
+    "thrift.md": thrift_page.page,
+}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), "utf-8")

@@ -1,0 +1,89 @@
+"""The pages of docs/reference/ that follow from the code, and how they are made."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+import downpour
+from downpour import Spec
+from downpour.core.spec import TABLES
+from tests.docs.pages import DOCS, ROOT, Page
+
+GENERATED = ("python", "spec", "thrift")
+
+
+@pytest.fixture(autouse=True)
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this import from reference/, which is no package."""
+    monkeypatch.syspath_prepend(str(ROOT / "reference"))
+
+
+def generator(name: str) -> ModuleType:
+    """Import the module that makes a page."""
+    return importlib.import_module(f"{name}_page")
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_the_page_says_what_the_code_says(name: str) -> None:
+    """After a change of a field, a docstring or the IDL, `make docs` writes it anew."""
+    path = DOCS / "reference" / f"{name}.md"
+    assert path.read_text("utf-8") == generator(name).page(), "write it anew: make docs"
+
+
+def test_every_field_and_every_name_has_a_heading() -> None:
+    """Pages can link to a field of the spec, and to a name of the API."""
+    spec = Page(DOCS / "reference" / "spec.md").anchors()
+    assert set(Spec.model_fields) <= set(spec)
+    for table, fields in TABLES.items():
+        assert {f"{table}{field}" for field in fields.model_fields} <= set(spec)
+    names = {name.lower() for name in downpour.__all__ if not name.startswith("_")}
+    assert names <= set(Page(DOCS / "reference" / "python.md").anchors())
+
+
+IDL = """\
+/**
+ * First of all.
+ */
+namespace py somewhere
+
+/** A number. */
+const i32 PROTOCOL = 5
+
+/** A file. */
+struct File {
+  1: required string name
+  /** In bytes,
+   * all of them. */
+  2: optional list<i64> sizes = []
+}
+
+service Store {
+  /** Returns it. */
+  File open(1: string name)
+    throws (1: Refusal refusal)
+}
+"""
+
+
+def test_the_idl_is_read_with_its_comments() -> None:
+    """Each comment belongs to the line below it, and a call may go on in the next line."""
+    idl = importlib.import_module("idl").parse(IDL)
+    assert idl.overview == "First of all."
+    assert [(one.words, one.comment) for one in idl.constants] == [
+        ("const i32 PROTOCOL = 5", "A number.")
+    ]
+    struct, service = idl.blocks
+    assert (struct.kind, struct.name, struct.comment) == ("struct", "File", "A file.")
+    assert [one.comment for one in struct.members] == ["", "In bytes,\nall of them."]
+    (call,) = service.members
+    assert call.words == "File open(1: string name) throws (1: Refusal refusal)"
+    assert call.comment == "Returns it."
+
+
+def test_a_block_without_an_end_is_no_idl() -> None:
+    """Rather an error than a page that leaves half of the messages out."""
+    with pytest.raises(ValueError, match="has no end"):
+        importlib.import_module("idl").parse("struct File {\n  1: string name\n")
