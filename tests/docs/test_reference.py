@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import re
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 import downpour
 from downpour import Spec
+from downpour.base.values import AttemptId
 from downpour.core.spec import TABLES
+from downpour.files.records.record_lines import KINDS
+from downpour.files.store import layout
+from downpour.files.store.process_lock import RUN_LOCK_NAME
 from tests.docs.pages import DOCS, ROOT, Page
 
 GENERATED = ("python", "spec", "thrift")
@@ -41,6 +47,26 @@ def test_every_field_and_every_name_has_a_heading() -> None:
         assert {f"{table}{field}" for field in fields.model_fields} <= set(spec)
     names = {name.lower() for name in downpour.__all__ if not name.startswith("_")}
     assert names <= set(Page(DOCS / "reference" / "python.md").anchors())
+
+
+def test_the_page_of_files_names_all_of_them() -> None:
+    """Each kind of line in a record, and each kind of file in an experiment's folder."""
+    page = Page(DOCS / "reference" / "files.md")
+    record = page.text.partition("## The record")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([a-z-]+)` \|", record, re.MULTILINE)) == sorted(KINDS)
+    attempt = AttemptId(experiment="e", round=0, shard=0, attempt=0)
+    names = [
+        *(layout.attempt_name(kind, attempt, "0") for kind in get_args(layout.AttemptKind)),
+        *(layout.model_name(0, "0"), layout.outer_name(0, "0"), layout.whole_name(0, "0")),
+        *(layout.own_name(0, 0, "0"), layout.indices_name(0, "0"), layout.frozen_name("0")),
+        *(layout.bundle_name("0"), *layout.RESULT_NAMES, layout.SPEC_NAME, layout.RECORD_NAME),
+        *("journal-1-1.jsonl", RUN_LOCK_NAME),
+    ]
+    assert {_stem(name) for name in names} <= {_stem(span) for span in page.spans()}
+
+
+def _stem(name: str) -> str:
+    return re.split("[-.]", name)[0]
 
 
 IDL = """\
