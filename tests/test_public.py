@@ -12,7 +12,7 @@ from downpour import data, extending, launchers
 
 PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Task __version__ allow "
-    "load_model replay resumed run",
+    "compare_policies load_model replay resumed run",
     data: "ImageFolder TokenWindows local_path transforms",
     extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
     "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "

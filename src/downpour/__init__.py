@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from downpour.host.credentials import Credentials
     from downpour.learning.allowlist import allow
     from downpour.learning.tasks import Task
+    from downpour.virtual.policylab.by_speed import compare_policies
 
 __version__ = VERSION
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Task",
     "__version__",
     "allow",
+    "compare_policies",
     "load_model",
     "replay",
     "resumed",
@@ -53,6 +55,7 @@ _HOMES = {
     "Spec": "downpour.core.spec",
     "Task": "downpour.learning.tasks.task",
     "allow": "downpour.learning.allowlist",
+    "compare_policies": "downpour.virtual.policylab.by_speed",
     "load_model": "downpour.experiments.trained_model.loading",
     "replay": "downpour.experiments.reproduction.reproducing",
     "resumed": "downpour.experiments.trained_model.resuming",

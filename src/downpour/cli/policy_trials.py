@@ -26,9 +26,7 @@ Work = list[tuple["Contender", "Conditions"]]
 
 def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
     """Read the policies to compare; one that cannot use standbys gets none unless the user asks."""
-    from downpour.core.stragglers import POLICIES
-    from downpour.virtual.policylab.coding import CODES
-    from downpour.virtual.policylab.comparison import BASELINE, Contender, contenders
+    from downpour.virtual.policylab.comparison import contender_of, contenders
 
     known, chosen = contenders(), []
     for word in policies.split(",") if policies else known:
@@ -36,10 +34,8 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
         if name not in known or (colon and not count.isdecimal()):
             accepted = f"must be of {', '.join(known)}, each optionally with :N for N standbys"
             raise SpecError("policies", word, accepted + did_you_mean(name, known))
-        alone = name == BASELINE or name in CODES
-        own = int(count) if colon else 0 if alone else standbys
-        goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
-        chosen.append(Contender(name=name, standbys=own, snapshots=goes_on))
+        own = int(count) if colon else None
+        chosen.append(contender_of(name, standbys, own, snapshots=snapshots))
     return chosen
 
 

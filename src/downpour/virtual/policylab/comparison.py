@@ -176,6 +176,19 @@ def contenders() -> list[str]:
     return [*POLICIES, *CODES, *ORACLES]
 
 
+def contender_of(
+    name: str, standbys: int, own: int | None = None, *, snapshots: bool = False
+) -> Contender:
+    """Return a contender with so many standbys; none where it cannot use them, unless it has `own`.
+
+    It goes on from snapshots if it hands shards over, and otherwise only if `snapshots` says so.
+    """
+    alone = name == BASELINE or name in CODES
+    goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
+    count = own if own is not None else 0 if alone else standbys
+    return Contender(name=name, standbys=count, snapshots=goes_on)
+
+
 def run_trial(
     contender: Contender,
     conditions: Conditions,
