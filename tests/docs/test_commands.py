@@ -66,6 +66,7 @@ OF_OTHERS = {
     **dict.fromkeys(("--array", "--constraint", "--cpus-per-task"), "Slurm"),
     **dict.fromkeys(("--head", "--labels"), "Ray"),
     "--append": "wandb",
+    **dict.fromkeys(("--build", "--scale"), "Docker"),
     "--logdir": "TensorBoard",
     "--memory": "Docker",
     "--replicas": "kubectl",
