@@ -61,11 +61,24 @@ def _said(token: Token) -> str:
     return token.content if token.type == "text" else ""
 
 
+def _without_literals(lines: list[str]) -> Iterator[str]:
+    """Yield lines, with empty ones in place of the indented blocks behind `::`."""
+    literal = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if literal is not None and line.strip() and indent <= literal:
+            literal = None
+        yield "" if literal is not None else line
+        if line.rstrip().endswith("::"):
+            literal = indent
+
+
 def _python(text: str) -> Iterator[Piece]:
     tree = ast.parse(text)
     docstrings = set(_docstrings(tree))
     for node in docstrings:
-        yield from _paragraphs(node.lineno - 1, str(node.value).split("\n"))
+        lines = list(_without_literals(str(node.value).split("\n")))
+        yield from _paragraphs(node.lineno - 1, lines)
     yield from _messages(tree, docstrings)
     yield from _comments(text)
 

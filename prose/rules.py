@@ -37,8 +37,8 @@ FOR = (
     r"\b(?:is|are|was|were|has|have|had|can|cannot|would|will|may|must|does|do|did)\b"
 )
 THERE = (
-    rf"\b[Tt]here (?:is|are|was|were) {REST}{{0,60}}?\b(?:that|which|who)\b"
-    r"|\bthat (?:is|are) there\b|\b(?:that|as) there (?:is|are)\b"
+    rf"\b[Tt]here (?:is|are|was|were) {REST}{{0,60}}?(?<!of )\b(?:that|which|who)\b"
+    r"|\bthat (?:is|are) there\b|\bas there (?:is|are)\b"
 )
 WHERE = (
     r"^Where (?!to\b)[^?]*\.¶?$"

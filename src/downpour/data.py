@@ -1,4 +1,4 @@
-"""Examples for a task of one's own, read when they are asked for; public.
+"""Examples that your own task reads on demand; public.
 
 Each class has `len()` and `[i]`, as a task's `examples` needs. `local_path` brings a URL's file to
 this machine.

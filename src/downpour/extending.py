@@ -1,6 +1,6 @@
-"""What a package imports to bring a policy, a mode, a codec, a logger and so on; public.
+"""The imports of a package that adds a policy, a mode, a codec, a logger and so on; public.
 
-It registers what it brings by name, as entry points in its `pyproject.toml`:
+The package registers each addition by name, as entry points in its `pyproject.toml`:
 
     [project.entry-points."downpour.policies"]
     latest-first = "my_package:LATEST_FIRST"

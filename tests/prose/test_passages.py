@@ -28,7 +28,9 @@ so is code
 ```
 """
 SCRIPT = '''\
-"""Says something.
+"""Says something, as a tree::
+
+    root: not a sentence
 
 Raises:
     OSError: the disk is full.
@@ -74,15 +76,15 @@ def test_markdown_without_code_links_and_tables(passages: ModuleType) -> None:
 
 
 def test_docstrings_comments_and_messages_of_python(passages: ModuleType) -> None:
-    """Values in a message count as a word of code."""
+    """Values in a message count as a word of code; blocks behind `::` are left out."""
     assert lines_of(passages, "script.py", SCRIPT) == {
-        1: "Says something.¶",
-        3: "Raises:¶",
-        4: "OSError: the disk is full.¶",
-        7: "megabytes¶",
-        8: "The reason goes over",
-        9: "two lines.¶",
-        10: "the file `x` is much too large¶",
+        1: "Says something, as a tree::¶",
+        5: "Raises:¶",
+        6: "OSError: the disk is full.¶",
+        9: "megabytes¶",
+        10: "The reason goes over",
+        11: "two lines.¶",
+        12: "the file `x` is much too large¶",
     }
 
 

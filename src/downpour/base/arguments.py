@@ -1,6 +1,6 @@
-"""A call from Python with arguments that a function does not take → a line that says which.
+"""Refuses wrong arguments of a call from Python with one line that names them.
 
-Python itself raises a TypeError, which names neither the value nor what was probably meant.
+Python itself raises a TypeError, which names neither the value nor the likely intention.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def checked_call(fields: Iterable[str] = ()) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Let a function refuse arguments that it does not take with an error of ours.
+    """Let a function refuse unknown arguments with our own error.
 
     Args:
-        fields: names that belong into the function's `spec`, where users may expect them beside it.
+        fields: names that belong in the function's `spec`, although users may pass them beside it.
     """
     of_spec = frozenset(fields)
 
@@ -45,7 +45,7 @@ def checked_call(fields: Iterable[str] = ()) -> Callable[[Callable[_P, _R]], Cal
 
 
 def checked_calls(made: _Class) -> _Class:
-    """Let a class do so when it is made, and in each of its public methods."""
+    """Apply `checked_call` to a class's constructor and public methods."""
     for name, function in list(vars(made).items()):
         if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
             setattr(made, name, checked_call()(function))
@@ -53,7 +53,7 @@ def checked_calls(made: _Class) -> _Class:
 
 
 def nearest(unknown: str, known: Iterable[str]) -> str:
-    """Say which of the known names was probably meant: by its letters, its initials, or some."""
+    """Suggest known names that the user may mean: by letters, by initials, or else a few."""
     names = list(known)
     if question := did_you_mean(unknown, names, before=""):
         return question
@@ -71,7 +71,7 @@ def _refusal(
     kwargs: dict[str, object],
     of_spec: frozenset[str],
 ) -> SpecError | None:
-    """Return what is wrong with a call: an unknown name first, then a missing or a spare value."""
+    """Return the mistake in a call: an unknown name first, then a missing or a spare value."""
     known = [one.name for one in signature.parameters.values() if one.kind in _NAMED]
     known = [one for one in known if one != "self"]
     kinds = {one.kind for one in signature.parameters.values()}

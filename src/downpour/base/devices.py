@@ -1,8 +1,8 @@
-"""Names of devices, and the device of a machine or a worker that serves a spec.
+"""Names of devices, and the choice of a device that serves a spec.
 
-A spec asks for a kind (`cuda`), for one of several (`cuda:1`), or for the best that there is
-(`auto`); a worker has one device. Which devices a machine has is told from outside
-(`downpour/accelerators.py` asks torch), so this decides and looks at nothing.
+A spec asks for a kind (`cuda`), for one of several (`cuda:1`), or for the best (`auto`); a worker
+has one device. Callers pass in a machine's devices (`learning/accelerators.py` asks torch), so this
+module only decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CPU = "cpu"
 AUTO = "auto"
 KINDS = CPU, "cuda", "mps", "xpu", AUTO
 NAMES = "cpu|cuda|cuda:N|mps|xpu|xpu:N|auto"
-"""How the help shows them."""
+"""The names, as the help shows them."""
 PATTERN = r"^(?:auto|cpu|mps|(?:cuda|xpu)(?::(?:0|[1-9][0-9]?))?)$"
 ACCEPTED = "cpu, cuda, mps, xpu or auto, or one of several by its number, such as cuda:1 or xpu:1"
 
@@ -32,7 +32,7 @@ class Device:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Read the name of a device, which is not `auto`."""
+        """Read the name of a device other than `auto`."""
         kind, _, number = name.partition(":")
         return cls(kind, int(number) if number else None)
 
@@ -42,22 +42,22 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The accelerators of a machine: how many there are of each kind, the best kind first."""
+    """The accelerators of a machine: the number of each kind, the best kind first."""
 
     accelerators: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def best(self) -> str:
-        """The device that `auto` stands for."""
+        """The device that `auto` means here."""
         return next(iter(self.accelerators), CPU)
 
     def has(self, name: str) -> bool:
-        """Whether there is a device of this name."""
+        """Whether this machine has a device of this name."""
         device = Device.of(name)
         return name == CPU or (device.number or 0) < self.accelerators.get(device.kind, 0)
 
     def chosen(self, asked: str) -> str:
-        """Return the device that is asked for.
+        """Return the requested device.
 
         Raises:
             SpecError: this machine lacks it.
@@ -69,19 +69,19 @@ class Devices:
         return asked
 
     def spread(self, asked: str, place: int) -> str:
-        """Return the device of one of several workers of this machine, which count from 0.
+        """Return the device for one of several workers of this machine, which count from 0.
 
-        They take the machine's cards in turn, unless one is asked for by its number.
+        They take the machine's cards in turn, unless `asked` names one by its number.
 
         Raises:
             SpecError: this machine lacks it.
         """
         device = self.chosen(asked)
-        count = self.accelerators.get(device, 1)  # a name with a number is none of these
+        count = self.accelerators.get(device, 1)  # names with a number are not in the table
         return device if count == 1 else f"{device}:{place % count}"
 
     def nearest(self, asked: str) -> str:
-        """Return the device that is asked for, or else another one of its kind, or the CPU."""
+        """Return the requested device, or else another one of its kind, or the CPU."""
         if asked == AUTO or self.has(asked):
             return self.chosen(asked)
         kind = Device.of(asked).kind
@@ -89,7 +89,7 @@ class Devices:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All devices, the CPU first; those of a kind with several have numbers."""
+        """All devices, the CPU first; if a kind has several, they have numbers."""
         names = [CPU]
         for kind, count in self.accelerators.items():
             names += [kind] if count == 1 else [f"{kind}:{number}" for number in range(count)]
@@ -100,19 +100,19 @@ class Devices:
 
 
 def check_device(name: str) -> None:
-    """Refuse what is no name of a device.
+    """Refuse a text that is not the name of a device.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not such a name.
     """
     if not re.fullmatch(PATTERN, name):
         raise SpecError("device", name, f"must be {ACCEPTED}{did_you_mean(name, KINDS)}")
 
 
 def trained_on(asked: str, own: str) -> str | None:
-    """Return where a worker trains what a spec asks for; None if its device is another one.
+    """Return the device on which a worker trains a spec; None if the worker has a different one.
 
-    Every worker has a CPU. `own` is its device: with `cuda` it is the first one.
+    Every worker has a CPU. `own` is its device; plain `cuda` is the first card.
     """
     if asked == CPU:
         return CPU

@@ -2,35 +2,30 @@
 
 ::
 
-    DownpourError
-    ├── SpecError                what was asked for is invalid: field, value, what is accepted
-    ├── StoreError               the shared directory, or a file in it, cannot be used
-    │   ├── SharedDirectoryError     the folder: missing, not writable
-    │   │   └── OtherDirectory           it is not the manager's
-    │   ├── FileMissing              a published file does not exist
-    │   └── FileCorrupt              a file is short, altered or not what it claims to be
-    ├── ProtocolError            a call to another process failed
-    │   ├── Unreachable              no process answers at the address
-    │   ├── ComeAgain                a worker's manager did not come; it may be there later
-    │   ├── DeadlineExceeded         there was no answer within the deadline
-    │   ├── IncompatiblePeer         another version, or an invalid message
-    │   ├── Untrusted                one side did not accept the credentials of the other
-    │   └── Refused                  the peer understood the call and refused it
-    ├── MissingPackage           an optional library is not installed; names the extra with it
-    ├── LaunchError              a process could not be started, or died before it was ready
-    ├── TrainingError            the task went wrong
-    │   ├── NonFinite                NaN or infinity in a loss or in parameters
-    │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
-    │   └── OutOfMemory              the worker's memory, or its accelerator's
-    ├── FailStop                 a defect ended the manager; what it acknowledged is in the journal
-    ├── UnfitWorker              this worker cannot train the experiment, another one may
-    │   └── OtherCode                a factory's code is not what the experiment was submitted with
-    ├── ExperimentFailed         an experiment that ended without a model; carries the cause
-    │   └── NotBegun                 refused before its first round; nothing is left of it
-    └── IllegalTransition        a lifecycle table was violated: a defect of this program
+    DownpourError ├── SpecError                the request is invalid: field, value, accepted values
+    ├── StoreError               the shared directory, or a file in it, cannot be used │   ├──
+    SharedDirectoryError     the folder: missing, not writable │   │   └── OtherDirectory
+    it is not the manager's folder │   ├── FileMissing              a published file does not exist
+    │   └── FileCorrupt              a file is short, altered or not what it claims to be ├──
+    ProtocolError            a call to another process failed │   ├── Unreachable              no
+    process answers at the address │   ├── ComeAgain                a worker found no manager; one
+    may come later │   ├── DeadlineExceeded         no answer came within the deadline │   ├──
+    IncompatiblePeer         another version, or an invalid message │   ├── Untrusted
+    one side did not accept the credentials of the other │   └── Refused                  the peer
+    understood the call and refused it ├── MissingPackage           an optional library is not
+    installed; names the extra with it ├── LaunchError              a process could not be started,
+    or died before it was ready ├── TrainingError            a task failed │   ├── NonFinite
+    NaN or infinity in a loss or in parameters │   ├── UpdatesRefused           updates that cannot
+    be aggregated: {shard: reason} │   └── OutOfMemory              the worker's memory, or its
+    accelerator's, is too small ├── FailStop                 a bug stopped the manager; the journal
+    has everything it acknowledged ├── UnfitWorker              this worker cannot train the
+    experiment, another one may │   └── OtherCode                a factory's code has changed since
+    the submission ├── ExperimentFailed         an experiment that ended without a model; carries
+    the cause │   └── NotBegun                 refused before its first round; it leaves no files
+    └── IllegalTransition        a step is missing in a lifecycle table: a bug
 
-Every error reads as one line. `exit_status` is what the command line exits with: 2 if the user can
-correct the cause by changing what was asked for, 75 if the same may succeed later, else 1.
+Every error reads as one line. `exit_status` is the command line's exit status: 2 if the user can
+fix the cause by changing the request, 75 if the same request may succeed later, else 1.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ class DownpourError(Exception):
 
 
 class SpecError(DownpourError):
-    """What was asked for is invalid: names the field, the value and what is accepted."""
+    """The request is invalid: names the field, the value and the accepted values."""
 
     exit_status = 2
 
@@ -62,7 +57,7 @@ class SpecError(DownpourError):
 
 def did_you_mean(word: object, known: Iterable[str], before: str = "; ") -> str:
     """Return a question that names the known word nearest to a mistyped one; "" if none is near."""
-    # A prefix may make the opposite of a word: who asks for async does not mean sync.
+    # A prefix may give a word the opposite meaning: a user who types async does not mean sync.
     others = [one for one in known if not str(word).endswith(one)]
     near = difflib.get_close_matches(str(word), others, n=1)
     return f"{before}did you mean {near[0]}?" if near else ""
@@ -102,7 +97,7 @@ class FileMissing(StoreError):
 
 
 class FileCorrupt(StoreError):
-    """A file exists, but it is not what was published under its name."""
+    """A file exists, but its content is not the published one."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -132,7 +127,7 @@ class Unreachable(ProtocolError):
 
 
 class ComeAgain(ProtocolError):
-    """The manager did not come while a worker waited for it; the same command may succeed later."""
+    """No manager came while a worker waited for one; the same command may succeed later."""
 
     exit_status = (
         75  # EX_TEMPFAIL; Slurm's RequeueExit and Kubernetes' podFailurePolicy can name it
@@ -164,7 +159,7 @@ class Untrusted(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """The peer understood the call and refused it; `field` names what was wrong with it.
+    """The peer understood the call and refused it; `field` names the wrong part.
 
     `busy` means that the same call may succeed later, or at another manager.
     """
@@ -197,7 +192,7 @@ class MissingPackage(DownpourError):
 
 
 class LaunchError(DownpourError):
-    """A process could not be started, or has ended while it was needed.
+    """A process did not start, or ended too early.
 
     `asked_wrongly` is true if the user can correct the cause.
     """
@@ -233,9 +228,10 @@ class OutOfMemory(TrainingError):
 
 
 class FailStop(DownpourError):
-    """An unexpected exception, a defect of this program, has ended the manager.
+    """An unexpected exception, that is a bug, stopped the manager.
 
-    What the manager acknowledged is in the journal, from which the next one continues.
+    The journal has everything that the manager acknowledged, and the next manager continues from
+    it.
     """
 
     def __init__(self, cause: str) -> None:
@@ -249,12 +245,12 @@ class FailStop(DownpourError):
 class UnfitWorker(DownpourError):
     """This worker cannot train an experiment, for a reason that other workers need not share.
 
-    It costs the experiment no retry: this worker is given nothing more of it.
+    It costs the experiment no retry, and the manager gives this worker no more of its tasks.
     """
 
 
 class OtherCode(UnfitWorker):
-    """A file of a factory's code is not the one that the experiment was submitted with."""
+    """A file of a factory's code has changed since the submission."""
 
     def __init__(self, file: str, remedy: str = "") -> None:
         super().__init__(file, remedy)
@@ -282,14 +278,14 @@ class ExperimentFailed(DownpourError):
 
 
 class NotBegun(ExperimentFailed):
-    """A run that was refused once its code and data were looked at; its folder is removed."""
+    """The manager refused a run after a look at its code and data, and removed its folder."""
 
     def __str__(self) -> str:
         return self.reason
 
 
 class IllegalTransition(DownpourError):
-    """A step that a lifecycle's table does not have; carries all steps before it."""
+    """A step that is missing in a lifecycle's table; carries all steps before it."""
 
     def __init__(self, who: str, state: str, step: str, story: tuple[str, ...]) -> None:
         super().__init__(who, state, step, story)
@@ -304,7 +300,7 @@ class IllegalTransition(DownpourError):
 
 
 def _shown(value: object, limit: int = 80) -> str:
-    """Render a value for a one-line message, cut where it would flood the line."""
+    """Render a value for a one-line message, and shorten a long one."""
     try:
         text = repr(str(value) if hasattr(value, "__fspath__") else value).replace("\n", " ")
     except RecursionError:

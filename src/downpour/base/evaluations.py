@@ -1,4 +1,4 @@
-"""How good a model is, by name, and by what models are compared."""
+"""Evaluations of a model by named metrics, and the goal by which to compare models."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """How good a model version is on examples that it was not trained on.
+    """The quality of a model version on examples that were not in its training.
 
     `metrics` are the task's means by name, in its order; displays show the first one, or the loss
-    where there is none. `class_accuracy` has one entry a class, NaN for a class without examples,
-    and is empty where targets are not classes.
+    if there are none. `class_accuracy` has one entry per class, NaN for a class without examples,
+    and is empty if targets are not classes.
     """
 
     loss: float
@@ -23,23 +23,23 @@ class Evaluation:
 
 
 LOSS = "loss"
-"""What the loss is called among the metrics; no metric has this name."""
+"""The name of the loss among the metrics; no metric has this name."""
 _LESS_IS_BETTER = frozenset(
     {
         *{LOSS, "error", "errors", "err", "perplexity", "ppl", "nll", "bce", "mse", "rmse", "mae"},
         *{"mape", "wer", "cer", "bpb", "bpc", "fid", "distance", "divergence", "deviation"},
     }
 )
-"""Words in the names of metrics of which less is better."""
+"""Words in the names of metrics for which less is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A metric, or the loss, by which models are compared, and whether less of it is better.
+    """The metric, or the loss, by which to compare models, and whether less of it is better.
 
-    Written as its name, or as "min:NAME" or "max:NAME". Without one of these its words decide: a
-    loss, an error (as mean_absolute_error, rmse or wer), a perplexity or a distance is minimised,
-    and all else is maximised.
+    Users write its name, or "min:NAME" or "max:NAME". Without a prefix, the words of the name
+    decide: less is better for a loss, an error (mean_absolute_error, rmse or wer), a perplexity or
+    a distance, and more is better for all others.
     """
 
     metric: str
@@ -47,7 +47,7 @@ class Goal:
 
     @classmethod
     def of(cls, text: str) -> Goal:
-        """Read a goal as it is written; raises ValueError if it names no metric."""
+        """Read a goal as users write it; raises ValueError if it names no metric."""
         direction, colon, name = text.partition(":")
         if colon and direction in {"min", "max"}:
             minimised = direction == "min"
@@ -65,16 +65,16 @@ class Goal:
         return f"{'min' if self.minimised else 'max'}:{self.metric}"
 
     def value(self, evaluation: Evaluation) -> float | None:
-        """Return what it is of a model version; None if the task does not measure it."""
+        """Return its value for a model version; None if the task does not measure it."""
         return evaluation.loss if self.metric == LOSS else evaluation.metrics.get(self.metric)
 
     def rank(self, value: float | None) -> float:
-        """Return a number that is larger for a better value; that of nothing is the smallest."""
+        """Return a number that is larger for a better value, and smallest for None."""
         if value is None or value != value:  # noqa: PLR0124 - NaN alone differs from itself
             return float("-inf")
         return -value if self.minimised else value
 
 
 def unmeasured(evaluation: Evaluation) -> str:
-    """Say of a metric that the evaluation lacks it, and which it has."""
+    """Say that the evaluation lacks a metric, and list its metrics."""
     return f"no such metric; the task measures {', '.join([*evaluation.metrics, LOSS])}"

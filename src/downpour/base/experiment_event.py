@@ -1,4 +1,4 @@
-"""What happens to an experiment and its workers, as callbacks and commands of users learn of it."""
+"""Events of an experiment and its workers, for users' callbacks and commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EventKind = Literal[
     "worker-lost",
 ]
 TOLD: frozenset[EventKind] = frozenset({"finished", "failed", "cancelled", "waiting"})
-"""The kinds for which a command is run: those that a person may want to act on."""
+"""The kinds for which we run a command: a person may want to act on these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class ExperimentEvent:
     """Something that happened to an experiment.
 
     `kind` is one of "submitted", "finished", "failed", "cancelled", "waiting", "worker-joined",
-    "worker-left" and "worker-lost". An experiment is "waiting" if nothing of it has been trained
-    for a while. `experiment` is its identifier, `name` the spec's name, and `state` its state after
-    the event. `reason` says why, where there is a reason. `worker` is the worker that joined, left
-    or was lost. A manager without any experiment left is "waiting", too, and names none.
+    "worker-left" and "worker-lost". An experiment is "waiting" if no worker has trained it for a
+    while. `experiment` is its identifier, `name` the spec's name, and `state` its state after the
+    event. `reason` says why, if there is a reason. `worker` is the worker that joined, left or was
+    lost. A manager without any open experiment is "waiting", too, and names none.
     """
 
     kind: EventKind
@@ -40,6 +40,6 @@ class ExperimentEvent:
     worker: str = ""
 
     def __repr__(self) -> str:
-        """Say in one line what happened; a reason is quoted, because it may hold anything."""
+        """Describe the event in one line; quote the reason, which may hold anything."""
         parts = [self.kind, self.experiment, self.worker, repr(self.reason) if self.reason else ""]
         return f"<ExperimentEvent {' '.join(filter(None, parts))}>"

@@ -1,8 +1,8 @@
-"""A family: things of one kind that users choose by name, each defined in a module of its own.
+"""A family: things of one kind that users choose by name, each in its own module.
 
-A member is registered once, here by a name and the place of its definition, or by an installed
-package under an entry point. Its module is imported when the member is first used, so names cost
-nothing, and a layer may know the names of a family whose code is above it.
+We register a member once, by a name and the place of its definition; an installed package does so
+with an entry point. We import a member's module at its first use, so names cost nothing, and a
+layer may know the names of a family whose code is in a higher layer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from downpour.base.errors import SpecError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Where a member is defined, as "package.module:NAME", and a note on it for help texts."""
+    """A member's place, as "package.module:NAME", and a note on it for help texts."""
 
     home: str
     note: str = ""
 
 
 class Family(Mapping[str, Any]):
-    """The members by name: those given, then those of installed packages.
+    """The members by name: ours, then those of installed packages.
 
     A package registers members in its own `pyproject.toml`, under the family's `group`:
 
@@ -36,7 +36,7 @@ class Family(Mapping[str, Any]):
     Args:
         field: the field that names a member, for errors.
         group: the group of entry points.
-        members: those that Downpour brings. A package cannot replace one of these.
+        members: Downpour's own members. A package cannot replace them.
         others: names that the field accepts beside members, such as "none".
     """
 
@@ -52,12 +52,12 @@ class Family(Mapping[str, Any]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of the members that Downpour brings."""
+        """The names of Downpour's own members."""
         return tuple(self._members)
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """What the field accepts: members, and the other names."""
+        """The values that the field accepts: members, and the other names."""
         return (*self._others, *self)
 
     def __iter__(self) -> Iterator[str]:
@@ -66,7 +66,7 @@ class Family(Mapping[str, Any]):
         yield from self._found()
 
     def __len__(self) -> int:
-        """Return how many members there are."""
+        """Return the number of members."""
         return len(self._members) + len(self._found())
 
     def __contains__(self, name: object) -> bool:
@@ -113,15 +113,15 @@ class Family(Mapping[str, Any]):
         point = self._found()[name]
         try:
             return point.load()
-        except Exception as error:  # whatever a package's module raises
+        except Exception as error:  # a package's module may raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             accepted = f"cannot be imported from {point.value} ({reason})"
             raise SpecError(self.field, name, accepted) from error
 
 
 @cache
-def _entry_points() -> Any:  # Python 3.12 has another type for it than 3.11
-    """Return those of all installed packages; to look for them takes 3 to 5 ms."""
+def _entry_points() -> Any:  # its type differs between Python 3.11 and 3.12
+    """Return all installed packages' entry points; finding them takes 3 to 5 ms."""
     return entry_points()
 
 

@@ -1,7 +1,7 @@
-"""What users call their workers by, beside names, and what an experiment needs of them.
+"""Labels: how users group workers, and which groups an experiment needs.
 
-A label is KEY=VALUE. A need is KEY=VALUE, which a worker must have as it is, or KEY alone, which it
-must have with any value.
+A label is KEY=VALUE. A need is KEY=VALUE, or just KEY for any value; a worker's labels must contain
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return labels if they are valid.
 
     Raises:
-        SpecError: there are too many, two have a key, or one is not KEY=VALUE, short and printable.
+        SpecError: they are too many, two have the same key, or one is not a short, printable
+            KEY=VALUE.
     """
     if len(labels) > LABELS_MAX:
         raise SpecError("label", len(labels), f"at most {LABELS_MAX} labels are possible")
@@ -38,7 +39,7 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def merged(labels: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
-    """Return labels together; of two with the same key, the second counts."""
+    """Merge labels; of two with the same key, the second counts."""
     return tuple({label.partition("=")[0]: label for label in (*labels, *own)}.values())
 
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 DEFAULT_PORT = 9090
-"""The manager's port; here, because command lines show it before anything of Thrift is imported."""
+"""The manager's port; it is here because help texts show it before we import Thrift."""
 PAGE_PORT = 8123
 """The live page's port."""
 DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
 DEFAULT_SHARED = "shared_dir"
-"""Where a manager is, and its shared directory, unless a user says so."""
+"""The default host of the manager, and the default shared directory."""
 
 NAME_BYTES_MAX = 200
 BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"
 
 
 def is_bare_name(name: str) -> bool:
-    """Whether a name cannot lead out of the directory it is looked up in, on any file system."""
+    """Whether a name cannot lead out of its directory, on any file system."""
     return (
         name.isprintable()
         and not name.startswith(".")
@@ -36,7 +36,7 @@ def is_bare_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFile:
-    """A file that is durable in an experiment's directory: a bare name, its size and checksum."""
+    """A durable file in an experiment's directory: a bare name, its size and checksum."""
 
     name: str
     size_bytes: int
@@ -47,8 +47,8 @@ class PublishedFile:
 class AttemptId:
     """One attempt at a task by one worker.
 
-    The task is (experiment, round, shard), counted from 0; `attempt` numbers its tries. A
-    contribution is identified by its task alone, never by the attempt.
+    The task is (experiment, round, shard), counted from 0; `attempt` numbers the attempts. Only the
+    task identifies a contribution, never the attempt.
     """
 
     experiment: str
@@ -62,13 +62,13 @@ class AttemptId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What an attempt publishes: the file of its parameters, and how they were trained.
+    """The result of an attempt: the file of its parameters, and facts about their training.
 
-    `loss` is the sample-weighted mean over the task's batches, computed in float64; `steps` are
-    optimizer steps; seconds are the worker's own clock. The worker computed
-    the last step with that many `processes`. `shortages` counts the steps of the experiment for
-    which it has had too little memory so far, those of attempts without an update among them; after
-    each, it went on with fewer processes, or tried the step of an accelerator again.
+    `loss` is the sample-weighted mean over the task's batches, in float64; `steps` are optimizer
+    steps; the worker's own clock measures seconds. The worker computed the last step with that many
+    `processes`. `shortages` counts the steps of the experiment for which the worker has lacked
+    memory so far, including attempts without an update. After each, the worker continued with fewer
+    processes, or retried an accelerator's step.
     """
 
     file: PublishedFile
@@ -87,7 +87,7 @@ class Update:
 class Snapshot:
     """The published state of a task in training, after `steps_done` steps.
 
-    An attempt that goes on from it has the same bytes as one that never stopped.
+    An attempt that continues from it has the same bytes as one that never stopped.
     """
 
     file: PublishedFile
@@ -96,16 +96,16 @@ class Snapshot:
 
     @property
     def share(self) -> float:
-        """How much of the task it holds, in 0..1."""
+        """The share of the task that it holds, in 0..1."""
         return self.steps_done / self.steps_total if self.steps_total else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running attempt has come, and its newest snapshot, if there is one.
+    """The progress of a running attempt, and its newest snapshot, if there is one.
 
     `elapsed_seconds` run from the beginning of the attempt to the end of its last step, or of its
-    loading, by the clock of the worker: two reports give a speed, whenever they were sent.
+    loading, by the worker's clock. So two reports give a speed, whenever the worker sent them.
     """
 
     attempt: AttemptId
@@ -116,7 +116,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of the task is done, in 0..1."""
+        """The finished share of the task, in 0..1."""
         return self.steps_done / self.steps_total if self.steps_total else 0.0
 
 
@@ -132,10 +132,10 @@ class SystemState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """What a worker's own process uses.
+    """The resources of a worker's own process.
 
-    `cpu_share` is 1.0 for one core in full, averaged since the sample before; `memory_bytes` are
-    resident, those shared with other processes included.
+    `cpu_share` is 1.0 for one full core, averaged since the previous sample; `memory_bytes` are
+    resident, including those shared with other processes.
     """
 
     cpu_share: float
@@ -157,7 +157,7 @@ class Forecast:
 
     @classmethod
     def of(cls, quantiles: Iterable[float]) -> Forecast:
-        """Make a forecast of its four quantiles, in rising order."""
+        """Make a forecast from its four quantiles, in rising order."""
         q10, q50, q90, q98 = quantiles
         return cls(q10=q10, q50=q50, q90=q90, q98=q98)
 
@@ -175,16 +175,16 @@ class Forecast:
         return Forecast.of(each + seconds for each in self.quantiles)
 
     def after(self, seconds: float) -> Forecast:
-        """Return the forecast of what is left after `seconds`; never negative."""
+        """Return the forecast of the rest after `seconds`; never negative."""
         return Forecast.of(max(0.0, each - seconds) for each in self.quantiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericClass:
-    """What decides the bits of a floating-point result; equal classes give equal bytes.
+    """The facts that decide the bits of a floating-point result; equal classes give equal bytes.
 
-    `instruction_set` names the processor's vendor, what torch chooses to use of it, and the
-    variables of the environment that have a say.
+    `instruction_set` names the processor's vendor, the instructions that torch chooses, and the
+    environment variables with an influence.
     """
 
     torch: str
@@ -196,15 +196,15 @@ class NumericClass:
 
 
 Part = Literal["test", "validation"]
-"""Examples that are not trained on: the test examples, and training examples that are set apart."""
+"""Examples outside the training: the test examples, and held-out training examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """What is known of a prepared dataset before an example of it is read.
+    """The facts about a prepared dataset that we know without reading an example.
 
-    `classes` is 0 where targets are not classes (then `targets_per_sample` counts the numbers to
-    be predicted); `sample_shape` is that of one example, channels first.
+    `classes` is 0 if targets are not classes (then `targets_per_sample` counts the numbers to
+    predict); `sample_shape` is the shape of one example, channels first.
     """
 
     train_samples: int

@@ -1,1 +1,1 @@
-"""The core in real time: managers, workers, what starts them where, and what examines them."""
+"""The core in real time: managers, workers, launchers that start them, and checks of a cluster."""

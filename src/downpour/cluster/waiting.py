@@ -1,4 +1,4 @@
-"""Whether an experiment waits for something that may never come, told by its status."""
+"""Tells from a status whether an experiment waits for something that may never come."""
 
 from __future__ import annotations
 

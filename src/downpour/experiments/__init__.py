@@ -1,1 +1,1 @@
-"""What is done with experiments and their records: run, read, draw, study, use, reproduce."""
+"""Everything you do with experiments and their records: run, read, draw, study, use, reproduce."""

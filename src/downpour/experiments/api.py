@@ -1,4 +1,4 @@
-"""What users call from Python to train: `run`, with a manager and workers that end with the call.
+"""The Python call that trains: `run`, with a manager and workers that end with the call.
 
 It imports no torch; the processes that it starts do.
 """

@@ -1,4 +1,4 @@
-"""An experiment's record → TensorBoard's event files, at once or while it runs.
+"""Writes TensorBoard's event files from a record, at once or while the experiment runs.
 
 TensorBoard is given a folder of runs; each run has a folder of its own in it, named after the
 experiment or its place in a grid. Steps are rounds, counted from 1; times of day follow from the

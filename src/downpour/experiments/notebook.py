@@ -1,4 +1,4 @@
-"""Lets a notebook show a result as tables and figures; importing this module is enough."""
+"""Lets a notebook show a result as tables and figures; just import this module."""
 
 from __future__ import annotations
 

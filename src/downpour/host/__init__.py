@@ -1,1 +1,1 @@
-"""The process and the machine that this code runs in: paths, signals, files that a user names."""
+"""The process and the machine that this code runs on: paths, signals, files that a user names."""

@@ -1,4 +1,4 @@
-"""Calls a function in a thread of its own, so that a slow or broken one holds nothing up."""
+"""Calls a function in its own thread, so that a slow or broken one blocks nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downpour.host.text import shortened
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 1000
-"""Values that may wait for a slow function; it gets none of those that come while all wait."""
+"""Values that may wait for a slow function; it misses values that come while so many wait."""
 CLOSE_SECONDS = 5.0
 """How long the end of a run may wait for a user's function."""
 
@@ -24,12 +24,12 @@ _Value = TypeVar("_Value")
 class Background(Generic[_Value]):
     """Calls a function with one value after the other; `take` never waits for it.
 
-    An error of the function is logged once, with its name. The function still gets later values.
+    We log a function's error once, with its name. The function still gets later values.
 
     Args:
-        name: What the log calls the function.
+        name: The function's name in the log.
         function: Takes a value; may raise anything.
-        waiting_max: How many values may wait before further ones are left out.
+        waiting_max: How many values may wait before the function misses further ones.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Background(Generic[_Value]):
         self._thread.start()
 
     def take(self, value: _Value) -> None:
-        """Hand over a value; it is left out if too many wait."""
+        """Hand over a value; drop it if too many wait."""
         try:
             self._values.put_nowait((value,))
         except Full:

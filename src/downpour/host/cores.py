@@ -1,4 +1,4 @@
-"""How many cores this process may use, which a container or a batch system may limit."""
+"""The number of cores that this process may use; a container or a batch system may limit it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those of its affinity, within its CPU quota."""
+    """Return the number of cores that this process may use, by its affinity and its CPU quota."""
     return max(1, min([_affine_cores(), *_quotas(_CGROUPS, _OWN_CGROUP)]))
 
 
@@ -24,9 +24,9 @@ def _affine_cores() -> int:
 
 
 def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
-    """Yield the CPU quotas of this process's cgroup and of those above, in whole cores.
+    """Yield the CPU quotas of this process's cgroup and of its parents, in whole cores.
 
-    `docker run --cpus 1.5` sets one, which is rounded up to 2. Only cgroups of version 2 are read.
+    `docker run --cpus 1.5` sets one, which we round up to 2. This reads only cgroups of version 2.
     """
     try:
         lines = own_cgroup.read_text().splitlines()
@@ -36,6 +36,6 @@ def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
     own = cgroups / name
     for group in (own, *own.parents):
         if group.is_relative_to(cgroups):
-            with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
+            with suppress(OSError, ValueError):  # no such file at the root; "max" is not a number
                 quota_us, period_us = (group / "cpu.max").read_text().split()
                 yield ceil(int(quota_us) / int(period_us))

@@ -1,7 +1,8 @@
-"""What a process was given to authenticate itself to a cluster: a token, certificates, or neither.
+"""A process's credentials for a cluster: a token, certificates, or neither.
 
-Files are only named here; `rpc.trust` reads them. Only this module reads the environment variables.
-A token is never a command's argument, because every user of a machine can read command lines.
+This module only names files; `rpc.trust` reads them. Only this module reads the environment
+variables. A token is never a command's argument, because every user of a machine can read command
+lines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from downpour.base.arguments import checked_calls
 
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
-"""The file in a shared directory that holds the token, unless another is named."""
+"""The file in a shared directory that holds the token, unless the user names another one."""
 FILES = {
     "token_file": "DOWNPOUR_TOKEN_FILE",
     "tls_cert": "DOWNPOUR_TLS_CERT",
@@ -28,7 +29,7 @@ FILES = {
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(ACCESS|API|ACCOUNT|PRIVATE)_KEY")
 _PLACES = ("_FILE", "_PATH", "_DIR", "_URL", "_URI")
 _SECRET_CHARACTERS_MIN = 8
-"""A shorter text, such as `1` or `true`, is hardly one, and hiding it would spoil every line."""
+"""A shorter text, such as `1` or `true`, is hardly a secret; hiding it would spoil every line."""
 
 
 @checked_calls
@@ -36,7 +37,7 @@ _SECRET_CHARACTERS_MIN = 8
 class Credentials:
     """A token or the file that holds it (the file wins if both are given), and PEM files.
 
-    `tls_cert` and `tls_key` are this machine's own; `tls_ca` has signed the certificates of all
+    `tls_cert` and `tls_key` belong to this machine; `tls_ca` signed the certificates of all
     machines. Mutual TLS needs all three.
     """
 
@@ -48,7 +49,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Credentials:
-        """Return those of `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*`."""
+        """Read `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*`."""
         files = {name: environment.get(variable, "") for name, variable in FILES.items()}
         return cls(token=environment.get(TOKEN, ""), **files)
 
@@ -66,7 +67,7 @@ class Credentials:
 def known_secrets(
     credentials: Credentials, environment: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """Return texts that no log may hold: the token, and variables that sound like a secret."""
+    """Return texts that logs must never hold: the token, and variables that sound secret."""
     token = credentials.token
     if credentials.token_file:
         with suppress(OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Removes what this machine keeps for itself and nobody has used for a month."""
+"""Removes this machine's own copies after a month without use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _UNUSED_SECONDS = 30 * _DAY_SECONDS
 
 
 def note_use(path: Path) -> None:
-    """Set the time of change, at most once a day: those who verified a file look at that."""
+    """Set the time of change, at most once a day; processes that verified a file check it."""
     with suppress(OSError):
         if time.time() - path.stat().st_mtime > _DAY_SECONDS:
             os.utime(path)
 
 
 def remove_unused(paths: Iterable[Path]) -> None:
-    """Remove the files and folders that nobody has used for a month; who maps a file keeps it."""
+    """Remove files and folders after a month without use; a process that maps a file keeps it."""
     for path in paths:
         with suppress(OSError):
             if time.time() - path.lstat().st_mtime <= _UNUSED_SECONDS:

@@ -1,8 +1,8 @@
 """Runs a user's command when something happens to an experiment (`--on-event COMMAND`).
 
-The command is split into words and started without a shell. Names and reasons come from other
-people's specs and machines, so they are only in its environment and on its standard input, where
-no shell reads them as code.
+We split the command into words and start it without a shell. Names and reasons come from other
+people's specs and machines. So they are only in its environment and on its standard input, and no
+shell reads them as code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def checked_command(text: str) -> str:
     """Return a command with the absolute path of its program, so that it runs from any folder.
 
     Raises:
-        SpecError: it is empty, its quotes do not match, or there is no such program here.
+        SpecError: it is empty, its quotes do not match, or this machine has no such program.
     """
     try:
         words = shlex.split(text) if isinstance(text, str) else []
@@ -53,9 +53,8 @@ def checked_command(text: str) -> str:
 class EventCommand:
     """Runs a command for each event that a person may want to act on.
 
-    Calling it returns when the command has ended. A command that fails, or that runs for longer
-    than its limit and is then killed, is logged. One that still runs when this process ends is
-    killed, too.
+    Calling it returns when the command has ended. We log a command that fails, and kill and log one
+    that exceeds its limit. We also kill one that still runs when this process ends.
 
     Args:
         command: As `checked_command` returns it.
@@ -69,18 +68,18 @@ class EventCommand:
         atexit.register(self.stop)
 
     def __call__(self, event: ExperimentEvent) -> None:
-        """Run the command for an event; other kinds than `TOLD` are ignored."""
+        """Run the command for an event; ignore kinds that are not in `TOLD`."""
         if event.kind not in TOLD:
             return
         program = self._words[0]
         try:
-            # Its output goes to standard error: standard output is for the results of ours.
+            # Its output goes to standard error, because standard output is for our results.
             self._running = subprocess.Popen(  # noqa: S603 - the user's own, without a shell
                 self._words,
                 stdin=subprocess.PIPE,
                 stdout=_STDERR,
                 env={**os.environ, **variables(event)},
-                start_new_session=True,  # so that what it starts can be ended with it
+                start_new_session=True,  # so that we can end its children with it
             )
         except OSError as error:
             log.warning("on_event: cannot start %s: %s", program, error.strerror)
@@ -95,7 +94,7 @@ class EventCommand:
             log.warning("on_event: %s exited with status %d", program, status)
 
     def stop(self) -> None:
-        """End the command, if one runs, and all that it has started."""
+        """End the command, if one runs, and all its children."""
         if self._running is None or self._running.poll() is not None:
             return
         with suppress(ProcessLookupError):
@@ -104,7 +103,7 @@ class EventCommand:
 
 
 def command_for(text: str) -> EventCommand | None:
-    """Return what runs the command of an option; None without one.
+    """Return an object that runs an option's command; None without one.
 
     Raises:
         SpecError: as `checked_command`.

@@ -1,7 +1,7 @@
 """Libraries that only some commands need, and the error if such a library is missing.
 
-An extra of the installation (`downpour-sgd[tune]`) brings them. Everything else, a worker above
-all, must run without them, so they are imported inside the functions that need them.
+An extra of the installation (`downpour-sgd[tune]`) brings them. Everything else, above all a
+worker, must run without them, so only the functions that need them import them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def require(purpose: str, extra: str) -> None:
     """Check that the libraries of an extra are installed, before any work begins.
 
     Args:
-        purpose: what needs them, in the user's words: a command, an option, a function.
+        purpose: the command, option or function that needs them, in the user's words.
         extra: a key of `EXTRAS`.
 
     Raises:
@@ -46,7 +46,7 @@ def require(purpose: str, extra: str) -> None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be found; it is not imported, because that may take seconds."""
+    """Whether Python finds a module; we don't import it, because that may take seconds."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

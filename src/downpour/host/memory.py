@@ -1,6 +1,6 @@
-"""How much memory this process may still take, and how it learns that there is too little.
+"""The memory that this process may still use, and signs of a shortage.
 
-A container or a batch system limits it by a cgroup; both versions of cgroups are read.
+A container or a batch system limits it by a cgroup; we read both versions of cgroups.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FIRST = 1000
 """The highest score: the kernel kills such a process before any other."""
 
 _MARGIN = 0.05
-"""Of what is free, for what is no data of a process: page tables, sockets, files being written."""
+"""The share of free memory to leave for page tables, sockets, and files being written."""
 
 
 class _Names(NamedTuple):
-    """The files of a version of cgroups, and its word for cached files that nobody uses."""
+    """The files of a version of cgroups, and its word for unused cached files."""
 
     limit: str
     used: str
@@ -36,12 +36,12 @@ _FIRST_VERSION = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total
 
 
 def free_memory() -> int:
-    """Return how many bytes this process may still take: of its machine, within its cgroups."""
+    """Return how many bytes this process may still use on its machine, within its cgroups."""
     return max(0, min([psutil.virtual_memory().available, *_room_in_groups()]))
 
 
 def own_memory() -> int:
-    """Return the bytes that this process has for itself; it shares none of them with another."""
+    """Return the bytes that this process has for itself and shares with no other process."""
     memory = psutil.Process().memory_info()
     return max(0, memory.rss - getattr(memory, "shared", 0))
 
@@ -49,7 +49,7 @@ def own_memory() -> int:
 def kills() -> int:
     """Return how often the kernel has killed a process of this machine for lack of memory.
 
-    It counts those of limited groups too. Where it does not count (macOS), the answer is 0.
+    The count includes limited groups. On systems that don't count (macOS), it is 0.
     """
     with suppress(OSError, ValueError):
         return _number(_PROC / "vmstat", "oom_kill")
@@ -57,16 +57,16 @@ def kills() -> int:
 
 
 def let_be_killed_first(pid: int) -> None:
-    """Let the kernel kill a process before others if memory does not suffice (Linux)."""
-    with suppress(OSError):  # it has ended, or there is no such file
+    """Let the kernel kill process `pid` before others if memory runs out (Linux)."""
+    with suppress(OSError):  # it has ended, or the file does not exist
         (_PROC / str(pid) / "oom_score_adj").write_text(str(_FIRST))
 
 
 def fail_instead_of_dying() -> None:
     """Let an allocation fail that would exceed the limit of a cgroup.
 
-    Without this the kernel kills the process, and nobody learns why. Only where a cgroup has a
-    limit: other processes of a machine come and go, and what is free there changes.
+    Without this, the kernel kills the process without a reason. Only if a cgroup has a limit,
+    because a machine's free memory changes as other processes come and go.
     """
     free = min(_room_in_groups(), default=None)
     if sys.platform != "linux" or free is None:
@@ -83,9 +83,9 @@ def fail_instead_of_dying() -> None:
 
 
 def raise_limit(count_bytes: int) -> None:
-    """Leave room below that limit for a file that is mapped privately.
+    """Leave room below that limit for a private mapping of a file.
 
-    It counts as data, although its pages are a cache: the kernel drops those that nobody wrote to.
+    The mapping counts as data, although its pages are a cache: the kernel drops unmodified ones.
     """
     if sys.platform != "linux":
         return
@@ -99,12 +99,12 @@ def raise_limit(count_bytes: int) -> None:
 
 
 def _room_in_groups() -> Iterator[int]:
-    """Yield what is left of the limits of this process's cgroup and of those above."""
+    """Yield the rest of the limits of this process's cgroup and of its parents."""
     for group, names in _groups():
         with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
             limit = int((group / names.limit).read_text())
             used = int((group / names.used).read_text())
-            # A group of the first version without a limit has the largest number there is.
+            # A group of the first version without a limit has the largest possible number.
             if limit < 1 << 60:
                 yield limit - used + _number(group / "memory.stat", names.cached)
 
@@ -120,7 +120,7 @@ def _groups() -> Iterator[tuple[Path, _Names]]:
 
 
 def _number(file: Path, key: str) -> int:
-    """Return the number beside a key in a file of lines.
+    """Return the number after a key in a file of lines.
 
     Raises:
         ValueError: there is none.

@@ -1,4 +1,4 @@
-"""A path or a URL as a user gives it, or a refusal; no file is opened, for speed."""
+"""Checks a user's path or URL, without opening any file, for speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from downpour.base.errors import SpecError
 
 _NAME_BYTES_MAX = 255
-_PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it
+_PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, minus the final byte
 
 _FILE = "file://"
 _SCHEMES = ("s3", "gs", "az")
@@ -20,7 +20,7 @@ def path_of(field: str, given: object) -> Path:
     """Return a path, with `~` expanded.
 
     Raises:
-        SpecError: it is empty, not a path, of an unknown user, or longer than the system allows.
+        SpecError: it is empty, not a path, names an unknown user, or is too long for the system.
     """
     if not isinstance(given, str | os.PathLike):
         raise SpecError(field, given, "must be a path: a string or a Path")
@@ -51,7 +51,7 @@ def path_of(field: str, given: object) -> Path:
 
 
 def is_object_store(location: object) -> bool:
-    """Whether a location is, or was meant to be, an object store's URL."""
+    """Whether a location is, or should be, an object store's URL."""
     return isinstance(location, str) and location.partition("://")[0] in _SCHEMES
 
 
@@ -73,10 +73,10 @@ def checked_url(field: str, url: str) -> str:
 
 
 def empty_folder(field: str, folder: Path) -> Path:
-    """Return a folder that holds nothing, made if it is missing.
+    """Return an empty folder; create it if it is missing.
 
     Raises:
-        SpecError: it holds something, or cannot be made.
+        SpecError: it is not empty, or cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Signals a process together with what it has started: the processes of its session."""
+"""Signals a process and its children: the processes of its session."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import psutil
 
 
 def end_session(leader: int) -> None:
-    """Kill all processes of the session that a process led, except the leader itself.
+    """Kill all processes of a leader's session, except the leader itself.
 
-    A user's task may start processes of its own (data helpers, tracking libraries), which no one
-    would end if its worker dies.
+    A user's task may start its own processes (data helpers, tracking libraries), which would
+    outlive a dead worker.
     """
     if leader == os.getsid(0):
         return

@@ -1,4 +1,4 @@
-"""Which signals end a process, and what repeated ones do.
+"""The signals that end a process, and the effect of repeated ones.
 
 People send INT (Ctrl-C). Engines send TERM, twice at times: Slurm sends it to every process of a
 step, so a batch script that passes it on makes a second one. Slurm's --signal and submitit send
@@ -21,9 +21,9 @@ _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal tells a command to stop, which it does as at Ctrl-C.
+    """A signal tells a command to stop, as Ctrl-C does.
 
-    `last` is the signal's number, for a caller that sees only that the command was interrupted.
+    `last` is the signal's number, for a caller that sees only the interruption.
     """
 
     last: ClassVar[int] = signal.SIGINT
@@ -34,9 +34,9 @@ class Terminated(KeyboardInterrupt):
 
 
 def stop_at_signals() -> None:
-    """Let TERM and HUP end a command as Ctrl-C does; further ones do not disturb that.
+    """Let TERM and HUP end a command as Ctrl-C does; ignore further ones.
 
-    A process that serves replaces this by `on_leaving`.
+    A server replaces this with `on_leaving`.
     """
 
     def stop(number: int, _: object) -> None:
@@ -52,7 +52,7 @@ def stop_at_signals() -> None:
 def on_leaving(leave: Callable[[int], object]) -> None:
     """Call `leave` with the number of each signal of an engine; a repeated one calls it again."""
     for number in _LEAVING:
-        # An ignored HUP is nohup's: the process is to outlive its terminal.
+        # nohup ignores HUP, so that the process outlives its terminal.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: leave(received))
 
@@ -69,7 +69,7 @@ def on_interrupt(leave: Callable[[], object]) -> None:
 
 def waiting_for_leave() -> Callable[[float], bool]:
     """Return a function that waits some seconds, and returns true early if a signal comes."""
-    # A SimpleQueue, because its `put` is reentrant, and handlers run in the thread that waits.
+    # A SimpleQueue, because its `put` is reentrant and handlers run in the waiting thread.
     told = SimpleQueue[None]()
     on_leaving(lambda _: told.put(None))
     on_interrupt(lambda: told.put(None))
@@ -85,7 +85,7 @@ def waiting_for_leave() -> Callable[[float], bool]:
 
 @contextmanager
 def kept_handlers() -> Iterator[None]:
-    """Put back the handlers that a library replaces inside; only the main thread can have any."""
+    """Restore the handlers that a library replaces inside; only the main thread can have any."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -94,7 +94,7 @@ def kept_handlers() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # None: not one of Python's
+            if handler is not None:  # None: not a Python handler
                 signal.signal(number, handler)
 
 

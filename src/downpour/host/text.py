@@ -1,7 +1,7 @@
-"""Text from elsewhere → text that is safe to show on a terminal, in a table or in a log.
+"""Makes text from elsewhere safe to show on a terminal, in a table or in a log.
 
-Names, reasons and decisions come from other processes, from files and from users' code. Everything
-that shows one to a person passes it through `one_line`; output for programs is not changed.
+Names, reasons and decisions come from other processes, from files and from users' code. Code that
+shows one to a person passes it through `one_line`; output for programs stays unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def shortened(text: str, limit: int = 2000) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Writes each message in one line, and a traceback below it in lines of its own."""
+    """Writes each message in one line, and a traceback in separate lines below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the library
         """Format the message; a traceback follows below it."""
@@ -43,7 +43,7 @@ class LogFormatter(logging.Formatter):
 def set_up_log(level: int, line: str, file: Path | None = None) -> None:
     """Set up this process's log, on standard error or in a file, with lines of the given format."""
     if file is not None:
-        # A FIFO that has no reader would be waited for; opened like this, it is an error.
+        # Without this, opening a FIFO would wait for a reader; now it is an error.
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
     handler = logging.FileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))

@@ -1,7 +1,7 @@
-"""The content of a file that a user names; the one rule of what such a file may be.
+"""Reads a file that a user names; the one place that decides which files are acceptable.
 
 A FIFO without a writer would wait forever, a device may never end, and a mistyped name may be a
-disk image. So only a regular file is read, and no more of it than its reader can mean.
+disk image. So we read only regular files, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 TEXT_BYTES_MAX = 64 * 2**20
-"""Of a file that people write, such as a spec or a list of hosts."""
+"""The limit for a file that people write, such as a spec or a list of hosts."""
 
 
 def open_user_file(path: str | os.PathLike[str]) -> BinaryIO:
@@ -47,7 +47,7 @@ def read_user_file(path: str | os.PathLike[str], bytes_max: int = TEXT_BYTES_MAX
 
 
 def check_user_file(path: Path) -> None:
-    """See that a file can be read, which a library opens by itself afterwards.
+    """Check that we can read a file, before a library opens it.
 
     Raises:
         OSError: it cannot; see `open_user_file`.

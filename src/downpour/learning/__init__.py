@@ -1,1 +1,1 @@
-"""What is trained, and one worker's loop: data, networks, tasks, steps."""
+"""Training: data, networks, tasks, and one worker's loop of steps."""

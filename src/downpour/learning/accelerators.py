@@ -1,4 +1,4 @@
-"""Which devices this machine has: the one place that asks torch, and knows how torch names its own.
+"""This machine's devices: the only module that asks torch for them and knows torch's names.
 
 Asking initializes no device. The result holds as long as the process, whose environment decides
 what torch sees.

@@ -1,4 +1,4 @@
-"""Which Python functions a spec may name: those of registered families, and of allowed prefixes.
+"""Decides which Python functions a spec may name: registered ones, and those with allowed prefixes.
 
 A spec is sent from machine to machine, so a `package.module:factory` in it must not be able to call
 every function that is installed. A factory is accepted if its module is under an allowed prefix and

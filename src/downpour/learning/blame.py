@@ -1,4 +1,4 @@
-"""Describes an error in a user's code in one line, with its place; says where a thing is defined.
+"""Describes an error in a user's code in one line, with its place; finds a thing's definition.
 
 The whole traceback belongs into a log. The line for the user is the last line of the traceback,
 with the line of the user's own file.

@@ -1,4 +1,4 @@
-"""The identity of a factory's code: the files that it is made of, and a digest of each.
+"""The identity of a factory's code: its files, and a digest of each.
 
 What a network computes follows from its factory's module and from the modules of the same project
 that this imports. The files are found by reading `import` statements, without importing, so that

@@ -1,4 +1,4 @@
-"""How long a worker will take for a task: a family of predictors, and the one that is used.
+"""Predicts how long a worker will take for a task: a family of predictors, and the default.
 
 `pretrained()` makes the predictor for a run: the LSTM that is shipped, recalibrated as outcomes
 come in, behind a selector that uses a simpler model where that is better on the run at hand. To

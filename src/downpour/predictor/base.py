@@ -1,4 +1,4 @@
-"""What a predictor is: from a worker's history and its machine's state to seconds, as quantiles.
+"""The interface of a predictor: a worker's history and its machine's state → quantiles in seconds.
 
 A caller uses a `Predictor`, which takes names and features by name and returns seconds. Members of
 the family are `Model`s, which answer the same questions in batches of rows (`features.task_rows`)

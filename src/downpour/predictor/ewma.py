@@ -1,4 +1,4 @@
-"""Predicts the mean of a worker's times, recent ones weighing most."""
+"""Predicts the mean of a worker's times, with more weight on recent ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a prediction: the features of one task by name, as one row of numbers.
+"""The inputs of a prediction: the features of one task by name, as one row of numbers.
 
 Names are those of the traces' columns: `n_samples`, `batches`, and the machine's state at
 assignment (`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches

@@ -1,4 +1,4 @@
-"""Statistics of every worker's past, and the inputs of the learned predictors made from them.
+"""Statistics of every worker's past, and the learned predictors' inputs made from them.
 
 All times are logarithms of seconds per sample, relative to the worker's own running rate (its
 *base*), so that no input depends on how fast a machine or how large a network is. Rows are handled

@@ -1,4 +1,4 @@
-"""Predicts a worker's last time again; for a new worker the cluster's median."""
+"""Predicts a worker's last time; for a new worker, the cluster's median."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the learned predictors share: every worker's history as inputs, offsets as outputs.
+"""The common part of the learned predictors: workers' histories as inputs, offsets as outputs.
 
 A learned model predicts how much longer the rest of a task takes than it would at the worker's
 running rate, or, after a report, at the pace of that report. So its weights hold for machines of

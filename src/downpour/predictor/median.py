@@ -1,4 +1,4 @@
-"""Predicts the cluster's median for every worker: best where a name is no machine."""
+"""Predicts the cluster's median for every worker: best if a name does not mean a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A predictor made of a model: names and features in, seconds out, one at a time or many."""
+"""Makes a predictor from a model: names and features in, seconds out, one at a time or many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simple predictors share: one expected time a sample, and quantiles around it.
+"""The common part of the simple predictors: one expected time per sample, and quantiles around it.
 
 The quantiles follow the predictor's own errors so far. After a report of progress the expected time
 is extrapolated from it: the time so far over the share done.

@@ -1,4 +1,4 @@
-"""The selector: of several models, it answers with the one that has lately been best on this run.
+"""The selector: it answers with the model that has lately been best on this run.
 
 Every member predicts every task. When the outcome is known, each is judged by the pinball loss of
 its prediction, recent outcomes weighing most, separately at assignment and after reports of

@@ -1,4 +1,4 @@
-"""The core in virtual time: simulated clusters, their faults and checks, and the policies compared.
+"""The core in virtual time: simulated clusters, their faults and checks, and policy comparisons.
 
 Nothing here reads a clock, a file or a socket, and there is one thread: the same plan always gives
 the same story.

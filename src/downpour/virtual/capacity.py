@@ -1,4 +1,4 @@
-"""Estimates how many rounds an hour a cluster trains in a mode: the simulated processes.
+"""Estimates how many rounds per hour a cluster trains in a mode, with simulated processes.
 
 There are no faults, unless workers are to die now and then.
 """

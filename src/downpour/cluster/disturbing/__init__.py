@@ -1,1 +1,1 @@
-"""Slows and kills a run's own processes on purpose, to show and test what a cluster does then."""
+"""Slows and kills a run's own processes on purpose, to show and test how a cluster reacts."""

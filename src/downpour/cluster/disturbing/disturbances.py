@@ -1,4 +1,4 @@
-"""What a user wants disturbed: which workers run slowly, and which processes die when.
+"""The disturbances that a user asks for: which workers run slowly, and which processes die when.
 
 Users write both as text: `worker-3=0.25,pauses=6/10` slows a worker, and `worker-2@round3` or
 `manager@20s` kills a process. Workers are named as `run` names them, from `worker-1` on.

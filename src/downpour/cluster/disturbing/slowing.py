@@ -1,4 +1,4 @@
-"""Makes a worker look like one of a slow machine: it runs, stands still, runs, many times a second.
+"""Makes a worker look slow: it runs, pauses and runs again, many times per second.
 
 SIGSTOP and SIGCONT need no rights beyond the user's own, and the worker's code knows nothing of
 them. All that the worker does takes longer: steps, files, heartbeats.

@@ -1,4 +1,4 @@
-"""Start managers and workers: on this machine, in this process, or where an engine places them."""
+"""Start managers and workers: on this machine, in this process, or through an engine elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two seams of launchers.
+"""The two interfaces of launchers.
 
 A caller that trains holds a `RunningCluster`: a manager and its workers, wherever they run. An
 `Engine` is less: it starts single workers somewhere, and `placed.py` makes a cluster of it.

@@ -1,4 +1,4 @@
-"""What a cluster that stays leaves in the shared directory, so that any machine can look after it.
+"""Files of a running cluster in the shared directory, so that any machine can look after it.
 
 `cluster.json` describes it, as its supervisor saw it last. The supervisor holds `cluster.lock` for
 as long as it lives, and the system frees it. `cluster.stop` asks the supervisor to end the cluster.

@@ -1,4 +1,4 @@
-"""Workers as containers of a compose file's `worker`; the manager runs where the command does.
+"""Runs workers as containers of a compose file, and the manager where the command runs.
 
 A container is on a tether: its shell's input is held open by the `docker compose run` that started
 it (`tether.py`), so it ends with the launcher. What the file says of a worker holds: its image, its

@@ -1,4 +1,4 @@
-"""One fork server as its launcher sees it: requests go in, news of what it has started come out."""
+"""A launcher's view of its fork server: requests go in, news of the forked processes come out."""
 
 from __future__ import annotations
 

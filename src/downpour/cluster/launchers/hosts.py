@@ -1,4 +1,4 @@
-"""A file of hosts → the hosts: a line each, named as `ssh` takes them.
+"""Reads a file of hosts: one per line, with names that `ssh` accepts.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A kind of launcher: all that `--on`, the table `[launch]`, help texts and `--dry-run` know of it.
+"""A kind of launcher: everything that `--on`, `[launch]`, help texts and `--dry-run` need to know.
 
 Each launcher's module ends with its `KIND`; `launchers/__init__.py` registers it by name, or an
 installed package does. The options of a kind are a frozen dataclass whose fields are made by

@@ -1,4 +1,4 @@
-"""What is to be cleaned up if this process is killed, and so cannot do it itself.
+"""Cleans up after this process if someone kills it, so that it cannot clean up itself.
 
 A shell of its own session waits at a pipe whose other end this process holds. The pipe ends with
 this process, however that ends; then the shell carries out what it was given. It takes 1 MB.

@@ -1,4 +1,4 @@
-"""What a launcher starts: a manager, and workers of one kind."""
+"""A launcher's plan: a manager, and workers of one kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table `[launch]` of a file, which says where it is trained."""
+"""The table `[launch]` of a file: it chooses the launcher and its options."""
 
 from __future__ import annotations
 

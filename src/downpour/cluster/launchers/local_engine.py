@@ -1,4 +1,4 @@
-"""Workers as single processes of this machine, each started again when it dies."""
+"""Runs workers as single processes of this machine, and restarts each one that dies."""
 
 from __future__ import annotations
 

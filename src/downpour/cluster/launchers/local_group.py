@@ -1,4 +1,4 @@
-"""Several workers of this machine by one command, each a process that ends with it."""
+"""Runs several workers of one command on this machine; each process ends with the command."""
 
 from __future__ import annotations
 

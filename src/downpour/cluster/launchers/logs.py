@@ -1,4 +1,4 @@
-"""The logs of runs on this machine, a file for each in `logs`; the last 20 are kept."""
+"""Logs of runs on this machine: one file per run in `logs`; we keep the last 20."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the workers that a launcher starts will have the labels that a spec needs."""
+"""Checks that the workers to start will have the labels that a spec needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers as actors of a Ray cluster; the manager runs where the command does.
+"""Runs workers as actors of a Ray cluster, and the manager where the command runs.
 
 Ray decides on which machines, by their free processors and accelerators, and adds machines where it
 scales by itself. An actor holds its worker as a process of its own, which ends with the actor.

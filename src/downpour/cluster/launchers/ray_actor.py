@@ -1,4 +1,4 @@
-"""What runs in an actor of Ray: one worker, as a process beside it."""
+"""The code in a Ray actor: it runs one worker as a separate process."""
 
 from __future__ import annotations
 

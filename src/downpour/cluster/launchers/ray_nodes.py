@@ -1,4 +1,4 @@
-"""Which nodes of Ray are gone, seconds before Ray says so.
+"""Finds lost Ray nodes, seconds before Ray reports them.
 
 Ray counts heartbeats, which takes it 15 s and more. A connection to a node's raylet ends with that:
 at once if the raylet dies, because its kernel says so, and within seconds if its machine does.

@@ -1,4 +1,4 @@
-"""Which Ray cluster, and what it reserves for a worker."""
+"""Options for Ray: the cluster, and the resources to reserve for a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a Ray cluster answers, and takes the token that this process has.
+"""Checks that a Ray cluster answers and accepts this process's token.
 
 Ray's own `init` tries a token that the cluster refuses for 20 s, with a warning each second, and
 then says that it could not connect. One call of Ray's client tells at once. That client is not part

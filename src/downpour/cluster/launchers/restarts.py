@@ -1,4 +1,4 @@
-"""How often, and after which pauses, a process that dies is started again."""
+"""Decides how often, and after which pauses, to restart a process that dies."""
 
 from __future__ import annotations
 

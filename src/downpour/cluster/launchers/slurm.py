@@ -1,4 +1,4 @@
-"""Workers as jobs of Slurm; the manager runs where the command does, on a login node.
+"""Runs workers as Slurm jobs, and the manager where the command runs, on a login node.
 
 The workers of the beginning are one job array. An array cannot grow, so each worker that is started
 later is an array of its own, whose only task has the worker's number.

@@ -1,4 +1,4 @@
-"""The four requests to Slurm: would this run, run it, what has become of it, cancel it.
+"""The four requests to Slurm: would this run, run it, what is its state, cancel it.
 
 Accounting (`sacct`) and `scontrol` are not needed, because sites without the one, and containers
 without the other, are common.

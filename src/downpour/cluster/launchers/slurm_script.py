@@ -1,4 +1,4 @@
-"""What Slurm is asked for: a batch script as text, made of options alone, without a cluster.
+"""Writes the batch script for Slurm as text, from options alone, without a cluster.
 
 A worker is a task of a job array, so that each comes and goes by itself. The script replaces its
 shell by the worker, which bears Slurm's signals itself: a trap that passes them on would be the

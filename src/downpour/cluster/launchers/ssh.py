@@ -1,4 +1,4 @@
-"""Workers on other machines, by the system's ssh: a connection each, that is also their tether."""
+"""Runs workers on other machines by ssh: each has a connection, which is also its tether."""
 
 from __future__ import annotations
 

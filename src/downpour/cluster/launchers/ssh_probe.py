@@ -1,4 +1,4 @@
-"""Looks at all hosts at once, before anything is started: can they be reached, do they fit?"""
+"""Probes all hosts at once before anything starts: can we reach them, and do they fit?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts are asked for by ssh: command lines and scripts as text, made of values alone.
+"""Writes the command lines and scripts for ssh hosts as text, from values alone.
 
 A worker is on a tether: a guard beside it reads the connection's input, and tells the worker to
 leave when that ends. So it ends with the launcher, also if that is killed or the network is lost.

@@ -1,4 +1,4 @@
-"""What `downpour up` and `downpour down` do: start a supervisor, detached, and tell it to stop."""
+"""The work of `downpour up` and `downpour down`: start a detached supervisor, and stop it."""
 
 from __future__ import annotations
 

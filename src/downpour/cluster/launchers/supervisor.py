@@ -1,4 +1,4 @@
-"""The process that keeps a cluster that stays: it starts it, mends it, and ends it when told to.
+"""The process that keeps a cluster: it starts it, repairs it, and ends it on request.
 
 The manager runs beside it, and the workers' tethers are in its hand, so all of them end with it,
 also if it is killed. What it is to start comes as JSON on its standard input.

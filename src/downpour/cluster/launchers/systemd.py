@@ -1,4 +1,4 @@
-"""A manager and workers as services of the user's own systemd: they outlive a login and a restart.
+"""Runs a manager and workers as systemd user services, which outlive a login and a reboot.
 
 Units are text, made of a plan alone. One unit is the manager's, and a template is the workers',
 with an instance for each slot.

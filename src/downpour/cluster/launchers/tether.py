@@ -1,4 +1,4 @@
-"""Workers on a tether: each is the child of a shell whose input is held open, here or elsewhere."""
+"""Workers on a tether: each is the child of a shell whose input we hold open, here or elsewhere."""
 
 from __future__ import annotations
 

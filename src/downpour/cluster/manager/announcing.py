@@ -1,4 +1,4 @@
-"""Runs the command of `--on-event` for what happens in a manager.
+"""Runs the `--on-event` command for events in a manager.
 
 The driver's thread notes what was decided, and hands it on once it is durable. The command runs in
 a thread of its own. A manager that is killed in between runs no command for what it had decided.

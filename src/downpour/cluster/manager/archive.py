@@ -1,4 +1,4 @@
-"""The experiments of a directory that no manager continues: what `downpour list` shows of them.
+"""Experiments that no manager continues: the entries that `downpour list` shows for them.
 
 Those that have ended are read from one file, `ended-TERM.jsonl`, so that a start does not read
 thousands of journals. The file has a line for each experiment (`files/records/sealed_lines.py`) and

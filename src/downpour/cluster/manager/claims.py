@@ -1,4 +1,4 @@
-"""Checks what workers report of their attempts against what the manager knows by itself.
+"""Checks workers' reports about their attempts against the manager's own knowledge.
 
 A report decides what is averaged, with which weight, and which files are removed afterwards. So a
 file that is named must belong to that attempt, and what follows from the shard is compared, not

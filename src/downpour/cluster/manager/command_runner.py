@@ -1,4 +1,4 @@
-"""Runs the core's commands: each in another thread, each coming back as an event.
+"""Runs the core's commands: each in another thread, and each result comes back as an event.
 
 `core/node/effects.py` says which commands wait for each other; `lanes.py` has the threads. Calls to
 workers are short and many; work on parameters is long and rare.

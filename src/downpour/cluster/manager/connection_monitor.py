@@ -1,4 +1,4 @@
-"""Notices a worker's death at once: its kernel closes the connection over which it sent heartbeats.
+"""Notices a worker's death at once, because its kernel closes the connection for heartbeats.
 
 A connection that ends proves nothing, because living workers open new ones, so the manager calls
 the worker back. If the connection is refused, the worker is dead. If the call times out, the worker

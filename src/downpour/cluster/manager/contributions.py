@@ -1,4 +1,4 @@
-"""What workers contribute, for clients that look often: computed again now and then."""
+"""Workers' contributions, for clients that ask often: recomputed from time to time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the manager does with an experiment's network: it initializes, tries and evaluates it.
+"""The manager's work with an experiment's network: initialize, try and evaluate it.
 
 This is the only module of the manager that imports torch; `workspace.py` says why it is imported
 late.

@@ -1,4 +1,4 @@
-"""The threads of a manager's commands: a lane for each kind, as `core/node/effects.py` asks."""
+"""Threads for a manager's commands: a lane for each kind, as `core/node/effects.py` requires."""
 
 from __future__ import annotations
 

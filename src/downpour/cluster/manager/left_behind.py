@@ -1,4 +1,4 @@
-"""What an experiment that has ended has left for one that goes on with it: what its shards knew.
+"""The shards' states that an ended experiment leaves for one that continues it.
 
 That is the state of each shard's optimizer, and where rounds overlap, each shard's last update and
 the version that the next round's tasks begin from. The new experiment takes copies, because either

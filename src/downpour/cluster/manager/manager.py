@@ -1,4 +1,4 @@
-"""A running manager: its parts, how it begins to serve, and the order in which it ends."""
+"""A running manager: its parts, its start, and the order in which it shuts down."""
 
 from __future__ import annotations
 

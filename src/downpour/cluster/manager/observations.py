@@ -1,4 +1,4 @@
-"""Adds to the journals what the manager alone knows: addresses, sizes, seconds, resources used.
+"""Adds the manager's own observations to the journals: addresses, sizes, seconds, resources.
 
 Runs in the driver's thread, before the commands are carried out. The record that people read is
 projected from the journals (`files/records/view.py`).

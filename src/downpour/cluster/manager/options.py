@@ -1,4 +1,4 @@
-"""How to start a manager."""
+"""The options for starting a manager."""
 
 from __future__ import annotations
 

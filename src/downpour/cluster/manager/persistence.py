@@ -1,4 +1,4 @@
-"""Persists what happened, in the journal of each experiment, for people and for the next manager.
+"""Persists events in each experiment's journal, for people and for the next manager.
 
 `keep` writes nothing; it gathers the consequences of one event. `commit` writes them. What is
 journaled, and what must be synced, are the rules in `core/node/journaling.py`.

@@ -1,4 +1,4 @@
-"""The manager as a process: opens the shared directory, serves, and runs until it is stopped."""
+"""The manager as a process: opens the shared directory, serves, and runs until a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries a user's code in a process of its own, before the manager runs any of it.
+"""Tries a user's code in a separate process, before the manager runs any of it.
 
 What raises is told by the manager itself, which runs the same code later (`work.prepare`). But a
 task that calls `os._exit`, or crashes the interpreter, ends the process that it runs in, and a

@@ -1,4 +1,4 @@
-"""Long work of the manager: an executor runs one thing after the other, executors run concurrently.
+"""Runs the manager's long work: one job after the other per executor, executors concurrently.
 
 The thread of an executor is a daemon. Work that hangs on it, because a file server or a download
 never answers, delays what waits behind it, but neither other executors nor the end of the process.

@@ -1,4 +1,4 @@
-"""What a driver hands the consequences of events to: persistence, forecasts, and commands."""
+"""The receivers of an event's consequences: persistence, forecasts and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that an experiment begins from, which the manager alone reads.
+"""The files that an experiment starts from; only the manager reads them.
 
 Beside the parameters these are the state of the outer optimizer, if the experiment goes on with
 another one that had the same, and what that has left of its shards (`left_behind.py`).

@@ -1,4 +1,4 @@
-"""Turns the core's state into the messages that clients see; called in the driver's thread."""
+"""Turns the core's state into the messages that clients see; runs in the driver's thread."""
 
 from __future__ import annotations
 

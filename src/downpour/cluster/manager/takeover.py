@@ -1,4 +1,4 @@
-"""Continues what earlier managers of this directory have left, each experiment by itself.
+"""Continues the experiments of earlier managers of this directory, each one separately.
 
 A folder under `experiments/` is continued if its journal shows that a manager of this cluster wrote
 it, in this folder: so it is not a copy, not another cluster's, and not a run's own, which only that

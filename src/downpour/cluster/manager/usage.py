@@ -1,4 +1,4 @@
-"""Gathers what workers' processes use, one sample for each heartbeat, until their attempts end.
+"""Collects the resource use of workers' processes from heartbeats until their attempts end.
 
 An entry for each heartbeat would be most of the journal, so there is one for each attempt, with a
 bounded number of samples. The samples of running attempts are lost with the manager, because

@@ -1,4 +1,4 @@
-"""The calls of workers: they register, say how far they are, and report what they have trained."""
+"""Handles workers' calls: they register, report progress, and report their updates."""
 
 from __future__ import annotations
 

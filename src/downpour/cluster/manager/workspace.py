@@ -1,4 +1,4 @@
-"""What the manager holds of one experiment: its folder, and what was made for it so far."""
+"""The manager's workspace for one experiment: its folder, and the objects made for it so far."""
 
 from __future__ import annotations
 

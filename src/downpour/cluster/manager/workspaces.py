@@ -1,4 +1,4 @@
-"""The workspaces of a manager's experiments, and what becomes of those whose folder is gone."""
+"""The workspaces of a manager's experiments, and the handling of those whose folder is gone."""
 
 from __future__ import annotations
 

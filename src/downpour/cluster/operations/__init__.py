@@ -1,1 +1,1 @@
-"""What people who run a cluster do beside training: tokens, certificates, checks of the folder."""
+"""Operations other than training: tokens, certificates, and checks of the shared directory."""

@@ -1,4 +1,4 @@
-"""Runs checks that may never end: each in a thread of its own, with a time limit.
+"""Runs checks that may never end: each in its own thread, with a time limit.
 
 A thread that waits for a file server that is away waits in the kernel, where not even Ctrl-C
 interrupts it. So the main thread only waits for the thread that runs the check; what hangs ends

@@ -1,4 +1,4 @@
-"""Tries out what the protocol relies on in an object store, and what it costs there."""
+"""Tries out the features of an object store that the protocol needs, and measures their cost."""
 
 from __future__ import annotations
 

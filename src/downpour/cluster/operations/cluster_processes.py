@@ -1,4 +1,4 @@
-"""What `downpour ps` lists: the processes of a cluster that stays, as several sources tell them."""
+"""The processes that `downpour ps` lists, merged from several sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found: a verdict, what was observed, and what to change."""
+"""The finding of a check: a verdict, the observation, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `downpour doctor --hosts` says of each host: what was seen there, and each problem."""
+"""The findings of `downpour doctor --hosts` for each host, and each problem."""
 
 from __future__ import annotations
 

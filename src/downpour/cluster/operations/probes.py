@@ -1,4 +1,4 @@
-"""Tries out what the shared directory's protocol relies on, in a folder made for that.
+"""Tries out the file-system features that the protocol needs, in a temporary folder.
 
 Every probe takes this folder and returns one finding. If it raises an `OSError`, the operation is
 not possible there at all. Nothing here knows a manager.

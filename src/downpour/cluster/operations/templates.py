@@ -1,4 +1,4 @@
-"""Small projects to begin from: a task, the spec that trains it, and how to run it."""
+"""Small projects to start from: a task, its spec, and a README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that a worker has accepted, and what its failure is called."""
+"""A task that a worker has accepted, and the kinds of its failures."""
 
 from __future__ import annotations
 

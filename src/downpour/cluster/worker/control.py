@@ -1,4 +1,4 @@
-"""One attempt, as the threads beside the training see it."""
+"""One attempt, as seen by the threads around its training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a process that trains: how idle threads wait, and how memory is kept.
+"""Settings of a training process: how idle threads wait, and how it keeps memory.
 
 Each default costs more than half of the speed. OpenMP's threads spin while they wait, which takes
 the cores from other workers. glibc returns the large blocks of every batch to the kernel, and the

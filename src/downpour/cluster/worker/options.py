@@ -1,4 +1,4 @@
-"""How to start a worker."""
+"""The options for starting a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker as a process: opens the shared directory, serves, registers, and works until told."""
+"""The worker as a process: opens the shared directory, registers, and works until a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes a task's state now and then, so that a crash costs minutes and not the whole shard.
+"""Publishes a task's state regularly, so that a crash costs minutes and not the whole shard.
 
 `core/node/step_loop.py` decides when. Nothing depends on a snapshot, so a failure to publish one
 is logged and training continues.

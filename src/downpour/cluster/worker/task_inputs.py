@@ -1,4 +1,4 @@
-"""What a task begins from: data, a network, the state that it goes on from, and indices."""
+"""The inputs of a task: data, a network, a state to continue from, and indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of one task in words: who got it and why, how it went, and how it ended."""
+"""The history of one task in words: which worker got it and why, its progress, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the page's own files are: HTML, styles and scripts, without a build step."""
+"""The page's own files: HTML, styles and scripts, without a build step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain fields of a line, checked while they are read.
+"""Checks the plain fields of a line while reading them.
 
 The frequent kinds of lines are read without pydantic, which would take most of the time of opening
 a long record. What these functions take is what the lines' own types take, as far as it is written

@@ -1,4 +1,4 @@
-"""Rounds and the attempts in them: who trains what, and when a round is closed.
+"""Rounds and the attempts in them: which worker trains what, and when a round closes.
 
 Rounds count from 0 here, as in the record. Attempts end as in the report's timeline
 (`reading/timeline.py`); one that is needless ends when another attempt at its shard was accepted,

@@ -1,4 +1,4 @@
-"""The colours of the figures as variables of CSS, light and dark."""
+"""The figures' colors as CSS variables, light and dark."""
 
 from __future__ import annotations
 

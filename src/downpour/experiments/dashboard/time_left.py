@@ -1,4 +1,4 @@
-"""How long an experiment still takes, by how long its rounds have taken.
+"""Estimates an experiment's remaining time from the durations of its rounds.
 
 The rounds that are left are taken to be like the last ones: independent draws of one normal
 distribution whose mean m and deviation s are estimated from n of them. The sum of k further draws

@@ -1,4 +1,4 @@
-"""The workers of an experiment, as its record tells of them."""
+"""The workers of an experiment, according to its record."""
 
 from __future__ import annotations
 

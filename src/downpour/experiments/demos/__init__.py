@@ -1,1 +1,1 @@
-"""Demos for teaching: two runs side by side, what came of them, and what to notice."""
+"""Demos for teaching: two runs side by side, their results, and the lesson."""

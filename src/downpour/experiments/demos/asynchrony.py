@@ -1,4 +1,4 @@
-"""Rounds that end with a barrier, and Downpour SGD without one, beside a slow worker."""
+"""Rounds that end with a barrier, and Downpour SGD without one, with a slow worker."""
 
 from __future__ import annotations
 

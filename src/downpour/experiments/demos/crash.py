@@ -1,4 +1,4 @@
-"""A manager is killed in the middle of a run, and another one goes on."""
+"""Kills a manager in the middle of a run; another one continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a demo is: two acts, each a run that a command line repeats, and what they show together."""
+"""A demo: two acts, each a run that a command line repeats, and the lesson of both together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays a demo: chooses its data, trains its acts one after the other, and reads what came of them.
+"""Plays a demo: chooses its data, trains its acts one after the other, and reads their results.
 
 Nothing is downloaded. The data are scikit-learn's digits, or random clouds of points where that
 is not installed; a file beside the results holds these, so that a command line can use them again.

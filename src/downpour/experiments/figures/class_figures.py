@@ -1,4 +1,4 @@
-"""How well models know each class, as maps of squares: by setting, or by epoch."""
+"""Accuracy for each class, as maps of squares: by setting, or by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves of learning: a metric and the losses after every epoch, or along seconds.
+"""Learning curves: a metric and the losses after every epoch, or along seconds.
 
 A line goes through the means of a setting's repetitions. Where a subgrid has two axes or more,
 each value of the first one has a panel.

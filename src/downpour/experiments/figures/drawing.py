@@ -1,4 +1,4 @@
-"""Lines, whiskers, bars and legends: what all figures of studies are drawn with."""
+"""Lines, whiskers, bars and legends: the drawing tools of all figures."""
 
 from __future__ import annotations
 

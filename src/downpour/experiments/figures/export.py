@@ -1,4 +1,4 @@
-"""Figures → PNG and SVG, as bytes and text that do not change from run to run."""
+"""Exports figures as PNG and SVG whose bytes and text do not change from run to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which figures a study has, each with a sentence that says what is drawn.
+"""The figures of a study, each with a sentence that describes it.
 
 Bands and whiskers are 95 % intervals over the repetitions. Nothing here writes a file.
 """

@@ -1,4 +1,4 @@
-"""What the workers' processes used over time: a panel a measure, a line a process."""
+"""Resources of the workers' processes over time: a panel per measure, a line per process."""
 
 from __future__ import annotations
 

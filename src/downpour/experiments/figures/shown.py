@@ -1,4 +1,4 @@
-"""Figures that a notebook shows, also if the user has never imported pyplot."""
+"""Figures for notebooks, even if the user has never imported pyplot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One figure of how splits cut the training data, a panel for each split.
+"""Draws how splits cut the training data, with a panel for each split.
 
 Above, a bar for each shard's examples; below, a dot for each shard and class, whose area is the
 number of examples. So nothing hangs on colours, and any number of classes has the same look. All

@@ -1,4 +1,4 @@
-"""How figures look: colours for light and dark pages and for the colour-blind, sizes, marks.
+"""The figures' style: colors for light and dark pages and for the color-blind, sizes, marks.
 
 A figure is drawn in the light colours. Every one of them has a name, so that a page can put the
 dark ones in their place; the tests measure that each stands out from its background, and from the

@@ -1,4 +1,4 @@
-"""Which worker trained which shard when: a lane a worker, a box an attempt.
+"""Which worker trained which shard when: a lane per worker, a box per attempt.
 
 A box has its shard's number if that fits. Where most do not, the whole run is drawn without
 numbers, and below it some rounds once more, as large as their numbers need.

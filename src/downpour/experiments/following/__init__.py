@@ -1,1 +1,1 @@
-"""What users watch a running experiment with: its record, epoch by epoch and event by event."""
+"""Follows a running experiment for users: its record, epoch by epoch and event by event."""

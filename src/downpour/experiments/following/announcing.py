@@ -1,4 +1,4 @@
-"""The lines of a record, and its experiment's status → events for `on_event`."""
+"""Turns the lines of a record, and its experiment's status, into events for `on_event`."""
 
 from __future__ import annotations
 

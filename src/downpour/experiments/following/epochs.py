@@ -1,4 +1,4 @@
-"""The lines of a record → the calls of loggers, and of `on_round`."""
+"""Turns the lines of a record into calls of loggers and of `on_round`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hands on what comes to the record of a running experiment: to files, loggers and callbacks."""
+"""Passes new lines of a running experiment's record on: to files, loggers and callbacks."""
 
 from __future__ import annotations
 

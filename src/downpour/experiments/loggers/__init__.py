@@ -1,4 +1,4 @@
-"""Loggers: where users keep the epochs of their experiments, beside our own records."""
+"""Loggers: other places, besides our records, in which users keep their experiments' epochs."""
 
 from __future__ import annotations
 

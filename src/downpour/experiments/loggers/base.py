@@ -1,4 +1,4 @@
-"""What a logger is: something that keeps an experiment's epochs outside the shared directory."""
+"""The interface of a logger, which keeps an experiment's epochs outside the shared directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see the page, and what a browser may do with it.
+"""Decides who may see the page, and what a browser may do with it.
 
 A service with a token wants it once, in a form, and gives a cookie that holds a random number and
 nothing of the token; programs send the token itself (`Authorization: Bearer`). Every answer forbids

@@ -1,4 +1,4 @@
-"""Where a page reads from: a folder as it is, or this machine's copy of a bucket's records."""
+"""The source of a page: a folder as it is, or this machine's copy of a bucket's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events: compressed once for all viewers, and never more than one viewer can take.
+"""Server-sent events: compressed once for all viewers, and never more than a viewer can take.
 
 A chunk is compressed by itself and ends at a byte, so the same bytes fit into the gzip stream of
 every viewer. What a viewer does not take in time ends its connection; the browser comes back, and

@@ -1,4 +1,4 @@
-"""The logs of an experiment's time, as its viewers read them: the folder is read once for all.
+"""The logs during an experiment, for its viewers: we read the folder once for all of them.
 
 A feed keeps the last lines and numbers them in the order in which it read them, so that number is
 the whole state of a viewer. A second store keeps warnings and errors, which a process that talks

@@ -1,4 +1,4 @@
-"""Which lines of the logs a viewer asks for: the parameters of an address, checked."""
+"""Checks the parameters of an address that ask for lines of the logs."""
 
 from __future__ import annotations
 

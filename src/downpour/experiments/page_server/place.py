@@ -1,4 +1,4 @@
-"""What a page is opened beside: the experiments and the studies in a folder, by their names.
+"""The place of a page: the experiments and studies in a folder, by their names.
 
 The folder may be a shared directory, one experiment's, a grid's or a search's, or one that holds
 several of these. An ID is never joined to a path unless it is a bare name.

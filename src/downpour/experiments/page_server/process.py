@@ -1,4 +1,4 @@
-"""The page as a process of its own, which ends with the process that started it.
+"""Runs the page in its own process, which ends with the process that started it.
 
 The parent binds the socket, so a port that is in use is an error of the parent's, and a browser
 that comes early waits. It writes what to serve to the child's standard input and leaves that open:

@@ -1,4 +1,4 @@
-"""Serves a page on a socket until it is told to end."""
+"""Serves a page on a socket until a signal comes."""
 
 from __future__ import annotations
 

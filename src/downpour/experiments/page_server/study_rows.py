@@ -1,4 +1,4 @@
-"""A grid or a search as one table: a row a run, with what was varied and what came of it."""
+"""A grid or a search as one table: a row per run, with its settings and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of a report as a page to zoom and replay, beside it in one file."""
+"""A report's runs as a page to zoom and replay, in one file next to it."""
 
 from __future__ import annotations
 

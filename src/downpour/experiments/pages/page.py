@@ -1,4 +1,4 @@
-"""One page of HTML that needs nothing else: figures and style inside, no network, no script.
+"""One HTML page that needs nothing else: figures and style inside, no network, no script.
 
 The template escapes all text but the SVG of figures, which matplotlib has escaped, and the style's
 own colours.

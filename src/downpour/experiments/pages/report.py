@@ -1,4 +1,4 @@
-"""A study → a folder of tables, figures and a page, which replace those of an earlier report."""
+"""Turns a study into a folder of tables, figures and a page, and replaces an earlier report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment's record → what people look at: a `Result`, and tables of it for the terminal.
+"""Turns an experiment's record into views for people: a `Result`, and tables for the terminal.
 
 Nothing here asks a manager or changes an experiment; a record is all it needs.
 """

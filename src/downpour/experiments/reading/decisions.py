@@ -1,4 +1,4 @@
-"""What the manager and its policy decided, and how an experiment ended, in words."""
+"""Decisions of the manager and its policy, and the end of an experiment, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is measured by, as people read it: the loss on the test examples, and metrics.
+"""The measures of a model, as people read them: the loss on the test examples, and metrics.
 
 A task names its metrics. Those that are shares of right answers stand in percent, as `accuracy` and
 `top5_accuracy` do; all others, and the loss, are plain numbers.

@@ -1,4 +1,4 @@
-"""What stragglers cost a run and what was done about them, from its record alone.
+"""The cost of a run's stragglers and the effect of the policy, from its record alone.
 
 An epoch in which the manager waits for every worker did not happen, so its time is estimated: where
 work was taken from a worker, or not waited for, the forecast of that moment counts. Everything else

@@ -1,4 +1,4 @@
-"""A warning where processes are of several numeric classes: bytes repeat only within one."""
+"""Warns if processes have several numeric classes: bytes repeat only within one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a value; `experiments/notebook.py` knows how, and is above this room."""
+"""How a notebook shows a value; `experiments/notebook.py` supplies the code, from above."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment's record → how its split cut the training data."""
+"""Reads from an experiment's record how its split cut the training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a result: an epoch, a task, an attempt that failed, the best model."""
+"""The parts of a result: an epoch, a task, a failed attempt, the best model."""
 
 from __future__ import annotations
 

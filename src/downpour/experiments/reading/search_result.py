@@ -1,4 +1,4 @@
-"""What a search has tried so far, as a value: its runs, the outcome of each, and the best.
+"""A search so far, as a value: its runs, the outcome of each, and the best.
 
 It knows neither where the runs are kept nor how their values were chosen.
 """

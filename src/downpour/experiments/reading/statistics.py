@@ -1,4 +1,4 @@
-"""Several repetitions → their mean and how far it may be off: a 95 % interval by Student's t."""
+"""The mean of several repetitions, with a 95 % interval by Student's t."""
 
 from __future__ import annotations
 

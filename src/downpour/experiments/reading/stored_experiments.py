@@ -1,4 +1,4 @@
-"""The experiments in a shared directory, read from their records, for when no manager answers."""
+"""The experiments in a shared directory, read from records, for when no manager answers."""
 
 from __future__ import annotations
 

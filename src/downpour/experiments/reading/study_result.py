@@ -1,4 +1,4 @@
-"""What a report is about: runs at their places in a grid, or one run alone.
+"""The subject of a report: runs at their places in a grid, or a single run.
 
 A value of results and labels; it does not know the layout of a grid's folder.
 """

@@ -1,4 +1,4 @@
-"""When an experiment was submitted: its ID says so, because a record has a clock of its own."""
+"""The time of a submission: an experiment's ID has it, because a record has its own clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment's record → which worker trained which shard when, and what it used.
+"""Reads from a record which worker trained which shard when, and the resources that it used.
 
 Seconds count from the first assignment, on the manager's clock.
 """

@@ -1,1 +1,1 @@
-"""An experiment trained once more from its record, task by task, and compared with what it was."""
+"""Retrains an experiment from its record, task by task, and compares the bytes."""

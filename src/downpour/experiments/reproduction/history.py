@@ -1,4 +1,4 @@
-"""What an experiment's record says of how its model came about: which tasks made each version.
+"""The history of a model, from its experiment's record: which tasks made each version.
 
 That is all that its bytes follow from, beside spec, examples and code. In an asynchronous mode a
 version's line names its tasks and how stale each was, and so the version that it began from. In

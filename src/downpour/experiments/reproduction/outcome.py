@@ -1,4 +1,4 @@
-"""What came of a replay: how far it agrees, and where it first differs."""
+"""The outcome of a replay: how far it agrees, and where it first differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment that is to be replayed: found, and checked before anything is computed."""
+"""The experiment to replay: found, and checked before any computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment is trained once more, its tasks in the order in which they became part of versions.
+"""Retrains an experiment's tasks in the order in which they became part of versions.
 
 A shard's next task is offered once its last is part of a version. So when a version is due, the
 versions that its tasks began from are there, and so is what each shard's task before has left: its

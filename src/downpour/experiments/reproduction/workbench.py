@@ -1,4 +1,4 @@
-"""A folder in which the code of the manager and of the worker makes versions again, in one process.
+"""A folder in which the manager's and worker's code remakes versions, in one process.
 
 It is laid out as a shared directory, but for the prepared datasets, which are the experiment's own.
 Nothing here computes: `cluster/manager/work.py` prepares, aggregates and publishes,

@@ -1,4 +1,4 @@
-"""A spec → how its split cuts the training data, and how other splits would. Trains nothing."""
+"""Computes how a spec's split, and other splits, cut the training data. Trains nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disturbs a run as its user asked: slows workers from the start, and kills when the time comes.
+"""Disturbs a run as its user asked: slows workers from the start, and kills at the right time.
 
 The manager puts each disturbance on record before it happens, so reports and traces show the cause
 before its effects.

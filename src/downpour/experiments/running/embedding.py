@@ -1,4 +1,4 @@
-"""A manager, workers and a client of them, that end together."""
+"""A manager, workers and their client, which end together."""
 
 from __future__ import annotations
 

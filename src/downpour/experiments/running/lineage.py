@@ -1,4 +1,4 @@
-"""Which experiments a spec resumes: the one before, the one that this resumed, and so on."""
+"""The experiments that a spec resumes: the one before, the one before that, and so on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run takes place: its shared directory, its data, and what starts its workers."""
+"""The surroundings of a run: its shared directory, its data, and its launcher."""
 
 from __future__ import annotations
 

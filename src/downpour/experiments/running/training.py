@@ -1,4 +1,4 @@
-"""One spec, trained to its end by a manager and workers of its own."""
+"""Trains one spec to its end with its own manager and workers."""
 
 from __future__ import annotations
 

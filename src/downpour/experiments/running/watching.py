@@ -1,4 +1,4 @@
-"""What users see of a run while it trains: bars, event files, loggers and callbacks."""
+"""The user's view of a run during training: bars, event files, loggers and callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers a run starts where nobody has said.
+"""Chooses the number of workers if the user gave none.
 
 On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
 wait for each other, and each takes the memory of a process with torch. Without a number of shards,

@@ -1,4 +1,4 @@
-"""Studies: a grid or a search → runs, chosen one after the other, and a folder of their results.
+"""Studies: a grid or a search becomes runs, one after the other, and a folder of results.
 
 `downpour.experiments.api` trains the runs; `downpour.experiments.reading` makes tables, figures and
 pages of them.

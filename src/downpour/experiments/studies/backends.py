@@ -1,4 +1,4 @@
-"""Where the runs of a study are trained: on this machine, or by a manager elsewhere.
+"""The places that train a study's runs: this machine, or a manager elsewhere.
 
 A backend returns a run's record as the manager wrote it, also if the run failed. To end a run
 early, the backend cancels its experiment, as any client may.

@@ -1,4 +1,4 @@
-"""What the files of grids and searches share: fields of the spec, and their checks."""
+"""The common part of grid and search files: fields of the spec, and their checks."""
 
 from __future__ import annotations
 

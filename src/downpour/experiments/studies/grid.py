@@ -1,4 +1,4 @@
-"""A grid: spec fields of which any may be a list, and how often each combination is run → runs.
+"""A grid: a spec whose fields may be lists, and a number of trials; it expands to runs.
 
 A list is an axis of the grid. Three kinds of fields need a rule. If a value is itself a list
 (`betas`, `needs`, `prefers`), the axis is a list of lists. `*_options` take a list of tables, and a

@@ -1,4 +1,4 @@
-"""The plan of a grid: its runs in order, without those that have finished before.
+"""The plan of a grid: its runs in order, without finished ones.
 
 A run that failed is run again the next time, but not twice by one plan: its reason may be one that
 holds for every try, and the grid must end.

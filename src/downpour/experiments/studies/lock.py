@@ -1,4 +1,4 @@
-"""The lock of a study's folder: one process at a time runs the study, and others can see which.
+"""The lock of a study's folder: one process at a time runs the study, and others see which.
 
 The operating system releases the lock when its holder ends, also by a kill. A file beside it has
 the holder's process ID.

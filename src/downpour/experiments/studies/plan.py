@@ -1,4 +1,4 @@
-"""What runs next: the interface between the runner and the kinds of studies."""
+"""Which run comes next: the interface between the runner and the kinds of studies."""
 
 from __future__ import annotations
 

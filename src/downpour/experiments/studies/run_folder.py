@@ -1,4 +1,4 @@
-"""The folder of a run that has ended: spec.toml, record.jsonl and summary.json.
+"""The folder of an ended run: spec.toml, record.jsonl and summary.json.
 
 It appears whole, by renaming, so a run whose folder is there has ended. Which runs belong to which
 study is decided in `folder.py`.

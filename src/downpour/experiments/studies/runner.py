@@ -1,4 +1,4 @@
-"""Runs a study, run by run, and keeps the files of each run as soon as it has ended.
+"""Runs a study, run by run, and saves each run's files as soon as it ends.
 
 A run that fails does not end the study. The first one does, if it fails because of its spec: a
 mistake in the file is then likelier than one invalid setting, and all later runs would fail as

@@ -1,4 +1,4 @@
-"""The only module that knows Optuna: which values to try next, and which run to end early.
+"""The only module that knows Optuna: it chooses the next values, and which run to end early.
 
 Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
 first ten runs are random. Optuna's own study, in which a run is called a trial, is kept in memory

@@ -1,4 +1,4 @@
-"""A search: fields of the spec, axes to search, and a number of runs → the runs it may try.
+"""A search: fields of the spec, axes to vary, and a number of runs; it yields possible runs.
 
 The file is a spec with a `[search]` table, which gives an axis for each field that is searched. The
 spec's own value of such a field is not used. The sampler chooses the values of a run; this module

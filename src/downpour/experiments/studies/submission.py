@@ -1,4 +1,4 @@
-"""A run at a manager elsewhere, which goes on if the process that submitted it is killed.
+"""A run at another manager, which continues if someone kills the process that submitted it.
 
 Its request is written to a file before it is submitted. The same request leads to the same
 experiment (`Client.submit`), so the next process finds the experiment again and does not train

@@ -1,4 +1,4 @@
-"""A run's summary: what progress lines and programs need, without reading its record."""
+"""A run's summary: the data that progress lines and programs need, without its record."""
 
 from __future__ import annotations
 

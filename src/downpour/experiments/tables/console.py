@@ -1,4 +1,4 @@
-"""A console of rich on which no text does anything: control characters are shown as text.
+"""A rich console on which text has no effects: it shows control characters as text.
 
 Displays pass each text from elsewhere through `one_line`, which keeps tables straight. This is the
 net below them: rich itself removes only a few control characters, and lets an escape pass.

@@ -1,4 +1,4 @@
-"""Progress bars of one experiment: the epochs that are done, and the tasks of the current one.
+"""Progress bars of one experiment: finished epochs, and the tasks of the current one.
 
 Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets no bars.
 """

@@ -1,4 +1,4 @@
-"""A study → tables of plain values (`table.py` writes them as Markdown, CSV and JSON).
+"""A study as tables of plain values (`table.py` writes them as Markdown, CSV and JSON).
 
 A cell holds text, a number, an estimate over repetitions, or nothing. The columns' keys (for
 programs) and headers (for people) name the units; shares are in per cent.

@@ -1,4 +1,4 @@
-"""Tables of what is inside runs: the classes in their shards, and what each worker did."""
+"""Tables of the insides of runs: the classes in their shards, and each worker's work."""
 
 from __future__ import annotations
 

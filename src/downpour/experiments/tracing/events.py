@@ -1,4 +1,4 @@
-"""The events that a trace consists of, in the JSON "Trace Event Format".
+"""The events of a trace, in the JSON "Trace Event Format".
 
 Perfetto (ui.perfetto.dev) and chrome://tracing read this format. A *process* is a group of tracks
 there and a *thread* is one track; for us, a process is a worker or the manager.

@@ -1,4 +1,4 @@
-"""An experiment's record → the events of a trace, in order of time.
+"""Turns an experiment's record into the events of a trace, in order of time.
 
 The spans are those of the report's timeline (`reading/timeline.py`). Slices, instants and counters
 are made one at a time: what stays in memory is the record, and a place for each attempt and arrow.

@@ -1,4 +1,4 @@
-"""A trace → a file, or lines for standard output."""
+"""Writes a trace to a file, or as lines to standard output."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was trained, in use: found, loaded, measured, exported, and gone on with."""
+"""Uses trained models: find, load, measure, export and continue them."""

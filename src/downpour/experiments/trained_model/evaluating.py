@@ -1,4 +1,4 @@
-"""How good a trained model is: on the test examples of its experiment, or on others."""
+"""Measures a trained model: on its experiment's test examples, or on others."""
 
 from __future__ import annotations
 

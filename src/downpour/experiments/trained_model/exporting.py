@@ -1,4 +1,4 @@
-"""A trained model in a folder of its own, for programs that know nothing of Downpour.
+"""Exports a trained model to a folder for programs that know nothing of Downpour.
 
 The folder holds the `state_dict` as safetensors, the spec, what must be known of the data to build
 the network again, and what the network's own `save_pretrained` writes, where it has one.

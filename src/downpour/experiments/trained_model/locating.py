@@ -1,4 +1,4 @@
-"""A trained model as a user names it, with the spec and the data that lie beside it.
+"""Finds a trained model by the user's name for it, with the spec and the data next to it.
 
 An experiment's folder has all of it: the file, `spec.toml`, and a record that names the prepared
 data in the same shared directory. An exported folder has the file, the spec, and what must be known

@@ -1,4 +1,4 @@
-"""What a trained model says of examples: one row each, for people and programs."""
+"""A trained model's predictions: one row per example, for people and programs."""
 
 from __future__ import annotations
 

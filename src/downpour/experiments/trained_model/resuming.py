@@ -1,4 +1,4 @@
-"""Going on with an experiment that has ended: a new one that begins at its last model version.
+"""Continues an ended experiment: as a new one that starts at its last model version.
 
 Orders, generators and schedule follow from the number of the round, and the new experiment's first
 round counts as the one after the last of the old, in the middle of an epoch, too. The outer

@@ -1,4 +1,4 @@
-"""A folder of flat arrays that is named by its content, and never changes.
+"""A folder of flat arrays that never changes; its content gives its name.
 
 Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
 So the key determines every byte. Nothing in the folder is trusted: each process compares all

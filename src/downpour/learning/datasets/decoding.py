@@ -1,4 +1,4 @@
-"""From the arrays of any source to the arrays of a prepared dataset.
+"""Turns the arrays of any source into the arrays of a prepared dataset.
 
 Here the limits are applied, images resized and laid out as [n, h, w, c] bytes (a batch of them,
 seen as [b, c, h, w], is what torch calls channels_last, without a copy), numbers made float32,

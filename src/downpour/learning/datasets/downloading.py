@@ -1,4 +1,4 @@
-"""Finding a well-known dataset's folder: in the data folder, in the cache, or by a download.
+"""Finds a well-known dataset's folder: in the data folder, in the cache, or by a download.
 
 A download goes to a folder of its own under a lock and is renamed into the cache when it is whole,
 so that no process reads half of one. If it fails, or the server stops sending, one line says what

@@ -1,4 +1,4 @@
-"""Examples that a function makes: `package.module:factory`, where the allow-list lets it.
+"""Examples from a function: `package.module:factory`, if the allow-list permits it.
 
 The factory is called with `dataset_options` and returns the named arrays of `layout` as a
 dictionary, or (x, y) or (x, y, x_test, y_test). The dataset's key follows from what it returns, so

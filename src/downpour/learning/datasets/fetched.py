@@ -1,4 +1,4 @@
-"""What a user names in an object store, as files of this machine.
+"""Copies a user's data from an object store to files of this machine.
 
 A URL names one object, or a folder of them. They are kept below `DOWNPOUR_LOCAL`, and fetched again
 only where the store's entity tag or size is another one: so a changed object is noticed, and

@@ -1,4 +1,4 @@
-"""Images in folders, one folder a class: `train/<class>/` and `test/<class>/`, or `<class>/` alone.
+"""Images in one folder per class: `train/<class>/` and `test/<class>/`, or just `<class>/`.
 
 Without a test part a fifth of each class is held out, always the same. The files are taken in a
 seeded random order, so that a limit takes a fair sample; only as many as the limits allow are

@@ -1,4 +1,4 @@
-"""Images in class folders: which files there are, and the pixels of one.
+"""Images in class folders: lists the files, and reads the pixels of one.
 
 Class numbers follow the sorted names of the folders. Hidden files and folders, which some systems
 leave in archives, do not count. Nothing here keeps pixels.

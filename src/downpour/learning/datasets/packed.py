@@ -1,4 +1,4 @@
-"""Arrays in compressed files, and this machine's own copies of them.
+"""Arrays in compressed files, and this machine's copies of them.
 
 Workers on slow links read the examples through the shared folder. Where that pays, an array lies
 there compressed, as `train_x.npy.gz`, and each machine unpacks it once into a folder of its own.

@@ -1,4 +1,4 @@
-"""Decoding a dataset once, into a folder that all workers map into memory.
+"""Decodes a dataset once, into a folder that all workers map into memory.
 
 The folder is named by its content, see `prepared`. So the same examples are the same folder,
 wherever they came from, and an experiment finds its examples again without their source. Beside the

@@ -1,4 +1,4 @@
-"""Resizing images, once, when a dataset is prepared."""
+"""Resizes images once, when the manager prepares a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an array fits into the free memory, checked before its file is read."""
+"""Checks that an array fits into free memory, before reading its file."""
 
 from __future__ import annotations
 

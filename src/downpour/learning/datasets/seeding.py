@@ -1,4 +1,4 @@
-"""Seeded orders that stay the same for ever.
+"""Seeded orders that never change.
 
 Built on the raw words of PCG64 alone, which numpy promises never to change; what its `Generator`
 draws from them may change with numpy's version, and is not used.

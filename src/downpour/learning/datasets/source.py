@@ -1,4 +1,4 @@
-"""The interface of a source of examples: where its files are, and the arrays that it decodes.
+"""The interface of a source of examples: the place of its files, and the arrays that it decodes.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
 the prepared folder; those are the same for all and are in `decoding` and `preparation`. Sources

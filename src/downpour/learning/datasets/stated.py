@@ -1,4 +1,4 @@
-"""What the `facts.json` of prepared examples says, checked against the arrays that it describes.
+"""Checks the `facts.json` of prepared examples against the arrays that it describes.
 
 A model that was exported brings the file along, so it may come from anybody. Whatever could not
 have been prepared makes it corrupt.

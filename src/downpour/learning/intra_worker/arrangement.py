@@ -1,4 +1,4 @@
-"""What each process of a worker computes of a step, seen from the worker."""
+"""The share of a step that each process of a worker computes, seen from the worker."""
 
 from __future__ import annotations
 

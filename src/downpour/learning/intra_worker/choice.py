@@ -1,4 +1,4 @@
-"""The choice of how a worker trains inside its machine, where a spec leaves it open.
+"""Chooses how a worker trains inside its machine, if a spec leaves it open.
 
 The arrangements that a machine's cores allow are measured in a process of their own (`measuring`),
 so that the caller never imports torch.

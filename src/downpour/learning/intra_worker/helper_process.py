@@ -1,4 +1,4 @@
-"""A helper as its worker sees it: a process, and the lines that go to it and come from it."""
+"""A helper as its worker sees it: a process, the lines sent to it, and the lines it sends back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells its helpers, and what they answer: a line of JSON each.
+"""The messages between a worker and its helpers: one line of JSON each.
 
 The lines go through a pair of sockets without a name, between a process and the one it started.
 """

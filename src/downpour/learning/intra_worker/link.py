@@ -1,4 +1,4 @@
-"""Between two processes of a worker: tensors in shared memory, and a line of JSON for each.
+"""A link between two processes of a worker: tensors in shared memory, a line of JSON for each.
 
 Each end has memory that it writes and the other reads. A sender chooses a slot for a tensor, and
 uses it again only once the other end is done with it; it lies there as it lay with the sender.

@@ -1,4 +1,4 @@
-"""The helpers of this process, for what samples its machine; importing it imports no torch."""
+"""The helpers of this process, for code that samples its machine; needs no torch."""
 
 from __future__ import annotations
 

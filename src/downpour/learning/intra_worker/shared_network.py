@@ -1,4 +1,4 @@
-"""A network whose tensors lie in memory that several processes of one machine map.
+"""A network whose tensors are in memory that several processes of one machine map.
 
 The worker's optimizer writes the parameters in place, so its helpers see them without a copy. What
 helpers compute has places of its own: one for each gradient, of all parameters or some.

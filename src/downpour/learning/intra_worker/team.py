@@ -1,4 +1,4 @@
-"""A worker's helpers: started, given their share of each step, and done without if need be."""
+"""A worker's helpers: it starts them, gives them their share of each step, or does without them."""
 
 from __future__ import annotations
 

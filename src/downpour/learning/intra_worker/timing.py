@@ -1,8 +1,8 @@
-"""Measures some steps of each arrangement in which a worker could train on this machine.
+"""Times some steps of each arrangement in which a worker could train on this machine.
 
-It is started as `python -m downpour.learning.intra_worker.timing WORK` (`choice.measure`), and
-prints a line of JSON for each candidate as soon as it is measured. Each takes turns with a single
-process, slice by slice, so that what else the machine does slows both alike; the ratio is the
+`choice.measure` starts it as `python -m downpour.learning.intra_worker.timing WORK`. It prints a
+line of JSON for each candidate as soon as its measurement ends. Each candidate takes turns with a
+single process, slice by slice, so that other work on the machine slows both alike; the ratio is the
 median over the slices.
 """
 

@@ -1,4 +1,4 @@
-"""Networks, by name: those that come with Downpour, torchvision's, and factories on the allow-list.
+"""Networks by name: Downpour's, torchvision's, and factories on the allow-list.
 
 A network's initial parameters follow from the spec's seed alone, so every process can build the
 same one. `NETWORKS` lists Downpour's own and what `model_options` they take.

@@ -1,4 +1,4 @@
-"""Building a spec's network, with initial parameters that follow from its seed alone."""
+"""Builds a spec's network, with initial parameters that follow from its seed alone."""
 
 from __future__ import annotations
 

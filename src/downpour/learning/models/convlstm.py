@@ -1,4 +1,4 @@
-"""The two networks of ConvLSTM-D-Accel, as far as they are known, for X-rays of chests.
+"""The two networks of ConvLSTM-D-Accel, as far as the paper describes them, for chest X-rays.
 
 Of the paper's CNN (its Table 2) we know that 512 numbers are left of an image after three poolings
 of 2 x 2, which is so for images of 50 x 50 alone, that there is dropout, and that weights are

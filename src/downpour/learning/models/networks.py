@@ -1,4 +1,4 @@
-"""The networks that come with Downpour; they adapt to the size, channels and classes of the data.
+"""Downpour's own networks; they adapt to the size, channels and classes of the data.
 
 Where a convolution is followed by ReLU and max-pooling, the pooling comes first: the two commute,
 values and gradients alike, and ReLU then has a quarter of the work.

@@ -1,4 +1,4 @@
-"""Examples for a task of one's own, read when they are asked for, by index.
+"""Examples that your own task reads on demand, by index.
 
 What `learning/datasets/` prepares is decoded once for all workers and lies in the shared directory
 as arrays. What is here stays where and as it is: a file of tokens is mapped into memory, an image

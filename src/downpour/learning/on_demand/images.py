@@ -1,4 +1,4 @@
-"""A folder of images by class, decoded one by one by the worker that needs them.
+"""A folder of images by class; each worker decodes only the images that it needs.
 
 What was decoded is kept up to a bound, so that epochs after the first decode nothing where the
 images of a shard fit. What is kept first stays: each epoch takes every image once, in another

@@ -1,4 +1,4 @@
-"""Augmentation from plain values: torchvision's transforms, as they are written in Python.
+"""Augmentation from plain values: torchvision's transforms, written as in Python.
 
 A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. It is read as a name
 and literals and never evaluated; only the classes in `ALLOWED` are made. They draw from torch's

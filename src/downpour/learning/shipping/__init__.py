@@ -1,4 +1,4 @@
-"""A task's own code on its way to the workers, as one file in the experiment's folder.
+"""Ships a task's own code to the workers, as one file in the experiment's folder.
 
 `bundle` is that file's content and what it may hold; `making` collects it at submission. On a
 worker `receiving` decides whether the bundle is needed and may be taken, `unpacking` keeps it in a

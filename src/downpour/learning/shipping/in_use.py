@@ -1,4 +1,4 @@
-"""Which bundle's folder this process imports from: none, or one.
+"""Remembers from which bundle's folder this process imports, if any.
 
 The folder comes first in `sys.path`, which `multiprocessing` hands to the processes that it spawns.
 Before it comes and after it goes, the process forgets what it has imported under the bundle's

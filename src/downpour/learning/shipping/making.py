@@ -1,4 +1,4 @@
-"""Collects the bundle of a spec's own project files, when an experiment is submitted."""
+"""Collects a spec's own project files into a bundle when a user submits an experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides, on a worker, whose code it runs: its own files, or the bundle of the experiment.
+"""Decides, on a worker, whether to run its own files or the experiment's bundle.
 
 The worker's own files count where they are the ones that were submitted. Else it takes the bundle,
 if it accepts code. Whichever it is, `check_code` compares the files with the experiment's digests

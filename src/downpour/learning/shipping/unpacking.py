@@ -1,4 +1,4 @@
-"""Bundles in files: each machine unpacks one once, into a folder that its SHA-256 names.
+"""Unpacks each bundle once per machine, into a folder that its SHA-256 names.
 
 A folder appears whole or not at all. It is verified before each use, because a person may have
 edited it; then it is made again. One that nobody has used for a month is removed. Where the

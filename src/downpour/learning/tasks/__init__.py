@@ -1,4 +1,4 @@
-"""What is trained: the user's own task, or the built-in one of dataset, model and loss.
+"""The training task: the user's own, or the built-in one of dataset, model and loss.
 
 `prepare_data` puts what all processes must agree on into a folder, and returns its key;
 `open_data` reads it. Neither opening nor this module imports torch. `loaded.load` makes the task of

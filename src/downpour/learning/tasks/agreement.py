@@ -1,4 +1,4 @@
-"""What manager and workers must agree on about a user's examples, in a folder of their shared one.
+"""The facts about a user's examples on which manager and workers must agree, in a shared folder.
 
 The examples stay where the task reads them. The folder holds how many there are, the labels, and a
 sketch of a few: so a worker whose task reads other data, or data that changed, refuses to train on

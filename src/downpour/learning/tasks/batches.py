@@ -1,4 +1,4 @@
-"""Some examples of a task → a batch on the device."""
+"""Turns some examples of a task into a batch on the device."""
 
 from __future__ import annotations
 

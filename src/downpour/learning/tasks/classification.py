@@ -1,4 +1,4 @@
-"""The built-in task: a spec's dataset, model and loss; its batches are taken whole, by index."""
+"""The built-in task: a spec's dataset, model and loss; it takes whole batches by index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a prepared dataset to batches of tensors, with no work for a single example in Python.
+"""Turns a prepared dataset into batches of tensors, without Python work for single examples.
 
 A batch is gathered from mapped memory as bytes, a quarter of what floats would move, and normalized
 by one multiplication and one addition. Images lie as [b, h, w, c] in memory and are handed over

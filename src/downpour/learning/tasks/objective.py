@@ -1,4 +1,4 @@
-"""The losses, and which outputs are correct; in float32, also for a bfloat16 network."""
+"""The losses, and the count of correct outputs; in float32, even for a bfloat16 network."""
 
 from __future__ import annotations
 

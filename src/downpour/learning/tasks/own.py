@@ -1,4 +1,4 @@
-"""A user's task, from its name: the class is found, made and checked, and errors become one line.
+"""Loads a user's task by name: finds, makes and checks the class, and puts errors in one line.
 
 A task's code is called through `theirs`, which turns whatever it raises into a `SpecError` with the
 line of the user's file.

@@ -1,4 +1,4 @@
-"""A sketch of an example: enough to notice that another machine reads another one, and small.
+"""A small sketch of an example: enough to notice that another machine reads a different one.
 
 Integers and text must be the same to the bit. Of floats the mean and the mean size count, to a
 thousandth, because decoding and scaling round differently on other processors.

@@ -1,4 +1,4 @@
-"""What a user's training is made of: the class that a spec's `task` names, and its defaults.
+"""The parts of a user's training: the class that a spec's `task` names, and its defaults.
 
 Three methods are needed: `model`, `examples` and `loss`. The loop around them is Downpour's, so a
 task can stop after any step and go on elsewhere with the same bytes. That holds because its state

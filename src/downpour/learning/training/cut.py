@@ -1,4 +1,4 @@
-"""Where a network is cut into stages, for processes that have some consecutive layers each.
+"""Cuts a network into stages, for processes that have some consecutive layers each.
 
 The user names the modules that stages begin with, or each stage is to take about as long as the
 others. The bytes are the same wherever it is cut, so a cut by measured time is no setting.

@@ -1,4 +1,4 @@
-"""Stands for a network in the task's loss, where only its first layers are to be computed here."""
+"""Stands for a network in the task's loss if this process computes only its first layers."""
 
 from __future__ import annotations
 

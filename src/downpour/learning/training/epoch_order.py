@@ -1,4 +1,4 @@
-"""The order in which a shard is seen in an epoch: one permutation, cut into batches.
+"""The order of a shard's examples in an epoch: one permutation, cut into batches.
 
 `shuffled` is a seeded permutation. `balanced` is stratified: the batches are filled one after the
 other, and each takes from every class its share of what is left, s * r_c / R examples for a batch

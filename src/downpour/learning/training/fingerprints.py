@@ -1,4 +1,4 @@
-"""What a network and a training hold, as short sums that can be compared."""
+"""Short sums of the contents of a network and a training, which we can compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numeric class of this process: everything known to it that decides the bits of results.
+"""The numeric class of this process: every known fact that decides the bits of results.
 
 Torch and the libraries under it choose kernels by the processor, its vendor and environment
 variables, and the kernels differ in the order of their sums. So the class has the instructions that

@@ -1,4 +1,4 @@
-"""What surrounds every computation on parameters: threads, precision, generators, memory errors.
+"""The surroundings of every computation on parameters: threads, precision, generators, memory.
 
 All of it is process-wide state of torch. Each context here sets it and restores what was there
 before, so that training, evaluation and a user's code in one process do not affect each other.

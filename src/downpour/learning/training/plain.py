@@ -1,4 +1,4 @@
-"""Torch's optimizers without what serves its compiler and its profiler.
+"""Torch's optimizers without the code for its compiler and its profiler.
 
 The first optimizer that a process makes imports torch's compiler, only to be left alone by it:
 1.3 s of processor time, as much again as torch itself. And each step says to compiler and profiler

@@ -1,4 +1,4 @@
-"""The optimizers that a spec names, as torch has them."""
+"""The optimizers that a spec names, with torch's arithmetic."""
 
 from __future__ import annotations
 

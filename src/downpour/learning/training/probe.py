@@ -1,4 +1,4 @@
-"""A run of a network layer by layer: whether it gives the network's bytes, and what layers take.
+"""Runs a network layer by layer: does it give the network's bytes, and what do layers cost?
 
 Between two layers lies a copy of the tensor that leads on, forward and backward, as it does where
 each process has some of the layers. In the task's loss the run stands for the network, and has none

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the position in the training, so that no scheduler has state.
+"""The learning rate as a function of the training's progress, so that no scheduler has state.
 
 A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T warm
 up. Step k, counted from 0 over all epochs, multiplies the learning rate by min(1, (k + 1) / W), and

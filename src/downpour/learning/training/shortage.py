@@ -1,4 +1,4 @@
-"""What helps where memory is too small for a step that one process computes alone."""
+"""Suggests a remedy if memory is too small for a step that one process computes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that an accelerator's memory is too small for: activations wait in the host's.
+"""Steps that need more than the accelerator's memory: activations wait in the host's.
 
 Most memory of a step is what autograd keeps of the forward pass. In `kept_on_host` that lies in the
 host's memory, and comes back a tensor at a time. Each comes back with the numbers and the strides

@@ -1,4 +1,4 @@
-"""Beginning from the parameters in a file instead of those that were drawn.
+"""Starts from the parameters in a file instead of random ones.
 
 Names decide: what the file holds is copied, what it lacks keeps its seeded draw, and both this and
 what the file holds besides are told. So the body of a network can begin from another one's while

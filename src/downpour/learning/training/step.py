@@ -1,4 +1,4 @@
-"""One training step: the batch's loss, its gradient, and what the optimizers make of it.
+"""One training step: the batch's loss, its gradient, and the optimizers' step.
 
 A batch may be cut into parts. The gradient of each is computed alone and added to those before it,
 in order, so it is the same to the bit whether this process computes all of it or others help.

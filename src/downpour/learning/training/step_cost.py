@@ -1,4 +1,4 @@
-"""What a training step of a spec costs, as its trial has measured it."""
+"""The cost of a training step of a spec, as its trial measured it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor's memory as it lies, so that a copy has the same strides, overlaps and gaps.
+"""Copies a tensor's memory as it is, with the same strides, overlaps and gaps.
 
 Kernels are chosen by layout, and another kernel may round in another way. So a tensor that crosses
 from one process to the next must lie there as it lay here, to the bit and to the stride.

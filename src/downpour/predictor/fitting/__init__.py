@@ -1,4 +1,4 @@
-"""Fitting predictors to traces and scoring them: what `downpour predictor` needs.
+"""Fits predictors to traces and scores them, for `downpour predictor`.
 
 A manager imports nothing from here. The result of fitting is written to a model file, which
 `downpour.predictor` reads.

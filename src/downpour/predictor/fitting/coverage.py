@@ -1,4 +1,4 @@
-"""How honest quantiles are: which share of outcomes stays below each, for whom, and when.
+"""How honest quantiles are: the share of outcomes below each one, for which workers, and when.
 
 Of all tasks, 90 % should stay below their 90 % quantile; and also of the tasks of each worker, of a
 worker that has just joined, and of one whose pace has just changed.

@@ -1,4 +1,4 @@
-"""The table of all predictors: each is scored on jobs that it was not fitted on.
+"""The table of all predictors: each gets a score on jobs that it was not fitted on.
 
 What comes from a file is scored as it is. What is fitted (trees always, the rest where it is
 trained anew) is fitted once a fold, on the jobs of all other folds. Jobs that share machines are in

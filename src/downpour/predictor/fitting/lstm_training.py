@@ -1,4 +1,4 @@
-"""Training of the LSTM, in torch, from traces. Nothing here is needed to predict.
+"""Trains the LSTM, in torch, from traces. Predictions need none of this.
 
 Every worker's tasks of a job are one sequence. The loss is the pinball loss of the log of a whole
 task's seconds, also where only its rest was predicted: so a report late in a task, whose rest is

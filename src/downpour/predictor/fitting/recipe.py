@@ -1,4 +1,4 @@
-"""From traces to a trained predictor: the one recipe behind `downpour predictor train`."""
+"""Trains a predictor from traces: the one recipe behind `downpour predictor train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good predictors are: every job of a trace is replayed with a new predictor.
+"""Scores predictors: replays every job of a trace with a new predictor.
 
 A round is predicted at assignment and once more when a quarter of each task is done, and then
 observed, through the same calls as in a real run. A straggler is a task that takes more than 1.5

@@ -1,4 +1,4 @@
-"""Traces made harder, to score predictors where clusters change: late workers, and new paces.
+"""Harder traces, to score predictors on changing clusters: late workers, and new paces.
 
 What is varied is synthetic, the rest as recorded. The column `since` counts the tasks that a varied
 worker has had since it joined, or since its pace changed; it is NaN for all other tasks.

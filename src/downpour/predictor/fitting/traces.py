@@ -1,4 +1,4 @@
-"""Traces: the tasks of jobs that have ended, one row a task; read from `.npz` and checked.
+"""Traces: the tasks of ended jobs, one row per task; read from `.npz` and checked.
 
 `traces/README.md` describes the columns. Predictors are trained and scored on traces. Rows of one
 (job, round) belong together, in any order and number.

@@ -1,4 +1,4 @@
-"""Traces as training data: what a predictor would have known of every task, and its outcome.
+"""Traces as training data: a predictor's knowledge of every task, and the task's outcome.
 
 Every job is replayed round by round with the code that predicts (`Histories`), so that training and
 serving see the same inputs. Each task is described several times: at assignment, and after each

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees on the inputs: one ensemble a quantile, at assignment and after reports.
+"""Gradient-boosted trees on the inputs: one ensemble per quantile, at assignment and later.
 
 They are fitted where they are used and never stored: scikit-learn stores them only as pickles.
 """

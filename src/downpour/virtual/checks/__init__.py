@@ -1,1 +1,1 @@
-"""What must hold in a simulated cluster, whatever happened to it."""
+"""Checks of a simulated cluster that must hold under any faults."""

@@ -1,4 +1,4 @@
-"""What must hold in a simulated cluster, whatever goes wrong in it.
+"""Checks that must hold in a simulated cluster, whatever goes wrong in it.
 
 Each check is an `Observer` of one promise or a few (`promises.py`). None of them
 relies on the core's state where it can count by itself.

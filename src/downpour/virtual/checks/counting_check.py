@@ -1,4 +1,4 @@
-"""Checks that every shard of a round counts once, and that each model is made of what counted.
+"""Checks that every shard of a round counts once, and that each model contains just these.
 
 What a file must hold follows from what counted, by digests that are computed anew here.
 """

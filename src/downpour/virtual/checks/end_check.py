@@ -1,4 +1,4 @@
-"""What must be left when all experiments of a simulated cluster have ended."""
+"""Checks the state of a simulated cluster after all its experiments have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has happened in runs, and what never has: a check is worth what has happened before it.
+"""Counts the events of runs, and those that never occur: a check needs them to be worth anything.
 
 The catalogue of what can happen is read from the code: the closed lists of events, facts, commands
 and lines of the record, the kinds of faults and failures, and the families of which a spec names

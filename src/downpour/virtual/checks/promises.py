@@ -1,4 +1,4 @@
-"""What a cluster promises, whatever goes wrong in it: the one list that checks refer to.
+"""A cluster's promises under any faults: the one list that checks refer to.
 
 A check compares what a run does with a promise. Each comparison is counted, so a run that ends well
 can show that it has compared something. A promise that applies to a run and was compared with

@@ -1,4 +1,4 @@
-"""Checks asynchronous modes: every task counts once, and each version is made of what counted.
+"""Checks asynchronous modes: every task counts once, and each version contains just these.
 
 Which updates a version takes in depends on when they come, so there is no run without faults to
 compare with. The journal says what came and in which order; all else follows from that.

@@ -1,4 +1,4 @@
-"""What a worker owes its managers, checked by its visible actions alone."""
+"""Checks a worker's duties to its managers, by its visible actions alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What goes wrong in a simulated cluster, and the plan of it that a seed gives."""
+"""The faults of a simulated cluster, and the plan of them that a seed gives."""

@@ -1,4 +1,4 @@
-"""The faults of a plan, as values: which, when, to which process and for how long."""
+"""The faults of a plan, as values: kind, time, process and duration."""
 
 from __future__ import annotations
 

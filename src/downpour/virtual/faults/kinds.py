@@ -1,4 +1,4 @@
-"""What the kinds of faults have in common: whom they strike, and what is drawn for them."""
+"""The common properties of kinds of faults: their targets, and their random values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions in which policies are compared: how fast each host would be in each round.
+"""The conditions for comparing policies: the speed of each host in each round.
 
 A job has hosts that train, followed by hosts that stand by. The conditions here are synthetic;
 `traced.py` takes them from recorded jobs.

@@ -1,4 +1,4 @@
-"""Work done over time: lines through points, which go on at their last slope.
+"""Work done over time: lines through points, which continue at their last slope.
 
 Work is counted in shards of the usual size. A task is a stretch of its host's curve. So a task that
 is interrupted at any point, and continued by the same host, ends when it would have ended.

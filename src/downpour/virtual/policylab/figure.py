@@ -1,4 +1,4 @@
-"""One figure of a comparison: mitigation, gradient lost and extra work, by scenario and policy.
+"""The figure of a comparison: mitigation, lost gradients and extra work, by scenario and policy.
 
 A dot is a job, so that the figure shows how far they differ, and claims no more than was measured.
 Where the straggler comes early, in the middle and late of the rounds, the rows show what figures

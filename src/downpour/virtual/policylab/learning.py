@@ -1,4 +1,4 @@
-"""Trains models from what counted in simulated rounds, to measure a policy's cost in accuracy.
+"""Trains models from simulated rounds, to measure a policy's cost in accuracy.
 
 A model depends only on which shards a round dropped or trained in part, and on how it was cut, not
 on which worker trained what and when. So one training serves all policies that drop nothing. Codes

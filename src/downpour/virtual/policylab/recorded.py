@@ -1,4 +1,4 @@
-"""An experiment's record → how fast its workers were at each moment, and what else took time.
+"""Reads from a record the speed of its workers at each moment, and all other durations.
 
 A worker's speed is known while it trained: by its updates, its snapshots and the quarters of its
 tasks at which it was forecast. Between two tasks it counts as that of the next one. Seconds run

@@ -1,4 +1,4 @@
-"""A recorded run once more in virtual time: under its own policy and mode, or under others.
+"""Reruns a recorded run in virtual time: under its own policy and mode, or under others.
 
 Each machine follows the speed that its worker had at that moment of the run. So a policy that is
 done sooner meets the run's later troubles never, and one that moves a shard pays for loading again.

@@ -1,4 +1,4 @@
-"""Turns reruns of a recorded run into rows and a table: what else it could have used, and how long.
+"""Turns reruns of a recorded run into rows and a table: other settings, and their durations.
 
 A simulation leaves out what it does not know. How far its own result for the tactic that the run
 used is from what happened tells how far the others can be trusted, so the remarks say it. The times

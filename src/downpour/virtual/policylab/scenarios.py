@@ -1,4 +1,4 @@
-"""The conditions in which policies are compared, by scenario: recorded and synthetic."""
+"""The conditions for comparing policies, by scenario: recorded and synthetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client: submits an experiment, and repeats that until a manager has acknowledged it."""
+"""A client: submits an experiment, and repeats that until a manager acknowledges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time, the queue of actions in it, and the processes that they belong to."""
+"""Virtual time, the queue of actions in it, and the processes that own them."""
 
 from __future__ import annotations
 

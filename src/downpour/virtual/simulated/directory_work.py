@@ -1,4 +1,4 @@
-"""What a simulated manager reads and writes in the shared directory; it insists, and waits."""
+"""A simulated manager's work in the shared directory; it retries, and waits."""
 
 from __future__ import annotations
 

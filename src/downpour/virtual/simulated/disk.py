@@ -1,4 +1,4 @@
-"""The shared directory, in memory: slow, stale, refusing, and forgetful of what was not synced.
+"""The shared directory, in memory: slow, stale, refusing, and forgetful of unsynced data.
 
 A file appears whole, or not at all where its writer died before; others may see it late. Lines of a
 journal that were written outlive their writer, and only those that were synced outlive its machine.

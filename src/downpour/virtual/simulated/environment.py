@@ -1,4 +1,4 @@
-"""What the processes of a simulated cluster share, and how long everything takes there."""
+"""The common environment of a simulated cluster's processes, and the duration of everything."""
 
 from __future__ import annotations
 

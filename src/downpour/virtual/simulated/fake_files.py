@@ -1,4 +1,4 @@
-"""What simulated files hold: short digests in place of parameters.
+"""The contents of simulated files: short digests instead of parameters.
 
 An update's digest is made of exactly what a shard's training depends on. A model's is made of its
 updates in shard order and of the model that they were trained from. So the last model of a run

@@ -1,4 +1,4 @@
-"""A manager's journals in the simulated directory, and what a death leaves of them."""
+"""A manager's journals in the simulated directory, and the part that survives its death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines of workers: how training goes on that begins at some moment, and their state.
+"""The workers' machines: the progress of a training that begins at some moment, and their state.
 
 In the search for faults, both are drawn at random, or constant.
 """

@@ -1,4 +1,4 @@
-"""A manager that is driven by a `ManagerNode` in virtual time, and can die at any point.
+"""A manager that a `ManagerNode` drives in virtual time, and that can die at any point.
 
 It drives the node as `cluster/manager/driver.py` does, and answers calls as
 `cluster/manager/service.py` does. A fault can name the point at which it dies (`die_at`), because a

@@ -1,4 +1,4 @@
-"""The calls that a simulated manager answers, as `cluster/manager/service.py` does."""
+"""The calls that a simulated manager answers, like `cluster/manager/service.py`."""
 
 from __future__ import annotations
 

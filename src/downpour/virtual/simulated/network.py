@@ -1,4 +1,4 @@
-"""Calls between processes: they take time, and may be lost, held up, doubled or cut off.
+"""Calls between processes: they take time, and faults lose, delay, double or block them.
 
 A call is answered or fails: at once if no process listens, at its deadline if no answer comes. As
 in reality, the caller does not know then whether the call or its answer was lost.

@@ -1,4 +1,4 @@
-"""A predictor of random numbers: forecasts may change how long a run takes, and nothing else."""
+"""A predictor of random numbers: forecasts may only change how long a run takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a simulated disk, and what a store makes of it."""
+"""The faults of a simulated disk, and a store's reaction to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is driven by a `WorkerNode`, and trains by letting virtual time pass."""
+"""A worker that a `WorkerNode` drives, and that trains by letting virtual time pass."""
 
 from __future__ import annotations
 

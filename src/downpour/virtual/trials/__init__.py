@@ -1,1 +1,1 @@
-"""One plan carried out and judged, and the search for a seed that fails."""
+"""Runs and judges one plan, and searches for a seed that fails."""

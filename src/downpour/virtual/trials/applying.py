@@ -1,4 +1,4 @@
-"""Which promises apply to a run: one that applies and was compared with nothing fails the run."""
+"""The promises that apply to a run: if one is never compared with anything, the run fails."""
 
 from __future__ import annotations
 

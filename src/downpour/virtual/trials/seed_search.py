@@ -1,4 +1,4 @@
-"""Searches for a seed whose plan fails, and for the fewest of its faults that make it fail."""
+"""Searches for a seed whose plan fails, and for the fewest of its faults that reproduce it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one plan to its end, and says whether all checks held."""
+"""Runs one plan to its end, and reports whether all checks held."""
 
 from __future__ import annotations
 

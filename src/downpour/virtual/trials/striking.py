@@ -1,4 +1,4 @@
-"""Brings the faults of a plan to a simulated cluster, and takes back those that end."""
+"""Brings a plan's faults to a simulated cluster, and ends temporary ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many runs have shown together: what was compared, and what has never happened."""
+"""The combined results of many runs: comparisons made, and events that never occurred."""
 
 from __future__ import annotations
 
