@@ -78,6 +78,8 @@ def _python(text: str) -> Iterator[Piece]:
     docstrings = set(_docstrings(tree))
     for node in docstrings:
         lines = list(_without_literals(str(node.value).split("\n")))
+        if node.col_offset == 0:  # indented blocks are tables and drawings
+            lines = ["" if line.startswith("    ") else line for line in lines]
         yield from _paragraphs(node.lineno - 1, lines)
     yield from _messages(tree, docstrings)
     yield from _comments(text)

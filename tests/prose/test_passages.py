@@ -32,9 +32,19 @@ SCRIPT = '''\
 
     root: not a sentence
 
-Raises:
-    OSError: the disk is full.
+And as a table:
+
+    not     a sentence
 """
+
+
+def save():
+    """Save it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+
 
 size = 3  # megabytes
 # The reason goes over
@@ -76,15 +86,17 @@ def test_markdown_without_code_links_and_tables(passages: ModuleType) -> None:
 
 
 def test_docstrings_comments_and_messages_of_python(passages: ModuleType) -> None:
-    """Values in a message count as a word of code; blocks behind `::` are left out."""
+    """Values in a message count as a word of code; drawings and tables are left out."""
     assert lines_of(passages, "script.py", SCRIPT) == {
         1: "Says something, as a tree::¶",
-        5: "Raises:¶",
-        6: "OSError: the disk is full.¶",
-        9: "megabytes¶",
-        10: "The reason goes over",
-        11: "two lines.¶",
-        12: "the file `x` is much too large¶",
+        5: "And as a table:¶",
+        12: "Save it.¶",
+        14: "Raises:¶",
+        15: "OSError: the disk is full.¶",
+        19: "megabytes¶",
+        20: "The reason goes over",
+        21: "two lines.¶",
+        22: "the file `x` is much too large¶",
     }
 
 

@@ -34,7 +34,7 @@ def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the fields of a TOML file that a user names, without its table `[launch]`.
 
-    That says where it is trained, which changes nothing of what is trained.
+    It chooses the place of training, without any effect on the result.
 
     Raises:
         SpecError: the file cannot be read, or is not TOML.

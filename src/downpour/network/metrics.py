@@ -1,12 +1,12 @@
 """The Prometheus endpoint of a process: any client that can reach it can read the metrics.
 
-The source is called at each scrape, in the thread of that connection, and reads state that exists
-anyway: the endpoint costs a shard nothing. An exception of the source fails that scrape and nothing
-else. The endpoint listens on the same interface as the service beside it, and under TLS if the
-service does. It cannot ask for a token, because Prometheus knows none of our proofs;
-`docs/how-to/security.md` says what that means. So unauthenticated clients can connect. The endpoint
-serves a few connections at a time, each for one request of a few kilobytes, and drops it at its
-deadline, however slowly its bytes come.
+Each scrape calls the source, in the thread of its connection, and the source reads existing state:
+the endpoint costs a shard nothing. An exception of the source only fails that scrape. The endpoint
+listens on the same interface as the process's service, and under TLS if the service does. It cannot
+ask for a token, because Prometheus knows none of our proofs; `docs/how-to/security.md` says what
+that means. So unauthenticated clients can connect. The endpoint serves a few connections at a time,
+each for one request of a few kilobytes, and drops it at its deadline, however slowly its bytes
+come.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, value: float | Numb
 class MetricsEndpoint:
     """Serves metrics over HTTP; bound when made, serving once started.
 
-    Beside those of the source it serves the version, the seconds since it was made, and what the
-    system knows of the process (on Linux).
+    Besides the source's metrics it serves the version, the uptime in seconds, and (on Linux) the
+    system's data on the process.
 
     Args:
         source: returns the current metrics; called in the thread of each connection.
@@ -123,7 +123,7 @@ class MetricsEndpoint:
         return self
 
     def close(self) -> None:
-        """Accept no more connections; those that are being answered may end."""
+        """Accept no more connections, but finish the answers in progress."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -164,7 +164,7 @@ class _Sparing(io.RawIOBase):
         self._connection.settimeout(left_seconds)
         count = self._connection.recv_into(buffer, min(len(buffer), self._left))
         self._left -= count
-        return count  # at the limit it is 0, which reads as the end of what was sent
+        return count  # at the limit it is 0, which means the end of the request
 
 
 def _frugal(handler: Any) -> Any:

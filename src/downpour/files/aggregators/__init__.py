@@ -20,7 +20,7 @@ from downpour.files.aggregators.versions import Versions
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
 AMOUNTS: Mapping[str, Amount] = {"average": average.amount, "samples": samples.amount}
-"""The rules with which an update is summed as it arrives; with others all are read in the end."""
+"""The rules that sum an update as it arrives; other rules read all updates at the end."""
 
 __all__ = [
     "AGGREGATORS",

@@ -1,9 +1,9 @@
-"""What one pass over files has to add, and where in memory.
+"""The additions of one pass over files, and their places in memory.
 
 The caller says in which order (`tree.py`): steps that name a file or a sum, and steps that add the
 last two. Here these become operations on *places*: a sum that is kept, or a piece of a thread's own
-memory, of which as few are needed as the order allows. A sum is added to in place, so a pass takes
-new memory only for what is left of it and was no sum before.
+memory, of which as few are needed as the order allows. A pass adds to sums in place, so it takes
+new memory only for new sums.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Step = SummedFile | PartialSum | None
 """A file, a sum, or to add the last two."""
 
 Place = int | PartialSum
-"""Where a term is: the number of a piece of a thread's memory, or a sum."""
+"""The place of a term: the number of a piece of a thread's memory, or a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Additions:
 
     @classmethod
     def of(cls, steps: Sequence[Step], new_sum: Callable[[], PartialSum]) -> Additions:
-        """Find a place for each step; `new_sum` makes those that are needed."""
+        """Find a place for each step; `new_sum` makes the required ones."""
         plan = cls(files=[step for step in steps if isinstance(step, SummedFile)])
         plan.summed = len(plan.files)
         numbers = {id(file): number for number, file in enumerate(plan.files)}

@@ -1,4 +1,4 @@
-"""What an aggregator is: a pure function from a round's contributions to their weights.
+"""The interface of an aggregator: a pure function from a round's contributions to their weights.
 
 Every rule of this family is a weighted mean, so a rule only says how much each contribution counts;
 how files are read and summed is `fold`'s business. Weights are float64, do not depend on the order
@@ -31,7 +31,7 @@ class Contribution:
 Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
 
 Amount: TypeAlias = Callable[[Contribution], float]
-"""What a contribution counts, where that is known without the others: weights are its shares."""
+"""A contribution's amount, if it is known without the others; weights are shares of the total."""
 
 
 def shares(amounts: Sequence[float]) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """Finds the invalid updates of a round, after its fold has failed.
 
-Each file is read by itself: its checksum is verified, its layout compared and its numbers checked.
-So every shard that must be trained again is named at once, and no other. A round whose fold
-succeeds never gets here, so this may be slow.
+We read each file separately: verify its checksum, compare its layout and check its numbers. So we
+find exactly the shards that workers must retrain, all at once. A round whose fold succeeds never
+gets here, so this may be slow.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def examine(
 def first_unsound(
     file: ParameterFile, model: Mapping[str, Array], differences: Mapping[str, Array]
 ) -> str | None:
-    """Return the name of a tensor that cannot be used; `differences` are what a file holds."""
+    """Return the name of an unusable tensor; `differences` are a file's tensors."""
     for name, difference in differences.items():
         if not np.isfinite(difference).all():
             return name

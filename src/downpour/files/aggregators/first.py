@@ -1,7 +1,7 @@
 """Shard 0's parameters as they are; the other shards' work is thrown away.
 
 It is here because the code published with the ECE751 report did this: its loop computed the mean
-and never stored it. Where shard 0 is not among the contributions, the lowest shard counts.
+and never stored it. If shard 0 is not among the contributions, the lowest shard counts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A round's update files and their weights → the next model's parameters.
 
-Files are mapped, summed and verified in one pass, along a tree over their shards (`tree.py`), so
-the bytes of the result depend on the contributions, their weights and the model they were trained
-from alone: not on the order in which they arrive or are given, nor on threads, nor on what was
-summed before the last one came (`gathering.py`). Memory holds one model, and a few more where there
-are more updates than files that can be mapped. Nothing that cannot be trusted ever reaches a
-result: where anything is wrong with the pass, `examine` says what is wrong with which shard, so
-that exactly those are trained again.
+The fold maps, sums and verifies files in one pass, along a tree over their shards (`tree.py`). So
+the bytes of the result depend only on the contributions, their weights and the model that they
+started from. They do not depend on the order of arrival, on threads, or on sums made before the
+last update came (`gathering.py`). Memory holds one model, and a few more if the updates are more
+than the files that we can map. Nothing that cannot be trusted ever reaches a
+result: if a pass fails, `examine` finds the damaged shards and their faults, so that workers
+    retrain exactly these.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
 ) -> dict[str, Array]:
     """Return the weighted mean of the contributions' parameters.
 
-    It is computed as x0 - Σ w_i (x0 - x_i), in float32 (float64 in float64): what no update changes
-    is the base's to the bit. Equal weights are summed first and divided once. Numbers of other
-    types are taken from the lowest shard. What is not finite in the base is a constant: it is the
-    same in every update, and stays.
+    The formula is x0 - Σ w_i (x0 - x_i), in float32 (float64 in float64): numbers that no update
+    changes stay equal to the base's, bit for bit. Equal weights are summed first and divided once.
+    Numbers of other types are taken from the lowest shard. A non-finite number in the base is a
+    constant: it is the same in every update, and stays.
 
     Args:
         store: Where the files lie.
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
-        amounts: What the weights are shares of, if each is known by itself; it divides in the end.
+        amounts: The amounts whose shares are the weights, if each is known separately; the fold
+            divides by their sum at the end.
         compression: That of all updates; a compressed one says how far it moved.
         trained_from: The version that compressed ones say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
@@ -67,7 +68,7 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
     parts, divisor = _in_shard_order(contributions, weights, amounts)
     opened = partial(Base.opened, store, base, compression, trained_from)
     known: Base | None = None
-    for _ in range(2):  # a file that changed during the pass may be valid when it is read again
+    for _ in range(2):  # a file that changed during the pass may be valid on a second read
         if gathered is not None:
             known = gathered.base
         elif known is None or not known.is_verified:
@@ -95,14 +96,14 @@ def _fold_once(
     divisor: float,
     threads: int | None,
 ) -> Passed:
-    """Sum all parts, those that were not gathered a group at a time; stop where one fails."""
+    """Sum all parts, ungathered ones in groups; stop if one fails."""
     done = {part.shard for one in gathered for part in one.parts}
     unread = [part for part in parts if part.shard not in done]
     items: list[Item] = sorted([*gathered, *unread], key=lambda item: item.node)
     passes = Passes(store, base, unread, threads=threads, divisor=divisor)
     passed = Passed()
     for group, following in _groups(items):
-        # What does not count is read and not added; but the lowest shard has the integers.
+        # Read files that do not count, but don't add them; the lowest shard supplies the integers.
         others = [one for one in group if isinstance(one, Counted) and one.factor == 0]
         others = [one for one in others if one is not parts[0]]
         counted = [*passed.held, *(item for item in group if item not in others)]

@@ -1,10 +1,10 @@
-"""What is summed of a round before its last update is there.
+"""Sums a round's updates before the last one arrives.
 
-A `Gathering` is told of updates as they arrive, and adds each to what can be added already: along
-the tree of the fold, so the result has the same bytes. It is a cache and nothing else. Where it
-cannot do something it does nothing, and the fold reads the file in the end. Where a file has
-something wrong, all that was gathered is dropped, and the fold finds and names it. Each sum knows
-its updates and their files, so a sum with an update that does not count in the end is left out.
+A `Gathering` gets updates as they arrive, and adds each to the sums that are possible so far. It
+follows the tree of the fold, so the result has the same bytes. It is a cache and nothing else. If
+it cannot do something, it does nothing, and the fold reads the file at the end. If a file is
+damaged, it drops all its sums, and the fold finds and names the file. Each sum knows its updates
+and their files, so the fold leaves out a sum with an update that does not count.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from downpour.files.aggregators.tree import full_additions, remaining
 from downpour.files.store import Store
 
 LIMIT_BYTES = 2**30
-"""What sums may take of the memory. In the order of shards, n updates leave log2(n) sums; in the
-worst order n / 2. What has no room is read in the end."""
+"""The share of memory for sums. In the order of shards, n updates leave log2(n) sums; in the
+worst order n / 2. The fold reads the rest at the end."""
 
 
 class Gathering:
@@ -53,7 +53,7 @@ class Gathering:
         if not fitting:
             return
         items: list[Item] = sorted([*self._held, *fitting], key=lambda item: item.node)
-        self._held = []  # they are changed by the pass, whatever comes of it
+        self._held = []  # the pass changes them, even if it fails
         steps = list(full_additions([item.node for item in items]))
         try:
             passed = Passes(self._store, self.base, fitting, threads=threads).add(items, steps)

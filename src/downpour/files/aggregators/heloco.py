@@ -1,7 +1,7 @@
-"""HeLoCo's correction: how a tensor's step is bent towards the momentum before it counts.
+"""HeLoCo's correction: it bends a tensor's step toward the momentum before it counts.
 
 HeLoCo (arXiv 2606.00271) is for asynchronous training with unequal workers and unequal shards,
-where a step may be stale, or lead where one shard alone wants to go. With the step g of a tensor,
+in which a step may be stale, or serve only one shard. With the step g of a tensor,
 the momentum m, the cosine c between them and the confidence a = |g| / (|g| + κ |m|):
 
     c ≥ 0.2        g stays as it is

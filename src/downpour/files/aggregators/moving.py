@@ -1,7 +1,7 @@
 """A model version and updates that began from it or from older ones → the next version's numbers.
 
-What asynchronous modes do in place of a round's fold: few updates at a time, usually one, each with
-a version of its own that it began from. So updates are read whole, which verifies them, and
+Asynchronous modes use this instead of a round's fold. They take few updates at a time, usually one,
+and each update has its own start version. So updates are read whole, which verifies them, and
 versions are mostly kept (`versions.py`). The numbers are computed in windows that stay in the
 processor's cache; only where a window's sum is not finite, what is wrong with it is looked for.
 """
@@ -54,11 +54,10 @@ def moved(
 ) -> dict[str, Array]:
     """Return the model after some moves: x - Σ f_i (b_i - x_i), with b_i the base of update x_i.
 
-    A base that is the model itself moves it towards the update's parameters. So are the buffers
-    moved whatever the base is, those that the model's file names: steps of several shards from one
-    old version add up, and would carry a running variance below zero. It is computed in the order
-    of the moves, in float32 (float64 in float64). Numbers of other types, such as a count of
-    batches, are those of the last move.
+    A base that is the model itself moves it toward the update's parameters. The buffers that the
+    model's file names always move like this. Steps of several shards from one old version add up,
+    and would carry a running variance below zero. The moves apply in order, in float32 (float64 in
+    float64). Numbers of other types, such as a count of batches, are those of the last move.
 
     Args:
         versions: Model and bases.
@@ -81,8 +80,8 @@ def moved(
         form = UpdateFormat.of(base, move.base, compression)
         try:
             update, differences = _read(versions.store, move.file, form)
-            # Looked for only after the step, which shows whether there may be any. What it has made
-            # of the model then is thrown away.
+            # Looked for only after the step, which shows whether there may be any. The caller then
+            # discards the changed model.
             if not _step(tensors, base, form, update, differences, move.factor):
                 finite = False
                 _check_sound(update, begun.tensors, differences, move.file)
@@ -170,7 +169,7 @@ def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f
     x, held = numbers.reshape(-1), (base if difference is None else difference).reshape(-1)
     other = update.reshape(-1) if difference is None else None
     finite = True
-    # What is not finite in the model is a constant, such as an attention's mask, and stays.
+    # A non-finite number in the model is a constant, such as an attention's mask, and stays.
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, len(x), _WINDOW):
             part = slice(start, start + _WINDOW)

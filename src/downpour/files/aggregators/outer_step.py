@@ -13,22 +13,22 @@ that the round began from, g = x - x̄, is taken for a gradient, and x steps aga
     heloco    g' by `heloco.correction`, m' = μ m + (1 - μ) g'
                                                    x - η (g' + 2 μ m' - μ m)
 
-`nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, where
-few updates make a version, often one: the momentum is that of all shards' updates together, and not
-of whichever came last (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
-alg. 3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). `adagrad`,
-`adam` and `yogi` are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated
+`nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, in
+which few updates make a version, often one. The momentum then belongs to all shards' updates, and
+not to the last one (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling", alg.
+3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). `adagrad`, `adam`
+and `yogi` are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated
 Optimization", algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias correction.
 
 `heloco` is HeLoCo (arXiv 2606.00271). There workers begin from θ - η μ m, one step of the momentum
-ahead of the model θ, which steps by η (g' + μ m'). Here the model x is what workers begin from, and
-the two steps are one.
+ahead of the model θ, which steps by η (g' + μ m'). Here workers begin from the model x, and the two
+steps are one.
 
-Only what is trained takes steps. Buffers, such as running means, are the aggregate's. Which is
-which follows from the state, which has `momentum/NAME` for each trained tensor, `variance/NAME`
-where there is a v, and `buffer/NAME` where there is a b, with the number of steps. It is computed
-number by number in the tensor's own precision, float32 at least, in windows: nothing
-but the files has a say in the bytes, and the size of windows only in heloco's sums.
+Only trained tensors take steps. Buffers, such as running means, are the aggregate's. The state
+tells them apart. It has `momentum/NAME` for each trained tensor, `variance/NAME` for a v, and
+`buffer/NAME` for a b, with the number of steps. The step computes number by number in windows, in
+the tensor's own precision, at least float32. So the bytes depend only on the files and, for
+heloco's sums, on the size of windows.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from downpour.core.spec import Outer
 from downpour.files.aggregators.heloco import UNCORRECTED, Correction, correction
 from downpour.files.store import Array
 
-_WINDOW = 128 * 1024  # numbers: some of them, and what is made of them, fit a cache
+_WINDOW = 128 * 1024  # numbers: a few such arrays fit a cache
 _MOMENTUM, _VARIANCE, _BUFFER = "momentum", "variance", "buffer"
 _COUNT = "count/steps"
 
 Moments: TypeAlias = dict[str, Array]
 """The state of some numbers, which a rule changes in place: momentum, and what else is kept."""
 Rule: TypeAlias = Callable[[Outer, Array, Moments], Array]
-"""What a model's numbers are lowered by, from their gradient."""
+"""The amounts to subtract from a model's numbers, from their gradient."""
 
 
 def _sgd(outer: Outer, gradient: Array, moments: Moments) -> Array:
@@ -136,7 +136,7 @@ def first_state(
     Args:
         outer: The optimizer; not `none`, which has no state.
         model: The model's tensors by name.
-        trained: The names of those that take steps.
+        trained: The names of the tensors that take steps.
     """
     begin = {_MOMENTUM: 0.0, _VARIANCE: outer.epsilon**2, _BUFFER: 0.0}
     kinds = _RULES[outer.optimizer][1]
@@ -223,7 +223,7 @@ def _gradients(base: Array, mean: Array) -> Iterator[tuple[slice, Array]]:
     for start in range(0, len(base), _WINDOW):
         part = slice(start, start + _WINDOW)
         x, there = base[part].astype(_precision(base)), mean[part]
-        # What is not finite in the base is a constant, and the fold has left it as it was.
+        # A non-finite number in the base is a constant, and the fold has left it unchanged.
         yield part, np.where(np.isfinite(there), x - there, 0).astype(x.dtype)
 
 

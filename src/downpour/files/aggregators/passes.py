@@ -1,7 +1,7 @@
 """One pass over some updates of a round: opens their files, adds them, says what is wrong.
 
-Both that make passes know what they add by its place in the tree: `fold.py`, which has all updates,
-and `gathering.py`, which has those that have arrived.
+Both callers know their additions by place in the tree: `fold.py` has all updates, and
+`gathering.py` the arrived ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Counted:
 
     @property
     def parts(self) -> tuple[Counted, ...]:
-        """Itself, as a sum has those that it is made of."""
+        """Itself, in the same form as a sum's parts."""
         return (self,)
 
 

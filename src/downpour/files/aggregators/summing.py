@@ -1,19 +1,18 @@
 """The hot loop: sums many mapped files into one, hashing every byte while it is in the cache.
 
-What is summed is how far each file is from a base, the model that all of them were trained from:
-x0 - Σ w_i (x0 - x_i). Where files agree with the base that is exact, so what is not trained never
-moves; and only small numbers are rounded on the way, which about halves the error of Σ w_i x_i.
-The differences are taken from the base, and their sum from it again, because only so does a
-negative zero stay one.
+We sum each file's difference from a base, the model that all of them started from: x0 - Σ w_i (x0 -
+x_i). If a file agrees with the base, that is exact, so untrained numbers never move. Only small
+numbers need rounding on the way, which about halves the error of Σ w_i x_i. The differences are
+taken from the base, and their sum from it again, because only so does a negative zero stay one.
 
 A compressed update holds the difference x0 - x_i itself, which is decoded where it is added.
 
 All files have one layout. A pass walks their bytes in windows; in each window every file's piece is
-hashed and added before the next window begins, so a byte travels from memory once. What is added to
-what the caller says (`tree.py`): files, and sums that earlier passes have left. Two threads share
-the work without ever waiting for each other: each hashes its own files (a checksum is sequential)
-and sums its own part of every window, so that what one of them fetched the other finds in the
-shared cache. Neither windows nor threads touch the order in which the terms of a number are added.
+hashed and added before the next window begins, so a byte travels from memory once. The caller
+chooses the additions (`tree.py`): files, and sums from earlier passes. Two threads share the work
+without ever waiting for each other. Each hashes its own files (a checksum is sequential) and sums
+its own part of every window. So each finds the other's data in the shared cache. Neither windows
+nor threads touch the order in which the terms of a number are added.
 """
 
 from __future__ import annotations
@@ -39,8 +38,11 @@ from downpour.files.compression import STRIDE
 from downpour.files.store import Array, HeldRange, UpdateFormat
 
 PIECE_BYTES = 2 * 2**20
-"""What a thread's own pieces of memory take together. Measured with ten files, on cores with 1 MiB
-of their own and 32 MiB between them: with 0.5 MiB, two threads are a quarter slower."""
+"""The total size of a thread's pieces of memory.
+
+Measured with ten files, on cores with 1 MiB each and 32 MiB in common: with 0.5 MiB, two threads
+are a quarter slower.
+"""
 
 FILES_AT_ONCE = 64
 """How many files are mapped: each holds a descriptor, of which a process has about a thousand."""
@@ -48,10 +50,10 @@ FILES_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFiles:
-    """What is known after some files were added: the sums that are left; whether all is sound.
+    """The result of adding some files: the remaining sums, and whether all is sound.
 
-    Sound are numbers that are finite, in a file with factor 0, too, and in the sum; and those that
-    are not, where the base has the same ones. Checksums are in the order of the files.
+    Numbers are sound if they are finite, in the sum and also in a file with factor 0, or if the
+    base has the same non-finite number. Checksums are in the order of the files.
     """
 
     sums: tuple[PartialSum, ...]
@@ -69,7 +71,7 @@ class Summing:
     """Passes over files that share a layout, in which they are added to each other and to sums.
 
     Args:
-        form: Where the tensors lie in the model and in every file.
+        form: The places of the tensors in the model and in every file.
         base: The model from which all files were trained; its factor does not matter.
         threads: How many threads share the work.
         is_verified: Whether the base's bytes are known to be right; else the first pass hashes
@@ -107,7 +109,7 @@ class Summing:
         """Add files and sums to each other; the sums are changed.
 
         Args:
-            steps: What is added to what, see `Additions`.
+            steps: The additions, see `Additions`.
             others: Files that are read and not added. They count with factor 0, but must be sound.
             divisor: What the only sum that is left is divided by before it becomes the mean of
                 files; absent while it is no whole sum.
@@ -154,7 +156,7 @@ class _Stretch:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What its numbers are summed in."""
+        """The dtype of its sums."""
         narrow = self.is_float and self.place.dtype.itemsize < 4
         return np.dtype(np.float32) if narrow else self.place.dtype
 
@@ -185,7 +187,7 @@ class _Stretch:
 class _Window:
     """One thread's part of a window: the base's numbers, and what files hold of it.
 
-    Where updates are compressed, they are decoded into `decoded`.
+    If updates are compressed, we decode them into `decoded`.
     """
 
     stretch: _Stretch
@@ -209,7 +211,7 @@ class _Window:
             sound = bool(np.isfinite(decoded).all())
             difference[:] = decoded if factor else 0
         elif factor:
-            # What is not finite shows in the sum.
+            # Non-finite numbers show in the sum.
             np.subtract(self.base, self.held[number], out=difference, dtype=difference.dtype)
         else:
             sound = self.is_sound(number)
@@ -245,7 +247,7 @@ class _Window:
 
 
 class _Pass:
-    """One pass over some files. Lanes share nothing but what they read and their own hashers."""
+    """One pass over some files. Lanes share only their inputs, and keep their own hashers."""
 
     def __init__(
         self,
@@ -341,7 +343,7 @@ class _Pass:
             self._hashers[number].update(numbers.data)
 
     def _close(self, window: _Window, total: Array) -> bool:
-        """Look for what is not finite in a sum, which is the mean of all with a divisor."""
+        """Look for non-finite numbers in a sum; with a divisor, it is the mean of all."""
         if self._divisor is not None:
             window.close(total, self._divisor)
         if np.isfinite(total).all():

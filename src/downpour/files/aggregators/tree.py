@@ -1,9 +1,9 @@
 """The order in which a round's updates are summed: along a binary tree over the numbers of shards.
 
 Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; a shard that is not there is
-passed over. So which numbers are added to which follows from the shards alone, and not from the
-order in which updates arrive: any two neighbors can be summed as soon as they are there, and when
-the last update comes in, only its path to the root is left. Nothing here knows what is summed.
+passed over. So the additions follow from the shards alone, and not from the order in which updates
+arrive. We can sum any two neighbors as soon as they are there. When the last update comes in, only
+its path to the root is left. This module does not know the summed values.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def meeting(one: int, other: int) -> int:
 def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
     """Yield the steps that add what can be added while any other shard may still come.
 
-    A step is one of the nodes, which are in the order of their shards, or `ADD`. What has been
-    added is a block in which no shard is missing.
+    A step is one of the nodes, which are in the order of their shards, or `ADD`. The sum so far is
+    a block in which no shard is missing.
     """
     done: list[Node] = []
     for node in nodes:
@@ -51,7 +51,7 @@ def last_additions(nodes: Sequence[Node], following: int | None = None) -> Itera
 
     Args:
         nodes: In the order of their shards.
-        following: The next shard that is there, and not among the nodes; None if all are.
+        following: The next arrived shard that is not among the nodes; None if all are.
     """
     done: list[Node] = []
     ends = [node.shard for node in nodes[1:]]

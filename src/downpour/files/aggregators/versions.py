@@ -2,8 +2,9 @@
 
 Each version is the start of the next, and the base of the updates that began from it. A version
 that this process has published is kept in its memory, so that it reads of each push the update
-alone. Others, which an earlier manager has published, are read, and verified, each time. Where
-versions are steps, the newest is kept however large it is, because the next one is a step from it.
+alone. Others, which an earlier manager has published, are read, and verified, each time. If
+versions are differences, we keep the newest even if it is large, because the next one is a
+difference from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from downpour.files.aggregators.passes import Base
 from downpour.files.store import Array, Parameters, Store, plan_layout, read_version
 
 LIMIT_BYTES = 256 * 2**20
-"""What an experiment's versions may take of the manager's memory."""
+"""The share of the manager's memory for an experiment's versions."""
 
 
 class Versions:
@@ -25,7 +26,7 @@ class Versions:
 
     Args:
         store: Where their files lie.
-        limit_bytes: What is kept at most: the newest that fit.
+        limit_bytes: The limit; we keep the newest versions that fit.
     """
 
     def __init__(self, store: Store, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -74,7 +75,7 @@ class Versions:
     def keep(
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
     ) -> None:
-        """Keep what was published as this file, which nothing else may change from now on."""
+        """Keep the content of a published file, which the caller must not change from now on."""
         layout = plan_layout(tensors)
         if layout.size_bytes > self._limit_bytes and not self._order:
             return

@@ -1,7 +1,7 @@
 """Codecs: how the difference that an update makes is written in fewer bytes.
 
 To add one, write a class that has what `Codec` says, and register it (`core/families.py`);
-`tests/files/compression` has what all of them promise. Where the bytes lie in a file is
+`tests/files/compression` has what all of them promise. The place of the bytes in a file is
 `files/store/update_format.py`'s business.
 """
 

@@ -1,9 +1,9 @@
-"""What a codec is: float32 numbers to fewer bytes, and back to nearly the same numbers.
+"""The interface of a codec: float32 numbers to fewer bytes, and back to nearly the same numbers.
 
 Numbers are coded in blocks that know nothing of each other. So a reader can begin at any multiple
 of `STRIDE` numbers, and a sum over many updates can go through all of them in windows that fit the
-processor's cache. How many bytes there are follows from how many numbers there are alone; so all
-updates of a model have one layout, and what a round sends is known before it is trained.
+processor's cache. The number of bytes follows from the number of numbers alone. So all updates of a
+model have one layout, and we know a round's bytes before training it.
 
 Equal numbers give equal bytes on every machine: sums are taken in a fixed order, and which of
 several equal numbers is kept follows from their places.
@@ -29,7 +29,7 @@ class Codec(Protocol):
 
     @property
     def feedback(self) -> float | None:
-        """What a round's error is multiplied by, and added to the next one's; None: forgotten."""
+        """The factor for a round's error before we add it to the next one's; None: drop it."""
         ...
 
     def size(self, count: int) -> int:

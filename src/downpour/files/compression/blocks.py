@@ -1,6 +1,6 @@
-"""What codecs share that write numbers in blocks: whole blocks at once, then the rest.
+"""The common code of codecs that write numbers in blocks: whole blocks at once, then the rest.
 
-Every block becomes a record of its own; the last one of a tensor may be shorter.
+Every block becomes one record; the last one of a tensor may be shorter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BlockCodec(ABC):
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
         """Fill `out` [n] from its bytes."""
-        # What was damaged may be any number; the sums that it is added to are looked at.
+        # Damaged data may decode to any number; the sums check for that.
         with np.errstate(all="ignore"):
             for blocks, records in self._parts(out, encoded):
                 self._decode_blocks(records, blocks)

@@ -1,15 +1,15 @@
 """Few levels a number, rounded up or down at random, so that nothing is lost on average.
 
 A number y between two levels becomes the upper one with the probability of its distance from the
-lower one: E[code] = y. What is lost is noise, which later numbers make up for, as they do for that
-of a batch's gradient. So nothing of it is kept. QSGD (Alistarh et al. 2017,
+lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do for a batch's
+gradient noise. So nothing of it is kept. QSGD (Alistarh et al. 2017,
 https://arxiv.org/abs/1610.02132, section 3.1) does so with levels between zero and a norm, TernGrad
-(Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with -1, 0 and 1 times the largest
-magnitude. Here the largest magnitude is that of a block of 128, for a tensor's outlier would make
-all of its other numbers noise.
+(Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels: minus, zero or
+plus the largest magnitude. Here the largest magnitude is that of a block of 128, because a tensor's
+outlier would turn all its other numbers into noise.
 
-What is drawn follows from the numbers of the block alone: equal numbers have equal bytes on every
-machine, and different shards draw differently.
+The random numbers follow from the numbers of the block alone: equal numbers have equal bytes on
+every machine, and different shards draw differently.
 """
 
 from __future__ import annotations

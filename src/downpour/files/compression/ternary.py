@@ -2,10 +2,10 @@
 
 TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero. Here
 those do that are below 0.7 of their block's mean magnitude, and the scale is the mean magnitude of
-the others: Ternary Weight Networks (Li et al. 2016, https://arxiv.org/abs/1605.04711),
-the best such code of normal numbers. So nothing is drawn, and what was not sent is kept and added
-to the next round's numbers (Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847, algorithm
-2): without that, a biased code need not converge.
+the others: Ternary Weight Networks (Li et al. 2016, https://arxiv.org/abs/1605.04711), the best
+such code of normal numbers. So it draws nothing, and keeps the residual to add it to the next
+round's numbers (Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without
+that, a biased code need not converge.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The largest 64 of every 4,096 numbers, at two bits each; what is left is sent later.
+"""The largest 64 of every 4,096 numbers, at two bits each; later updates send the rest.
 
 SparseLoCo (Sarfi et al. 2025, https://arxiv.org/abs/2508.15706): top-k in chunks of 4,096 with 64
-kept, two bits a value, twelve bits an index, and an error memory that decays by 0.95 a round, as in
-Covenant-72B (https://arxiv.org/abs/2603.08163). The memory takes the place of outer momentum.
-A tensor's last chunk may be shorter, and keeps one number of 64, at least one.
+kept, two bits per value and twelve bits per index. The error memory decays by 0.95 per round, as in
+Covenant-72B (https://arxiv.org/abs/2603.08163), and takes the place of outer momentum. A tensor's
+last chunk may be shorter, and keeps one number of 64, at least one.
 
-What the two bits stand for is our reading: the sign, and whether the magnitude is at least the mean
-of those kept; each of both halves is sent as its own mean. These two levels are bfloat16, a chunk's
-own. With them and a count, for a chunk may have fewer than 64 numbers that are not zero, a chunk
-takes 117 bytes: 140 times fewer than its 16,384, where the paper's 146 counts values and indices.
+The meaning of the two bits is our reading: the sign, and whether the magnitude is at least the mean
+of the kept ones. We send each half as its own mean. These two levels are bfloat16, a chunk's own. A
+chunk takes 117 bytes with them and with a count, because it may have fewer than 64 non-zero
+numbers. That is 140 times fewer than its 16,384 bytes. The paper's factor 146 only counts values
+and indices.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _CUT = "…"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """What a process logged or printed, and which process of which host it was.
+    """A line that a process logged or printed, with the process and its host.
 
     `at` is in seconds since 1970, by the host's clock. `source` is the logger's name, or `stdout`
     or `stderr` for text that was printed. `trace` is a traceback, in lines. All text is as the

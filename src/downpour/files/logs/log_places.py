@@ -1,7 +1,7 @@
-"""Where processes keep their logs: `logs/processes` of a folder, or of an object store.
+"""The place of processes' logs: `logs/processes` of a folder, or of an object store.
 
 A process writes *pieces*, files that grow to a bounded size. Only that process writes them, and
-their names are never used again, so a reader that knows how far it has read a piece goes on there.
+never reuses a name, so a reader that knows its position in a piece continues there.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FOLDER = "logs/processes"
 ENDING = ".jsonl"
 PIECE_BYTES_MAX = 256 * 1024
 _READ_BYTES_MAX = 4 * PIECE_BYTES_MAX
-"""More than any piece has, so that a reader's memory is bounded for whatever lies there."""
+"""More than any piece has, to bound a reader's memory for any file in that place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece that is there; the time of its last change is in seconds since 1970."""
+    """An existing piece; the time of its last change is in seconds since 1970."""
 
     name: str
     size_bytes: int
@@ -46,7 +46,7 @@ class LogPlace(Protocol):
         """Add bytes to a piece, which may be new; returns how many were written."""
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces that are there, by name; none if there is no such folder."""
+        """Return the existing pieces, by name; none if there is no such folder."""
 
     def read(self, name: str, begin: int) -> bytes:
         """Return a piece from a byte on; empty if it is gone."""

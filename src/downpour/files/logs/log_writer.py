@@ -15,7 +15,7 @@ from threading import Event, RLock, Thread
 from downpour.files.logs.log_places import ENDING, PIECE_BYTES_MAX, LogPlace
 
 QUEUE_BYTES_MAX = 128 * 1024
-"""What a process may log between two looks of the thread: so a loop that logs writes no faster."""
+"""The most that a process may log between two looks of the thread; it limits a loop that logs."""
 PIECES_KEPT = 4
 CLOSE_SECONDS = 2.0
 _NAME_CHARACTERS = 60
@@ -57,7 +57,7 @@ class LogWriter:
         return has_room
 
     def close(self) -> None:
-        """Write what is left, for two seconds at most."""
+        """Write the rest, for at most two seconds."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
@@ -68,8 +68,8 @@ class LogWriter:
         self.write()
 
     def write(self) -> None:
-        """Write what is queued; what the place does not take stays for the next time."""
-        # All errors: a log must end no thread, and has nowhere to complain.
+        """Write the queue; bytes that the place does not take stay for the next time."""
+        # All errors: a log must end no thread, and cannot report its own failure.
         with suppress(Exception):
             self._write_out()
             self._take()
@@ -86,7 +86,7 @@ class LogWriter:
                 return
 
     def _take(self) -> None:
-        """Make what is queued the next bytes to write."""
+        """Make the queue the next bytes to write."""
         with self._lock:
             self._pending += b"".join(self._lines)
             self._lines.clear()
@@ -107,5 +107,5 @@ class LogWriter:
 
 
 def _plain(owner: str) -> str:
-    """Return a name of a file that begins like the owner's, whatever characters that has."""
+    """Return a file name that begins like the owner's name, which may have any characters."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_NAME_CHARACTERS].strip(".") or "process"

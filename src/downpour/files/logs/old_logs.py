@@ -18,7 +18,7 @@ _LOOK_SECONDS = 3600.0
 
 
 def remove_old_logs(place: LogPlace, now_seconds: float) -> None:
-    """Remove pieces that nobody has written for two weeks, and the oldest of too many.
+    """Remove pieces without a write for two weeks, and the oldest of too many.
 
     Raises:
         SharedDirectoryError: the place cannot be used.

@@ -1,4 +1,4 @@
-"""What a process logs and prints → lines of its log in the shared directory.
+"""Turns a process's log and output into lines of its log in the shared directory.
 
 The streams and the log that a process has anyway stay as they are; all of this comes on top. So a
 launcher's own file also holds what a process says before it opens the directory, or as it crashes.
@@ -105,7 +105,7 @@ class ProcessLog(logging.Handler):
 
 
 class PrintedLines:
-    """Stands for a standard stream: what is printed goes there, and whole lines to `say` as well.
+    """Stands for a standard stream: text goes there, and whole lines to `say` as well.
 
     Of a progress bar, which overwrites its line, only the last state is a line.
     """
@@ -122,7 +122,7 @@ class PrintedLines:
         written = self._stream.write(text)
         self._begun += text
         if "\n" in text or len(self._begun) > self._BUFFERED_MAX:
-            with suppress(Exception):  # whatever is wrong with the log, the text is printed
+            with suppress(Exception):  # print the text even if the log fails
                 self._tell_lines()
         return written
 
@@ -176,7 +176,7 @@ def kept_log(
         ending.callback(writer.close)
         logger = logging.getLogger("" if owns_process else PACKAGE)
         if not logger.hasHandlers() and logging.lastResort is not None:
-            # A handler of ours would silence it: a program that set up no logging sees warnings.
+            # Our own handler would silence it, but a program without logging should see warnings.
             logger.addHandler(logging.lastResort)
             ending.callback(logger.removeHandler, logging.lastResort)
         logger.addHandler(handler)
@@ -197,7 +197,7 @@ def kept_log(
 
 @contextmanager
 def _printed(handler: ProcessLog) -> Iterator[None]:
-    """Have what is printed written to the log as well."""
+    """Write output to the log as well."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     ours = {
         name: PrintedLines(stream, partial(handler.say, name)) for name, stream in before.items()

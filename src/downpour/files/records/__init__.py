@@ -1,4 +1,4 @@
-"""What is kept of an experiment: its record, which people read, and its journal, which counts.
+"""An experiment's record, for people, and its journal, which is authoritative.
 
 Nothing here decides anything about an experiment; it is written down, read back and replayed.
 """

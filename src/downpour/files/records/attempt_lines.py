@@ -108,8 +108,8 @@ class UpdatedLine:
 
     Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
     assignment to the report. `checksum` is the update's; empty in old records. So many `processes`
-    of the worker computed the last step; `shortages` counts the steps of the experiment for which
-    it has had too little memory so far, its own or an accelerator's.
+    of the worker computed the last step. `shortages` counts the steps of the experiment so far that
+    lacked memory, on the host or an accelerator.
     """
 
     round: int
@@ -130,10 +130,10 @@ class UpdatedLine:
 
 
 class Sample(NamedTuple):
-    """What a process used at a moment of the manager's clock; a list in JSON, to be short.
+    """A process's resources at a moment of the manager's clock; a list in JSON, to be short.
 
-    `cpu_share` is 1.0 for one core in full, averaged since the heartbeat before; `memory_bytes` are
-    resident; `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
+    `cpu_share` is 1.0 for one core in full, averaged since the previous heartbeat. `memory_bytes`
+    are resident. `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
     disks.
     """
 
@@ -146,7 +146,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesUsedLine:
-    """What an attempt's process used while it trained, from its worker's heartbeats.
+    """The resources of an attempt's process while it trained, from its worker's heartbeats.
 
     Of a long attempt every second sample is kept, or fewer, spread over all of its time.
     """
@@ -160,7 +160,7 @@ class ResourcesUsedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailedLine:
-    """An attempt failed; `failure` is its kind in a word."""
+    """An attempt failed; `failure` is its kind."""
 
     round: int
     shard: int

@@ -2,8 +2,8 @@
 
 Each line (`sealed_lines.py`) is JSON: the entry's number, its time, and the entry
 (`scheduler.replay` says which there are). The first line names the cluster, so that a folder that
-was copied from another cluster is recognized. What is written when, and which lines count, are the
-rules in `core/node/journal.py`.
+was copied from another cluster is recognized. The rules about when to write, and which lines count,
+are in `core/node/journal.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading, writing
 from downpour.files.store.publish import sync_directory
 
-# Words on the disk: a journal of an earlier version is refused where one of them has changed. A
+# Words on the disk: if one changes, a manager refuses journals of earlier versions. A
 # fact is called as its class is: `GivenUp` is "given-up".
 KINDS: dict[str, type[Journaled]] = {
     "submitted": on.ExperimentSubmitted,
@@ -135,7 +135,7 @@ class Journal(JournalWriter):
 def read_journal(folder: Path) -> list[Line]:
     """Return what replay needs of an experiment's journal, in order; empty if it has none.
 
-    A torn line at the end is left out; what is returned is durable.
+    Leave out a torn line at the end; the returned lines are durable.
 
     Raises:
         FileCorrupt: an entry is missing or altered, and later ones are there.
@@ -203,7 +203,7 @@ def segments(folder: Path) -> list[Path]:
 def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
     """Return the files of a journal among these of a folder, in the order of `segments`."""
     found = ((_SEGMENT.fullmatch(name), folder / name) for name in names)
-    # By the numbers: a name with one digit more sorts before those that it follows.
+    # By the numbers, because a name with one digit more sorts before its predecessors.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
     return [path for _, path in sorted(numbered)]
 

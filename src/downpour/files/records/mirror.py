@@ -1,9 +1,9 @@
 """Logs in an object store, so that a manager on any machine can go on from them.
 
-A manager writes them to its own folder, as on a shared one. What must be durable is put into the
-bucket as well before anything follows from it: one object for each such commit, with what the
-journal has gained since the last. From time to time one object with all of it takes their place.
-A manager that starts where another machine has led last begins with that machine's files.
+A manager writes them to its own folder, as on a shared one. The manager also puts durable lines
+into the bucket before anything follows from them: one object per commit, with the journal's new
+lines. From time to time one object with all of it takes their place. A manager that starts where
+another machine has led last begins with that machine's files.
 
 A manager that was replaced without its knowledge may still put objects there. They are of its term,
 and do not count once a later one has put its first object.
@@ -126,7 +126,7 @@ class Mirror:
         self._former = self._former[len(former) :]
 
     def close(self) -> None:
-        """Leave one object, with what the journal has gained since the last sync; best effort."""
+        """Leave one object, with the journal's lines since the last sync; best effort."""
         if self._sent:
             with suppress(StoreError, OSError):
                 self.put_whole()
@@ -136,8 +136,8 @@ class Mirror:
         return f"{FOLDER}/{self._folder.name}"
 
     def _put(self, kind: str, parts: Sequence[_Part]) -> None:
-        # A number is not used again after an error, because the object may have been made all the
-        # same. What it holds is put once more then, and reading it twice changes nothing.
+        # We don't reuse a number after an error, because the object may exist all the same. We then
+        # put its content once more, and reading it twice changes nothing.
         self._number += 1
         key = _Key(self._term, self._number, kind)
         self._bucket.put_new(f"{self._place}/{key}", _packed(parts))
@@ -301,7 +301,7 @@ def _newest(keys: Iterable[str]) -> Iterator[tuple[str, list[_Key]]]:
 
 def _own_term(shared: SharedDirectory, experiment: str) -> int:
     """Return the last term in which this machine wrote an experiment's journal; -1 if none."""
-    # What is here of that term holds all that is in the bucket, because it was written first.
+    # The local copy of that term holds everything in the bucket, because we wrote it first.
     folder = shared.experiment_path(experiment)
     return max(map(term_of, segments(folder)), default=-1) if folder.is_dir() else -1
 

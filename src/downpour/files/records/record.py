@@ -1,9 +1,9 @@
 """An experiment's record: all that happened in it, as one JSON line each, for people to read.
 
-While an experiment runs, its record is projected from its journal when it is read (`view.py`), so
-it can't differ from what counts. When the experiment ends, `export_record` writes the lines to
-`record.jsonl` in the folder, once and as a whole. Readers of a folder use that file if it is there
-and project the journal otherwise. Nothing is decided from a record.
+While an experiment runs, readers get its record as a projection of its journal (`view.py`), so the
+two can't differ. When the experiment ends, `export_record` writes the lines to `record.jsonl` in
+the folder, once and as a whole. Readers of a folder use that file if it is there and project the
+journal otherwise. No decision depends on a record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordReader:
     """Reads the record of an experiment page by page; safe to share between threads.
 
     While the record is not exported, the reader projects it from the journal, and follows the
-    journal. What it has read must count: a manager makes a reader when it has taken the journal up.
+    journal. Its lines must count: a manager makes a reader when it has taken up the journal.
     The lines stay in memory, in compressed blocks.
 
     Args:
@@ -64,8 +64,8 @@ class RecordReader:
     def lines(self, from_line: int) -> list[str]:
         """Return a page of lines, without their ends, beginning at `from_line` (from 0).
 
-        A page ends after 1000 lines or about four megabytes, whichever comes first, so that it
-        fits into a message; go on at `from_line + len(page)` until a page is empty.
+        A page ends after 1000 lines or about four megabytes, at the earlier limit, so that it fits
+        into a message; continue at `from_line + len(page)` until a page is empty.
 
         Raises:
             FileCorrupt: a line of the journal is missing or altered.
@@ -132,7 +132,7 @@ class RecordReader:
             if path not in self._first and (number := first_number(path)) is not None:
                 self._first[path] = number
         for path in files:
-            # Where a later term begins, the lines of this one end.
+            # The lines of this term end at the beginning of a later one.
             later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
             end = min(later, default=None)
             for lines in self._pieces(path):
@@ -258,7 +258,7 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
         try:
             fields = json.loads(line)
             at_seconds, fact = float(fields["at"]), from_fields(fields)
-        # RecursionError is what `json` raises for brackets nested by the thousand.
+        # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, TypeError, KeyError, RecursionError):
             raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
         if fact is not None:
@@ -275,7 +275,7 @@ def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
     if not _is_there(folder / RECORD_NAME):
         return known
     for line in read_regular(folder / RECORD_NAME).splitlines()[:length]:
-        with suppress(FileCorrupt):  # a damaged record costs nothing but the record
+        with suppress(FileCorrupt):  # a damaged record only costs the record
             parse_lines([line.decode("utf-8", errors="replace")])
             known.append(json.loads(line))
     return known

@@ -64,7 +64,7 @@ class WorkerJoinedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeftLine:
-    """A worker was `lost`, or left by itself; old records do not say which."""
+    """A worker was `lost`, or left on its own; old records do not say which."""
 
     worker: str
     reason: str
@@ -86,10 +86,10 @@ class PreparedLine:
     `numeric_class` is that of the manager, which made the initial model; empty in old records.
     `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
     `remarks` are its oddities, and `warnings` name fields of the spec without an effect. A training
-    step took `step_seconds` and `step_bytes` of memory when it was tried; `frozen_bytes` is the
-    size of the file with what is never trained. `checksum` is the initial model's; empty in old
-    records. `shard_classes` counts each shard's examples of each class; it is empty in old records,
-    for examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
+    step took `step_seconds` and `step_bytes` of memory in the trial; `frozen_bytes` is the size of
+    the file with the untrained parameters. `checksum` is the initial model's; empty in old records.
+    `shard_classes` counts each shard's examples of each class; it is empty in old records, for
+    examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
     """
 
     train_samples: int
@@ -167,11 +167,11 @@ class AggregatedLine:
 
     `round` numbers aggregations, which in step are rounds. `train_seconds` run from the round's
     first assignment to its last update, or from the version before; `loss` is the sample-weighted
-    mean of the updates' losses. Where shards are not in step, `parts` are the tasks that it is made
-    of, by round and shard, and `staleness` how many versions old those were that they began from.
-    `summed` names the order in which the updates of a round in step were added; versions that were
-    added in another one differ in rounding. The version's file, whose checksum this is, is `whole`,
-    or the step from the version before. Order and checksum are empty in old records.
+    mean of the updates' losses. If shards are not in step, `parts` are its tasks, by round and
+    shard, and `staleness` the age, in versions, of the models that they began from. `summed` names
+    the order of the additions in a round in step; another order gives different rounding. The
+    version's file, whose checksum this is, is `whole`, or the step from the version before. Order
+    and checksum are empty in old records.
     """
 
     round: int
@@ -208,7 +208,7 @@ class EvaluatedLine:
 class ImprovedLine:
     """The model after a round, in `file`, is the best so far.
 
-    `value` is what the spec's `keep_best` names, or the loss.
+    `value` is the metric that the spec's `keep_best` names, or the loss.
     """
 
     round: int
@@ -311,7 +311,7 @@ _UNSAID = {
     "processor_class": "",
     "shard_classes": (),
 }
-"""Values of later fields that lines leave out: they mean what was done before."""
+"""Values of later fields that old lines leave out: they describe the former behavior."""
 
 
 def to_fields(fact: RecordLine) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Replays the journals of earlier managers; pure, the same for all drivers.
 
-Each journal is replayed into a core of its own. So a journal that cannot be replayed leaves out its
+It replays each journal into a separate core. So a journal that cannot be replayed leaves out its
 experiment, with a reason, and affects no other.
 """
 
@@ -28,7 +28,7 @@ class ReplayedJournals:
 def replay_each(
     journals: Mapping[str, Sequence[Line]], options: SchedulerOptions
 ) -> ReplayedJournals:
-    """Replay each journal into a core of its own.
+    """Replay each journal into a separate core.
 
     One experiment runs at a time. If several have begun and not ended, the one with the latest
     entry continues. The others had been left out by an earlier manager; they are continued by a
@@ -71,7 +71,7 @@ def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment
 
 
 def replay(core: Scheduler, journals: Mapping[str, Sequence[Line]]) -> dict[str, str]:
-    """Continue all experiments in an empty core; returns those that cannot be, and why."""
+    """Continue all experiments in an empty core; return the others, each with the reason."""
     known = replay_each(journals, core.state.options)
     take_in(core, known, journals)
     return known.left_out

@@ -1,7 +1,6 @@
 """Checksummed lines: each is an XXH3-64 of its text, then the text.
 
-A crash may tear the last line, and a bad disk may alter any. What is read back is what was written
-whole.
+A crash may tear the last line, and a bad disk may alter any. Readers get back only complete lines.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def seal(text: bytes) -> bytes:
 
 def whole_lines(content: bytes) -> Iterator[bytes]:
     """Yield the texts of the lines whose checksum is right."""
-    # What follows the last line end is a torn line, or empty.
+    # After the last line end comes a torn line, or nothing.
     for line in content.split(b"\n")[:-1]:
         checksum, _, text = line.partition(b" ")
         if xxhash.xxh3_64_hexdigest(text).encode() == checksum:

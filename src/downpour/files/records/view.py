@@ -1,7 +1,7 @@
 """The record that people read: a projection of an experiment's journal, computed when it is read.
 
 `View.take` is pure: it gets the lines of a journal in order, and returns the lines of the record
-(`record_lines.py`) that each one makes. A fact makes a line by itself. Where a line of the record
+(`record_lines.py`) that each one makes. A fact makes a line on its own. If a line of the record
 needs more than its entry says, the manager has `Observed` that before (`observed`, `aggregating`),
 and the view keeps it until the entry comes. So what a crash has cut off makes no line.
 """

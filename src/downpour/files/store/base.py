@@ -1,4 +1,4 @@
-"""What a store of one experiment's files promises, whatever it is made of.
+"""The promises of any store of one experiment's files.
 
 Names are bare and never reused. A file appears whole under its name or not at all, and its content
 never changes. A reader must bring the size and the checksum that the publisher reported, and a

@@ -35,14 +35,14 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
 _PIECE_BYTES = 2**20
-# What servers say, in the body of their answer, and what it means to the user.
+# Servers' error codes, in the body of their answers, and their meaning for the user.
 _SAID = {
     "<Code>NoSuchBucket": "no such bucket",
     "<Code>ContainerNotFound": "no such container",
     "<Code>AccessDenied": "permission denied",
     "<Code>InvalidAccessKeyId": "the store does not know the access key",
     "<Code>SignatureDoesNotMatch": "the secret key does not belong to the access key",
-    # Where the machines of a cloud ask for their own credentials, once there are no others.
+    # The address at which a cloud's machines ask for their own credentials, if there are no others.
     "169.254.169.254": "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 }
 
@@ -65,7 +65,7 @@ class Found:
 class Bucket:
     """A place in an object store: the objects whose keys begin with its prefix.
 
-    `url` is what the user named, without a slash at its end; `objects` is `obstore`'s store.
+    `url` is the user's URL, without a slash at its end; `objects` is `obstore`'s store.
     """
 
     url: str
@@ -231,7 +231,7 @@ class Bucket:
             if self.get(key) != b"first":
                 raise SharedDirectoryError(self.url, "returns different bytes than we stored")
         finally:
-            with suppress(StoreError):  # what is wrong is said already
+            with suppress(StoreError):  # the error already says it
                 self.remove(key)
 
     def _mark_of(self, key: str) -> str:
@@ -267,7 +267,7 @@ class Bucket:
 
 
 def new_mark() -> str:
-    """Return a name for one publication, whatever the number of attempts that it takes."""
+    """Return a name for one publication, which may need several attempts."""
     return uuid.uuid4().hex
 
 

@@ -1,10 +1,10 @@
 """Parameters to bytes and back, in the safetensors layout.
 
-This module has a reader and a writer of its own, because the `safetensors` library joins all
-tensors into one new buffer when it writes, and copies each of them when it reads from memory: whole
-copies of a model that may be gigabytes. Here `encode` returns the tensors' own memory and `decode`
-returns views. The library and this module read each other's files. Equal tensors and metadata
-always give equal bytes. What a file claims is checked in `header`.
+This module has its own reader and writer. The `safetensors` library joins all tensors into one new
+buffer when it writes, and copies each of them when it reads from memory. These are full copies of a
+model that may have gigabytes. Here `encode` returns the tensors' own memory and `decode` returns
+views. The library and this module read each other's files. Equal tensors and metadata always give
+equal bytes. The code that checks a file's claims is in `header`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from downpour.files.store.header import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What a parameter file says: tensors by name, and of themselves; `layout` has their places."""
+    """A parameter file's content: tensors by name, and its metadata; `layout` has their places."""
 
     tensors: dict[str, Array]
     metadata: dict[str, str]

@@ -154,7 +154,7 @@ class DirectoryStore:
         view = self._mapped(file)
         checksum = xxhash.xxh3_128_hexdigest(view)
         if checksum != file.checksum:
-            # Before the next try, which maps the file anew.
+            # Before the next attempt, which remaps the file.
             view.release()
             raise FileCorrupt(
                 file.name, f"has checksum {checksum}, but {file.checksum} was published"
@@ -212,8 +212,8 @@ def read_regular(path: Path) -> bytes:
 
 def _fetch(descriptor: int, file: PublishedFile) -> None:
     """Read a file through once, before it is mapped."""
-    # What the file server cannot deliver is an error here. In a mapped page it would end the
-    # process (SIGBUS), and a thread that waits for a page may hold up all the others.
+    # Data that the file server cannot deliver raise an error here. In a mapped page it would end
+    # the process (SIGBUS), and a thread that waits for a page may hold up all the others.
     window = bytearray(_WINDOW_BYTES)
     read_bytes = 0
     while read_bytes < file.size_bytes:
@@ -225,7 +225,7 @@ def _fetch(descriptor: int, file: PublishedFile) -> None:
 def names_in(path: Path) -> list[str]:
     """Return all names in a directory, hidden ones too, in no order.
 
-    An NFS client asks the server anew for that, and forgets which names it believed to be missing.
+    An NFS client then asks the server, and forgets its cached negative lookups.
     If the directory's own name is believed to be missing, its parent must be listed first.
 
     Raises:

@@ -2,8 +2,8 @@
 
 Eight bytes give the length of the header. Then come that many bytes of JSON, and then the tensors'
 bytes without a gap. Tensors are ordered by falling item size, dtype and name, so that each is
-aligned in memory and equal dtypes are adjacent. A header may come from any process, so all of it is
-checked against the file, and whatever does not fit makes the file corrupt.
+aligned in memory and equal dtypes are adjacent. A header may come from any process, so we check all
+of it against the file, and any contradiction makes the file corrupt.
 Format: https://github.com/huggingface/safetensors#format
 """
 
@@ -25,7 +25,7 @@ HEADER_BYTES_MAX = 16 * 2**20
 
 _LENGTH_BYTES = 8
 # The largest item: with the header padded to it, and tensors in order of falling item size, each
-# tensor begins at a multiple of its own item size.
+# tensor begins at a multiple of its item size.
 _ALIGNMENT_BYTES = 8
 # numpy 1 allows 32 dimensions. It counts bytes in 63 bits, also those of an array that is made of
 # this one with the largest items.
@@ -49,7 +49,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 BFLOAT16 = np.dtype("V2")
 """Two bytes that numpy has no numbers for."""
 FOREIGN_DTYPES = {**DTYPES, "BF16": BFLOAT16}
-"""What files of other programs may hold as well."""
+"""Further dtypes that files of other programs may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def read_header(
 
 
 class _HeaderError(ValueError):
-    """What is wrong with a header."""
+    """A mistake in a header."""
 
 
 def _checked_header(buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]) -> Header:

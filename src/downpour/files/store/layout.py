@@ -29,7 +29,7 @@ ADAPTER_NAME = "adapter.safetensors"
 FROZEN_PREFIX = "frozen-"
 BEST_NAME = "best.safetensors"
 RESULT_NAMES = {FINAL_NAME, ADAPTER_NAME, BEST_NAME}
-"""What only an experiment that has finished has."""
+"""The files that only a finished experiment has."""
 
 _INDICES = "indices-"
 _MODEL = re.compile(r"(model|outer|whole)-(\d+)-(\w+)\.safetensors")
@@ -168,11 +168,11 @@ def left_over(
     kept: Iterable[PublishedFile],
     versions: Collection[PublishedFile],
 ) -> set[str]:
-    """Return which files of an experiment that has ended nobody needs.
+    """Return the unneeded files of an ended experiment.
 
-    What is `kept` stays, and of the model versions and outer states none but `versions`, if there
-    are any: a manager that was cut off may have published one after its successor had looked for
-    those that the journal does not name.
+    The `kept` files stay and, if there are any `versions`, only these model versions and outer
+    states. A manager that was cut off may have published another one after its successor looked for
+    files that the journal does not name.
     """
     stay = {file.name for file in (*kept, *versions)}
     return {
@@ -214,8 +214,8 @@ def parse_name(name: str) -> ModelName | OuterName | WholeName | OwnName | Attem
 def last_of_shards(kind: AttemptKind, names: Iterable[str], version: int) -> dict[int, str]:
     """Return each shard's last file of a kind in the folder of an experiment that has ended.
 
-    Those that belong to its last model version stay. Files of that version's own round, or of a
-    second attempt, lie there only if they could not be removed.
+    The files of its last model version stay. Files of that version's own round, or of a second
+    attempt, exist only if the manager could not remove them.
     """
     parsed = (each for name in names if isinstance(each := parse_name(name), AttemptName))
     # The files with which an experiment begins have the names of its first round.
@@ -234,7 +234,7 @@ def published_updates(
 ) -> Iterator[tuple[AttemptId, str, str | None]]:
     """Yield what these names of files say that attempts have published, in the order of names.
 
-    It is the attempt, the name of its update, and that of its optimizer's state if that is there.
+    It holds the attempt, the name of its update, and the name of its optimizer's state, if any.
     An attempt that was asked for twice may have published twice.
     """
     there = set(names)

@@ -1,6 +1,6 @@
 """The right to manage a shared directory, which one manager has at a time.
 
-It consists of a lock, which ends with its holder, and of a *term*, which a manager begins by
+It consists of a lock, which ends with its holder, and of a *term*. A manager begins a term by
 creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
 holder that it has not heard of for long. Such a manager finds out by a term that is higher than its
 own. The file names the addresses of the manager, so that workers find the leader, and the
@@ -213,7 +213,7 @@ class Lease:
         """Return whether there is no later term.
 
         Raises:
-            SharedDirectoryError: the directory cannot be listed, so nobody can know.
+            SharedDirectoryError: the directory cannot be listed, so the answer is unknown.
         """
         if self._pulse is not None and self._pulse.is_fresh:
             return True

@@ -1,8 +1,8 @@
-"""Where a shared directory is: a folder's path, or an object store's URL.
+"""The location of a shared directory: a folder's path, or an object store's URL.
 
-Of a URL each machine has a folder of its own (`DOWNPOUR_LOCAL`), with what it has fetched. The
-manager's also has what no other process reads: journals, records, locks. Journals and records are
-in the bucket as well (`files/records/mirror.py`), so a manager may start on any machine.
+For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files. The manager's
+folder also has files that no other process reads: journals, records, locks. Journals and records
+are in the bucket as well (`files/records/mirror.py`), so a manager may start on any machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def seen_location(location: str | os.PathLike[str]) -> SharedDirectory:
 
 
 def own_folder() -> Path:
-    """Return this machine's own folder, for copies of what it shares; it may not exist yet."""
+    """Return this machine's folder for copies of shared files; it may not exist yet."""
     return path_of(LOCAL_VARIABLE, os.environ.get(LOCAL_VARIABLE) or LOCAL_DEFAULT).absolute()
 
 

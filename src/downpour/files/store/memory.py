@@ -1,7 +1,7 @@
 """A store in memory: the twin of `directory`, for tests and for experiments in one process.
 
 It keeps the same contract, errors included, without files and without retries: a file that is
-missing now stays missing. Chunks are copied once, because their owner may change them afterwards.
+missing now stays missing. Chunks are copied once, because their owner may change them later.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ A step's file is laid out as an update that was trained from that version (`upda
 differences are as a codec writes them, and buffers are whole. It names the version before it by
 checksum, and so do the steps before it, back to a file that holds a whole model. So the checksum of
 a step names all of the parameters that it leads to. The files of the versions before it have random
-names, which a step must not hold, because equal models have equal files; who asks for a version
-says which they are.
+names. A step must not hold these, because equal models have equal files, so the caller names the
+files.
 
-What the codec loses is lost for everyone: a version *is* the one before it moved by what its step
-says, with the same bytes in every process. Some versions are written whole, and hold the same
-parameters (`core/scheduler/steps.py` says which).
+Every process sees the codec's losses: a version *is* the one before it, moved by its step, with the
+same bytes everywhere. Some versions are written whole, and hold the same parameters
+(`core/scheduler/steps.py` says which).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_version(
     Args:
         store: Where its files lie.
         file: The version.
-        leading: The versions before it, oldest first; those that are needed end the sequence.
+        leading: The versions before it, oldest first; the required ones end the sequence.
         known: Which versions are in memory.
 
     Raises:
@@ -127,7 +127,7 @@ def whole_content(store: Store, name: str) -> Sequence[Buffer]:
 
 
 def version_in(store: Store, name: str) -> Parameters:
-    """Read a version of an experiment that has ended, of which nothing but the name is known.
+    """Read a version of an ended experiment, by nothing more than its name.
 
     Raises:
         StoreError: a file cannot be read, or the versions whose steps lead to it are not there.

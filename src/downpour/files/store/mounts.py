@@ -38,7 +38,7 @@ class Mount:
 
     @property
     def is_in_small_pages(self) -> bool:
-        """Whether its files lie in memory in pages of 4 KiB, each of which costs a fault."""
+        """Whether memory holds its files in pages of 4 KiB, each of which costs a fault."""
         return self.kind == "tmpfs" and _HUGE_PAGES.isdisjoint(self.options)
 
     @property
@@ -69,7 +69,7 @@ def innermost(lines: Iterable[str], path: Path) -> Mount | None:
 
 
 def _parsed(line: str) -> Mount | None:
-    """Read a line as in proc(5): "36 35 98:0 /root /point options [tags] - kind source options"."""
+    """Read a line as in proc(5): `36 35 98:0 /root /point options [tags] - kind source options`."""
     # The dash is there because the number of tags before it varies.
     front, dash, back = line.partition(" - ")
     fields, about = front.split(), back.split()

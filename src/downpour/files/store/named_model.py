@@ -1,9 +1,9 @@
 """The parameter file that a user names: an experiment's model, or a file of any program.
 
-A name is that of an experiment in the shared directory (its final model, or the newest version
-where it has none), of a file in its folder (`ID/best.safetensors`), or a path. Files of other
-programs are safetensors too, and may hold bfloat16. Anything else is refused: other formats are
-pickles, which can run code when they are read.
+A name means an experiment in the shared directory (its final model or, without one, the newest
+version), a file in its folder (`ID/best.safetensors`), or a path. Files of other programs are
+safetensors too, and may hold bfloat16. Anything else is refused: other formats are pickles, which
+can run code when they are read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 class NamedModel:
     """The tensors of a model by name, and the checksum of its file.
 
-    A version of an experiment, or an adapter, holds what was trained alone: what was frozen, and
-    lies beside it, is part of both.
+    A version of an experiment, or an adapter, holds only trained parameters. The frozen ones, in a
+    file next to it, are part of both.
     """
 
     tensors: dict[str, Array]
@@ -154,7 +154,7 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
 
 
 def _frozen_beside(path: Path) -> list[Path]:
-    """Return the file of what was never trained, which an experiment's versions need."""
+    """Return the file of the untrained parameters, which an experiment's versions need."""
     if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName):
         return []
     # Several if a manager ended before it had journaled the first one; all hold the same.

@@ -1,7 +1,7 @@
 """An experiment's files as objects: the twin of `directory` for clusters without a shared folder.
 
-What was fetched or published is kept on this machine by its checksum (`FileCache`), so a file is
-fetched once by all processes here, and readers get a memory map of it as they do of a file.
+This machine keeps fetched and published files by checksum (`FileCache`). So all its processes fetch
+a file once, and readers get a memory map of it, as for a local file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ObjectFiles:
         return self._retry_policy.call_through_outage(look)
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it exists. Views of it stay valid, and so does what is cached."""
+        """Remove a file, if it exists. Views of it stay valid, and the cached copy stays, too."""
         self._bucket.remove(self._key(name))
 
     def remove_leftovers(self) -> None:
@@ -111,8 +111,8 @@ class ObjectFiles:
 class FileCache:
     """Files of an object store on this machine, named by their checksums; shared by its processes.
 
-    The ones used longest ago are removed once they hold more than `limit_bytes` together. It holds
-    nothing that cannot be fetched again, so nothing of it is synced and no failure of it counts.
+    The ones used longest ago are removed once they hold more than `limit_bytes` together. We can
+    fetch all its content again, so we sync none of it and ignore its failures.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:

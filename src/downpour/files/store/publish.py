@@ -1,8 +1,8 @@
 """How a file comes into a shared directory: whole and durable, or not at all.
 
 A unique hidden name in the same directory is written and synced, then the real name is *linked* to
-it, the hidden one removed, and the directory synced. It is linked and not renamed, because a rename
-silently replaces an existing file, while `link` fails, atomically, also on NFS. (Linux's
+it, the hidden one removed, and the directory synced. We link the file and don't rename it, because
+a rename silently replaces an existing file, while `link` fails, atomically, even on NFS. (Linux's
 `renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) Without hard links in the
 file system, the name is looked up and then renamed; there is no race, because names carry tokens.
 
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 TEMPORARY_PREFIX = ".tmp-"
 
-# One write of 100 MB can take ten times as long as a hundred of 1 MiB, and blocks that begin at
-# multiples of their size lie in large pages, which readers map faster.
+# One write of 100 MB can take ten times as long as a hundred of 1 MiB. Blocks that begin at
+# multiples of their size get large pages, which readers map faster.
 _BLOCK_BYTES = 2**20
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
-# EPERM is what link(2) returns on a file system without hard links.
+# link(2) returns EPERM on a file system without hard links.
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_RETRY = RetryPolicy(seconds=0.0)
@@ -80,8 +80,8 @@ def publish(
 
         return retry_policy.call_through_outage(translated)
 
-    # Each step is retried by itself, so that an outage while the name is given does not write a
-    # large file a second time.
+    # We retry each step separately, so that an outage during the link does not write a large file a
+    # second time.
     written = with_retries(partial(_write_new, directory, chunks, mode))
     try:
         with_retries(partial(_give_name, written.path, target))

@@ -1,9 +1,9 @@
 """The pulse of a bucket's manager, by which managers on other machines see that it lives.
 
 A lock ends with its holder, and an object store has none. So the leader replaces an object every
-two seconds, and a successor takes it for dead when the object has stayed the same for ten, by the
-successor's own clock: no two machines need to agree on the time. A leader that only stood still
-finds the later term when it looks.
+two seconds. A successor takes it for dead when the object has stayed the same for ten, by the
+successor's own clock: machines need not agree on the time. A leader that only stood still finds the
+later term when it looks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST = b"ended"
 
 
 class Pulse:
-    """Beats from `start` to `stop`, in a thread of its own.
+    """Beats from `start` to `stop`, in a separate thread.
 
     Args:
         bucket: where.

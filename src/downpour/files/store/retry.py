@@ -1,12 +1,12 @@
 """How long an operation on the shared directory is retried before its failure is believed.
 
-A network file system shows the files of other machines late: a name that was looked up too early
-stays missing until its directory is listed, and sizes lag by seconds. A server that is away for a
-moment fails what was being read or written, and a full disk may get room again. So a failed
-operation is retried, soon at first and then once a second, until the time of the policy is over;
-then the last error is raised. The directory itself may be given more time than one file of it.
+A network file system shows other machines' files late. A name that we looked up too early stays
+missing until we list its directory, and sizes lag by seconds. A server that is away for a moment
+fails what was being read or written, and a full disk may get room again. So a failed operation is
+retried, soon at first and then once a second, until the time of the policy is over; then the last
+error is raised. The directory itself may be given more time than one file of it.
 
-The time is the sum of what was slept, so a test that passes its own `sleep` needs no clock.
+The time is the sum of the sleeps, so a test that passes its own `sleep` needs no clock.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RetryPolicy:
 
 
 def _log_wait(state: RetryCallState) -> None:
-    """Log once what is waited for."""
+    """Log once what we wait for."""
     error = state.outcome.exception() if state.outcome is not None else None
     if state.attempt_number == _LOGGED_AFTER and error is not None and is_outage(error):
         log.warning("waiting for the shared directory: %s", error)

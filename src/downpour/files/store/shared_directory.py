@@ -29,7 +29,7 @@ class SharedDirectory:
     """The folder that manager, workers and clients share; `open` checks it first.
 
     `datasets_at` is where prepared datasets are, if they are another directory's. With a `bucket`,
-    what processes exchange is there, under the same names; `root` is then this machine's own folder
+    that holds all exchanged files, under the same names. `root` is then this machine's own folder
     for it (`location.py`), where a manager keeps its journals, records and locks.
     """
 
@@ -78,27 +78,27 @@ class SharedDirectory:
 
     @property
     def where(self) -> str:
-        """What the user calls it."""
+        """The user's name for it."""
         return self.bucket.url if self.bucket is not None else str(self.root)
 
     @property
     def presence(self) -> Path:
-        """Where managers announce themselves."""
+        """The folder in which managers announce themselves."""
         return self.root / "presence"
 
     @property
     def terms(self) -> Path:
-        """Where each manager has written that it leads; the highest number is the leader."""
+        """The folder in which managers write that they lead; the highest number is the leader."""
         return self.root / "terms"
 
     @property
     def datasets(self) -> Path:
-        """Where prepared datasets are."""
+        """The folder of prepared datasets."""
         return self.datasets_at or self.root / "datasets"
 
     @property
     def experiments(self) -> Path:
-        """Where experiments are, each in a folder named by its identifier."""
+        """The folder of experiments, each in a folder named by its identifier."""
         return self.root / "experiments"
 
     def experiment_path(self, experiment: str) -> Path:

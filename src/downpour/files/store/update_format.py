@@ -1,9 +1,10 @@
 """How an update's file is laid out: whole parameters, or how far they moved, compressed.
 
-A whole update has the tensors of the model that it was trained from. A compressed one has as many
-tensors of the same names in the same order; of those that are trained it holds the difference x0 -
-x as a codec writes it (U8, padded to eight bytes, so that what follows stays aligned). Buffers and
-numbers that are no floats are whole in it. So both can be walked side by side with the model.
+A whole update has the tensors of the model that it was trained from. A compressed one has the same
+number of tensors, with the same names in the same order. For trained tensors it holds the
+difference x0 - x as a codec writes it (U8, padded to eight bytes to keep the next one aligned).
+Buffers and numbers that are no floats are whole in it. So both can be walked side by side with the
+model.
 
 The file says all that is needed to read it, but the model: the codec's name, the model's checksum,
 and the type and shape of each compressed tensor. Which tensors are buffers follows from the model's
@@ -37,9 +38,9 @@ _BYTE = np.dtype(np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRange:
-    """Numbers of one dtype that lie at `start` to `stop` in the model's bytes.
+    """Numbers of one dtype, at `start` to `stop` in the model's bytes.
 
-    In an update's they lie at `held_start` to `held_stop`, as numbers if there is no codec.
+    In an update's bytes they are at `held_start` to `held_stop`, as numbers if there is no codec.
     """
 
     dtype: np.dtype[Any]
@@ -116,7 +117,7 @@ class UpdateFormat:
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """What an update's file says of its content."""
+        """An update's self-description."""
         if self.codec is None:
             return {}
         compressed = {
@@ -219,7 +220,7 @@ def moved_by(model: Parameters, update: ParameterFile) -> Parameters:
     """Return the parameters and buffers that a model and a compressed update lead to.
 
     Trained ones are x0 - d with the update's difference d, in the model's dtype; all else is the
-    update's. They lie in one piece of memory.
+    update's. They share one piece of memory.
     """
     tensors = model.layout.views(np.empty(model.layout.size_bytes, np.uint8))
     differences = dict(decompressed(update))

@@ -1,15 +1,15 @@
-"""What a task publishes: an update that describes itself, and its optimizer's state.
+"""The files that a task publishes: an update that describes itself, and its optimizer's state.
 
-With a compression an update holds the difference that training made (`update_format.py`). What a
-codec did not send of it is the task's *unsent*, which the shard's next task adds to its own. It
-lies in one file with the optimizer's state, because it has the same life.
+With a compression an update holds the difference that training made (`update_format.py`). The part
+that a codec did not send is the task's *unsent*, which the shard's next task adds to its own. It is
+in one file with the optimizer's state, because it has the same lifetime.
 
-A worker reports its update. If the report is lost with the worker, `find_updates` reads from the
-files alone what it would have stated: round, shard, samples, steps, loss, and a checksum of the
-parameters, so that an altered file is not taken for a whole one. All of that follows from the task,
-so two attempts at it publish files of the same bytes. The optimizer's state is published first, and
-has the update's numbers and token in its name; the update says that it has one. So an update that
-exists is complete, unless its state was removed.
+A worker reports its update. If the report is lost with the worker, `find_updates` reads its content
+from the files alone. That is round, shard, samples, steps, loss, and a checksum of the parameters,
+which exposes an altered file. All of that follows from the task, so two attempts at it publish
+files of the same bytes. The optimizer's state is published first, and has the update's numbers and
+token in its name; the update says that it has one. So an update that exists is complete, unless its
+state was removed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _Number = TypeVar("_Number", int, float)
 _CHECKSUM = "checksum"
 _HAS_STATE, _YES = "optimizer_state", "published"
 _UNSENT = "unsent/"
-# So that it is a quarter of the model. What moves a number by less than 1/254 of the largest of
-# its block is lost; with topk's decay such a number would never come near to being sent.
+# So that it is a quarter of the model. We lose a move of less than 1/254 of the block's largest
+# number; with topk's decay, such a number would never get sent anyway.
 _MEMORY = CODECS["int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a task began with: `tensors`, and what the shard's task before left unsent.
+    """A task's start: `tensors`, and the residual of the shard's previous task.
 
     The tensors are the model's, or where rounds overlap, the model's moved by the shard's update.
     """
@@ -63,7 +63,7 @@ class Start:
 class Work:
     """The result of a task: parameters, optimizer state (may be empty), and how they were made.
 
-    `start` is what the parameters were trained from, None if they are to be published whole.
+    `start` is the start of the training, None to publish the parameters whole.
     """
 
     parameters: Mapping[str, Array]

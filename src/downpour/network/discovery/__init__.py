@@ -1,1 +1,1 @@
-"""How workers and clients find their manager, wait for it, and turn to the one that leads."""
+"""Helps workers and clients find their manager, wait for it, and switch to a new leader."""

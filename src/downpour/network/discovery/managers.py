@@ -1,12 +1,13 @@
-"""Which manager a worker or a client calls: one rule, for every command and for `downpour.Client`.
+"""Chooses the manager to call: one rule, for workers, all commands and `downpour.Client`.
 
 1. An address that the user gave wins (`--manager`, `DOWNPOUR_MANAGER`).
 2. Without one, the shared directory or the bucket says who leads (`--shared`, `DOWNPOUR_SHARED`).
 3. With neither, `./shared_dir` is asked, and localhost's default port last.
 
-Where an address and a directory are known, the manager must serve that directory, or a command
-would silently reach another cluster. Its *presence file* shows that: the manager names it to every
-caller, and it lies in the directory. If a manager does not answer, the one that leads by now does.
+If both an address and a directory are known, the manager must serve that directory. Otherwise a
+command would silently reach another cluster. Its *presence file* shows that: the manager names it
+to every caller, and the directory holds it. If a manager does not answer, we call the one that
+leads by now.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Managers:
             if no other manager is wanted.
         given: the address that the user gave; None if the directory is to say it.
         trust: the credentials of the calls.
-        last: the address to try after those of the directory's leader, whatever it serves.
+        last: the address to try after the directory's leader, even if it serves another directory.
         timeout_seconds: how long a call may take.
     """
 
@@ -93,7 +94,8 @@ class Managers:
         address = client.address
         if address in self._checked or address == self._last:
             return
-        # Where no manager has ever led, or this machine does not see the directory, none is wrong.
+        # If no manager has ever led, or this machine does not see the directory, any manager is
+        # right.
         if leader_of(self._shared) is not None:
             try:
                 self._shared.read_presence(client.describe().presence_file)
@@ -104,8 +106,8 @@ class Managers:
     def explained(self, error: OtherDirectory | Untrusted, address: Address) -> DownpourError:
         """Return what an error of the manager at an address means to the user."""
         leaders = self._leader_addresses()
-        # A host has many names ([::1], localhost, one a network), so its port tells more. Without a
-        # second cluster, the folder or the credentials are wrong.
+        # A host has many names ([::1], localhost, one per network), so its port tells more. Without
+        # a second cluster, the folder or the credentials are wrong.
         own = any(address.port == leader.port for leader in leaders)
         if not leaders or (isinstance(error, Untrusted) and own):
             return error
@@ -148,7 +150,7 @@ def managers_for(
     *,
     timeout_seconds: float = CALL_SECONDS,
 ) -> Managers:
-    """Return the managers that a user's words mean, by the rule of this module.
+    """Return the managers that the user's options mean, by the rule of this module.
 
     Args:
         manager: an address; None or empty if the user gave none.

@@ -1,7 +1,7 @@
 """Waiting for a manager that is starting, and for the folder or token that it makes.
 
-A manager, its workers and its users may be started in any order, by people and by tools that know
-nothing of one another. So what does not exist yet is waited for, and a log line says so once.
+People and tools may start a manager, its workers and its clients in any order. So we wait for
+missing managers and files, and say so once in the log.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from downpour.base.errors import (
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 60.0
-"""A manager that takes over has read all journals by then, on any machine tried."""
+"""On all machines that we tried, a new manager has read all journals by then."""
 _DAY_SECONDS = 86400
 
 
 def checked_seconds(field: str, seconds: float) -> float:
-    """Return how long something may take, if it is valid.
+    """Return a duration if it is valid.
 
     Raises:
         SpecError: it is not a number from 0 to a day.

@@ -1,7 +1,7 @@
-"""Where a service answers: a host and a port, as users write them.
+"""The address of a service: a host and a port, as users write them.
 
-An address is for a call, so port 0 and an empty host are invalid. Nothing is looked up: whether the
-host exists shows when it is called.
+An address is for a call, so port 0 and an empty host are invalid. This module looks nothing up: a
+call shows whether the host exists.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SHAPE = re.compile(rf"(?:\[(?P<v6>[^\]]+)\]|(?P<host>{_HOST}))(?::(?P<port>[0-9
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host name or IP address, and a port; `str()` is what `parse_address` reads."""
+    """A host name or IP address, and a port; `parse_address` reads its `str()`."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can be meant."""
+        """Whether the address can only mean this machine."""
         return self.host in {"localhost", "::1"} or self.host.startswith("127.")
 
     def __str__(self) -> str:

@@ -43,14 +43,14 @@ _Answer = TypeVar("_Answer")
 
 
 class _Client:
-    """What both clients share: a peer, a deadline, and the way through the wire.
+    """The common part of both clients: a peer, a deadline, and the conversion of messages.
 
     Args:
         address: where the service answers.
-        trust: this side's credentials, and what is asked of the service.
+        trust: this side's credentials, and its demands on the service.
         timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
-        connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call is retried while no process answers; 0: it is not.
+        connect_seconds: the limit for opening a connection.
+        patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -113,7 +113,7 @@ class ManagerClient(_Client):
     _service = Manager
 
     def describe(self) -> ManagerInfo:
-        """Return who the manager is, and the file that shows that both see the same directory."""
+        """Return facts about the manager, including the file that proves a common directory."""
         return self._call(ManagerInfo, "describe")
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -145,10 +145,10 @@ class ManagerClient(_Client):
     def submit(self, spec: str, request: str = "") -> str:
         """Submit an experiment, described in TOML; returns its identifier.
 
-        The same `request`, 4 to 32 hexadecimal digits, is accepted once; a random one is used if
-        none is given.
+        The same `request`, 4 to 32 hexadecimal digits, is accepted once; without one, the client
+        chooses one at random.
         """
-        # Chosen before the first try, so that a repeated one leads to the same experiment.
+        # Chosen before the first attempt, so that a retry leads to the same experiment.
         named = request or secrets.token_hex(4)
         return self._call(str, "submit", spec, named, wait_seconds=_SUBMIT_SECONDS)
 
@@ -176,7 +176,7 @@ class ManagerClient(_Client):
         self._call(NoneType, "cancel", experiment)
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
-        """Put on record that this process disturbs another one on purpose."""
+        """Record that this process disturbs another one on purpose."""
         self._call(NoneType, "disturbed", experiment, who, what)
 
     def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:

@@ -44,9 +44,9 @@ class Peer:
     Args:
         address: where the service answers.
         service: the generated module of the service.
-        trust: this side's credentials, and what is asked of the service.
-        connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call is retried while no process answers; 0: it is not.
+        trust: this side's credentials, and its demands on the service.
+        connect_seconds: the limit for opening a connection.
+        patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -86,7 +86,7 @@ class Peer:
         Raises:
             Unreachable: no process answered, also after retries.
             Untrusted: one side did not accept the credentials of the other.
-            DeadlineExceeded: there was no answer after `seconds`; whether the call took effect is
+            DeadlineExceeded: no answer came within `seconds`; whether the call took effect is
                 unknown.
             IncompatiblePeer: one side does not understand the other.
             ProtocolError: the call failed inside the peer.

@@ -1,4 +1,4 @@
-"""What is wrong with one field of a message; `wire.py` checks all that comes from the network."""
+"""The error of one field of a message; `wire.py` checks everything from the network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shown(value: object, limit: int = 200) -> str:
 
 
 class Shown(str):
-    """Text that the peer has rendered already, and that is not quoted again."""
+    """Text that the peer has already rendered, so we don't quote it twice."""
 
     __slots__ = ()
 

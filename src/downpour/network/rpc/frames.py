@@ -1,9 +1,9 @@
 """Whole messages over a socket, each by a deadline: four bytes of length, then the message.
 
-This is Thrift's framed transport with what the library's own lacks. The socket's timeout is set
-anew to the remaining time before every read, so a peer that sends byte by byte cannot exceed a
-deadline. A message is decoded from its own frame alone, so its content cannot make a reader wait
-for more. Both sides use it; neither may use a channel again after an error.
+This is Thrift's framed transport with the features that the library's version lacks. Before every
+read, we set the socket's timeout to the remaining time, so a peer that sends byte by byte cannot
+exceed a deadline. A message is decoded from its own frame alone, so its content cannot make a
+reader wait for more. Both sides use it; neither may use a channel again after an error.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class Channel:
             raise
 
     def seal(self, sending_key: bytes, receiving_key: bytes) -> None:
-        """From now on authenticate what is sent, and accept only what the peer has authenticated.
+        """From now on, authenticate outgoing messages, and accept only authenticated ones.
 
-        So no one between the peers can alter, add, drop or repeat a message. The messages are not
-        encrypted.
+        So an attacker between the peers cannot alter, add, drop or repeat a message. This does not
+        encrypt the messages.
         """
         self._seals = _Seal(sending_key), _Seal(receiving_key)
 
@@ -185,7 +185,7 @@ class Channel:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; may be called again."""
+        """Close the socket; you may call it twice."""
         self._sock.close()
 
     def _part(self) -> None:

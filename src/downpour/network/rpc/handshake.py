@@ -1,4 +1,4 @@
-"""How two processes authenticate each other: once per connection, before the first message.
+"""Authenticates two processes to each other: once per connection, before the first message.
 
 ::
 
@@ -88,7 +88,7 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
 
 def is_hello(frame: bytes) -> bool:
     """Whether a frame is a hello rather than a message of Thrift's."""
-    # A message of the strict binary protocol begins with 80 01, so none is taken for a hello.
+    # A message of the strict binary protocol begins with 0x8001, so none looks like a hello.
     return frame.startswith(_HELLO) and len(frame) == len(_HELLO) + _NONCE_BYTES
 
 
@@ -150,8 +150,8 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
         _reject(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
-    # The server proves first, so any process that connects may guess at the token offline. Hence
-    # tokens are made of 256 random bits.
+    # The server proves first, so any process that connects may guess at the token offline. That is
+    # why tokens have 256 random bits.
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):

@@ -1,9 +1,9 @@
 """Data indices as bytes: little-endian and unsigned, in the smallest width that holds them.
 
 Packed indices cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do
-not fit into a message: the manager publishes the bytes as a file and sends an `IndicesFile`, and
-the worker reads the file and unpacks it here. Whether an index exists in the dataset is checked
-where the dataset is known.
+not fit into a message. Then the manager publishes the bytes as a file and sends an `IndicesFile`;
+the worker reads the file and unpacks it here. Code that knows the dataset checks whether an index
+exists in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
     """Pack indices of shape (n,).
 
     Raises:
-        ValueError: they are not a flat array of integers from 0 on.
+        ValueError: they are not a flat array of non-negative integers.
     """
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(f"indices: a flat array of integers, not {indices.dtype} {indices.shape}")

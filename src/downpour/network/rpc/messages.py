@@ -1,9 +1,9 @@
 """The messages between a manager, its workers and its clients, as values.
 
 They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
-and nothing outside this folder ever sees a struct. What files and the scheduler share with the
-messages (attempts, updates, published files) is in `downpour.base.values`. Counts and sizes are not
-negative and seconds are finite; `wire.py` refuses all else.
+and nothing outside this folder ever sees a struct. The values that messages share with files and
+the scheduler (attempts, updates, published files) are in `downpour.base.values`. Counts and sizes
+are not negative and seconds are finite; `wire.py` refuses anything else.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class TaskMessage:
     """Train one shard in one round, starting from a model version; identified by its `id`.
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
-    folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
-    the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before;
-    `frozen` holds the parameters that are never trained, if there are some. Of the task's steps the
-    first are trained, this `share` of them. Where rounds overlap, the task begins from the model
-    moved by `step`, the shard's last update. The model may be published as a step itself, from the
-    last of the versions that are `leading`, the first of which is whole. `whole` is a file with all
-    of it, where an earlier attempt could not read its files.
+    folder. `indices` has shape (n,). `optimizer_state` is the shard's state after its last round,
+    if the spec keeps it. `snapshot` is the state to continue from, if a worker began the task
+    before. `frozen` holds the parameters that are never trained, if there are any. The worker
+    trains the first `share` of the task's steps. If rounds overlap, the task begins from the model
+    moved by `step`, the shard's last update. The model may be a difference from the last of the
+    `leading` versions, of which the first is complete. `whole` is the complete model, if an earlier
+    attempt could not read these files.
     """
 
     id: AttemptId
@@ -75,7 +75,7 @@ class TaskMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerInfo:
-    """What a worker must know before it registers.
+    """The facts that a worker needs before it registers.
 
     `presence_file` is a bare name in the shared directory's `presence/`; a worker that registers
     sends its content, which shows that both see the same directory. `patience` scales every
@@ -94,9 +94,9 @@ class ManagerInfo:
 class Registration:
     """A worker that registers; its own service listens at `host` and `port`.
 
-    `labels` are what its user calls it by, each as KEY=VALUE, and it trains on `device`, in its
-    `numeric_class`. It trains on its processor what a spec wants there: in `processor_class`, which
-    is given if the device is another one.
+    `labels` are the user's labels for it, each as KEY=VALUE. It trains on `device`, in its
+    `numeric_class`. If the device is not its processor, `processor_class` is the class for specs
+    that ask for the processor.
     """
 
     name: str
@@ -126,14 +126,14 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """The name the manager knows a worker by from now on."""
+    """The manager's name for a worker from now on."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A worker is alive: what it runs, the state of its machine, and what its process uses.
+    """A worker is alive: its attempts, the state of its machine, and its process's resources.
 
     It `differs` from the manager in versions of packages that its experiment imports: a phrase
     each.
@@ -152,7 +152,7 @@ PAGE_EXPERIMENTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """What a worker is told when it has sent a heartbeat.
+    """The answer to a worker's heartbeat.
 
     `known` is false if it must register again; it should stop `unwanted` attempts, and leave at
     least `interval_seconds` between two heartbeats.
@@ -202,7 +202,7 @@ class ExperimentSummary:
     epochs_total: int | None = None
 
     def __repr__(self) -> str:
-        """Say in one line which it is, and how far it is."""
+        """Describe the experiment and its progress in one line."""
         return f"<ExperimentSummary {self.experiment}: {self.state}, {self.where}>"
 
     @property
@@ -212,14 +212,14 @@ class ExperimentSummary:
 
     @property
     def epochs(self) -> tuple[int, int]:
-        """How many epochs are done, and how many there are."""
+        """The number of finished epochs, and of all epochs."""
         if self.epochs_done is None or self.epochs_total is None:
             return self.rounds_done, self.rounds_total
         return self.epochs_done, self.epochs_total
 
     @property
     def where(self) -> str:
-        """The epoch at which it is, and the round where an epoch has several, as people count."""
+        """The current epoch, and the round if an epoch has several, counted from 1."""
         done, total = self.epochs
         at = f"epoch {min(done + 1, total)} of {total}"
         if total == self.rounds_total:
@@ -246,7 +246,7 @@ class TaskStatus:
 
     @property
     def has_update(self) -> bool:
-        """Whether its update is there, applied or not."""
+        """Whether its update exists, applied or not."""
         return self.state in {TaskState.PUBLISHED, TaskState.APPLIED}
 
 
@@ -257,9 +257,9 @@ class WorkerStatus:
     `slowness` is the median of its paces in the last rounds, each over its round's median. Its
     process is `pid` of the machine `hostname`; a manager of an earlier version tells neither.
     `saves` is the share of a round's time that it is predicted to save; below zero, it costs time.
-    If it `stands_by`, it trains nothing, and the share is what its help would save. Both are absent
-    while too little is known. What it has said last of other versions of packages is how it
-    `differs`.
+    If it `stands_by`, it trains nothing, and the share predicts the effect of its help. Both are
+    absent while too little is known. `differs` is its last report about different versions of
+    packages.
     """
 
     worker: str
@@ -279,7 +279,7 @@ class WorkerStatus:
     differs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Say in one line which it is, and what it does."""
+        """Describe the worker and its task in one line."""
         return f"<WorkerStatus {self.worker}: {self.state}>"
 
 
@@ -305,13 +305,13 @@ class Status:
     pid: int = 0
 
     def __repr__(self) -> str:
-        """Say in one line how many workers there are, and how far the experiment is."""
+        """Describe the number of workers and the experiment's progress in one line."""
         count = len(self.workers)
         return f"<Status {count} worker{'s' * (count != 1)}, {self.experiment or 'no experiment'}>"
 
     @property
     def idle_workers(self) -> frozenset[str]:
-        """The names of the workers that have nothing to do."""
+        """The names of the idle workers."""
         return frozenset(one.worker for one in self.workers if one.state is WorkerState.IDLE)
 
 

@@ -1,8 +1,8 @@
-"""A threaded Thrift server that survives whatever connects to it, and that can be stopped.
+"""A threaded Thrift server that survives any peer, and that you can stop.
 
-Each connection has a thread of its own, which waits for a frame, runs the call and answers. A peer
-that sends garbage, half a frame, an oversized one or nothing at all, or that cannot authenticate
-itself, loses its connection as the limits say, and no other peer is affected. Stopping closes idle
+Each connection has its own thread, which waits for a frame, runs the call and answers. A peer may
+send garbage, half a frame, an oversize one or nothing at all, or fail to authenticate itself. It
+then loses its connection as the limits say, without effect on other peers. Stopping closes idle
 connections at once and lets the calls in flight finish within a grace time. The server does not
 know what the calls mean.
 """
@@ -39,11 +39,12 @@ _TRUST_WANTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one peer may take from a server.
+    """The limits for one peer of a server.
 
-    A peer authenticates itself within `handshake_seconds`; a connection is closed after
-    `idle_seconds` without a call; a frame, once begun, takes `frame_seconds` at most in either
-    direction; `connections` are served at a time, and one more is closed without an answer.
+    A peer must authenticate itself within `handshake_seconds`. The server closes a connection after
+    `idle_seconds` without a call. A frame, once begun, may take `frame_seconds` in either
+    direction. The server handles `connections` at a time, and closes further ones without an
+    answer.
     """
 
     handshake_seconds: float = 10.0
@@ -114,7 +115,7 @@ class Server:
         """Close idle connections at once, and the others when their call in flight has ended.
 
         Returns when no call is in flight, or after `grace_seconds`. A call that stops the server
-        that runs it does not wait for itself, and is answered. May be called again.
+        that runs it does not wait for itself, and gets an answer. You may call it twice.
         """
         with self._changed:
             self._stopping.set()
@@ -246,8 +247,8 @@ class Server:
 class CallRejected(TTransportException):  # type: ignore[misc]
     """A call whose arguments the protocol does not allow, and which cannot be answered otherwise.
 
-    It is a transport's exception because that is the one kind that the generated processors pass
-    on; any other they log with a traceback, which a peer must not be able to write into our log.
+    It is a transport's exception, because the generated processors pass on no other kind. They log
+    any other with a traceback, and a peer must not be able to write that into our log.
     """
 
     kind = TApplicationException.PROTOCOL_ERROR
@@ -281,7 +282,7 @@ def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.so
     """Listen; on IPv4 if a name has addresses of both kinds, and on both for `::`.
 
     Raises:
-        SpecError: as `Server`; `field` is what the user calls the port.
+        SpecError: as `Server`; `field` is the user's name for the port.
     """
     if not 0 <= port <= 65535:
         raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")

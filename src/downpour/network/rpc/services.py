@@ -1,8 +1,8 @@
-"""What a manager and a worker offer, and how it is served: values in, values out.
+"""The services of a manager and a worker: values in, values out.
 
 The implementation of one of the two protocols below knows nothing of Thrift. Its arguments arrive
 checked, its answers are values, and an error of our tree reaches the caller as the same error. Any
-other exception is a defect: it is logged once, and the caller gets "internal error". Calls come
+other exception is a defect: we log it once, and the caller gets "internal error". Calls come
 from many threads at once.
 """
 
@@ -38,14 +38,14 @@ from downpour.network.rpc.wire import reader, writer
 
 
 class ManagerService(Protocol):
-    """What a manager offers; `SpecError`, `Refused` and `SharedDirectoryError` reach the caller.
+    """A manager's service; `SpecError`, `Refused` and `SharedDirectoryError` reach the caller.
 
     Every call may come twice, because its answer may have been lost; both answers must be equal.
     `describe`, `heartbeat`, `leave` and `list_experiments` never refuse.
     """
 
     def describe(self) -> ManagerInfo:
-        """Return what a worker must know before it registers."""
+        """Return the facts that a worker needs before it registers."""
 
     def register_worker(self, registration: Registration) -> Registered:
         """Register a worker; refuses another protocol, or the presence of another folder."""
@@ -87,13 +87,13 @@ class ManagerService(Protocol):
 
 
 class WorkerService(Protocol):
-    """What a worker offers to its manager; only `train` may refuse, for instance as busy."""
+    """A worker's service for its manager; only `train` may refuse, for instance as busy."""
 
     def ping(self) -> WorkerInfo:
         """Return the worker's name, and what it runs."""
 
     def train(self, task: TaskMessage) -> None:
-        """Accept a task and return at once; the same attempt again is accepted again."""
+        """Accept a task and return at once; accept a repeated call, too."""
 
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt at its next step; do nothing if it is not running."""

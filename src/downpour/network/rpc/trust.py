@@ -1,4 +1,4 @@
-"""The credentials of a process, loaded: what it shows to peers and asks of them.
+"""A process's loaded credentials: the ones that it shows, and its demands on peers.
 
 `Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of them
 every peer is trusted, which is allowed only for a service on loopback. TLS is 1.3 and mutual.
@@ -37,9 +37,8 @@ class Trust:
         """Read the files that the credentials name.
 
         Raises:
-            SpecError: a file cannot be read or is invalid, every user of the machine may read the
-                token or the key, the token is too short, or one of TLS's three files is missing;
-                names the field.
+            SpecError: a file is missing, unreadable or invalid, every user of the machine may read
+                the token or the key, or the token is too short. Names the field.
         """
         serving, calling = _tls(credentials)
         return cls(token=_token(credentials), serving=serving, calling=calling)
@@ -72,7 +71,7 @@ def _token(credentials: Credentials) -> bytes | None:
 def _token_text(path: str) -> str:
     try:
         with open_user_file(path) as file:
-            # Of the open file, so that what is checked is what is read.
+            # Check the open file, so that we read the same file that we checked.
             _check_private("token_file", path, file)
             return file.read(_TOKEN_BYTES_MAX).decode()
     except FileNotFoundError:
@@ -100,7 +99,7 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
     """Return a context that shows this machine's certificate and asks for one of its authority.
 
-    A caller also checks the name (`PROTOCOL_TLS_CLIENT` does so by itself).
+    A caller also checks the name, which `PROTOCOL_TLS_CLIENT` does.
     """
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

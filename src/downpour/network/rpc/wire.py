@@ -1,11 +1,11 @@
 """Values to Thrift structs and back, driven by the values' own annotations.
 
-A dataclass and the struct of the same name have fields of the same names, so one rule for each kind
-of annotation is the whole mapping; it is compiled once for each class. Reading is strict, because
-messages come from the network: a required field must be present, a number finite and not negative,
-a name that is used in the file system bare, and a text that a peer says of itself short and
-printable. A reason is cut and put in one line. An absent field takes the dataclass's default.
-Nothing is looked up or opened here.
+A dataclass and the struct of the same name have fields of the same names, so the mapping needs only
+one rule for each kind of annotation. We compile it once for each class. Reading is strict, because
+messages come from the network. A required field must be present, and a number finite and not
+negative. A name for the file system must be bare, and a peer's text about itself short and
+printable. We shorten a reason and put it in one line. An absent field takes the dataclass's
+default. This module opens no files.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _TEXTS = {
     "ManagerInfo": ("version",),
     "WorkerInfo": ("version", "name"),
 }
-"""What a peer says of itself; logs, records and displays repeat it."""
+"""A peer's text about itself, which logs, records and displays repeat."""
 
-# What a field must satisfy beyond its type: by "Class.field", or by the name of a call's argument.
+# Rules for a field beyond its type: by "Class.field", or by the name of a call's argument.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{
         f"{kind}.{field}": (
@@ -92,7 +92,7 @@ def to_wire(value: object) -> Any:
 
 
 def from_wire(annotation: type[_Value], received: Any) -> _Value:
-    """Return the value of what Thrift received; raises `FieldError` if it is invalid."""
+    """Convert a struct from Thrift to a value; raises `FieldError` if it is invalid."""
     kind: Any = annotation
     value: _Value = reader(kind)(received)
     return value
@@ -100,7 +100,7 @@ def from_wire(annotation: type[_Value], received: Any) -> _Value:
 
 @cache
 def reader(annotation: Any, name: str = "") -> Convert:
-    """Return a function from what Thrift received to a value of this annotation.
+    """Return a function from a received struct to a value of this annotation.
 
     `name` is that of the field or argument, for rules beyond its type. The function raises
     `FieldError`, with the path of the wrong field.
@@ -120,7 +120,7 @@ def reader(annotation: Any, name: str = "") -> Convert:
 
 @cache
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
-    """Return a function from a value of this annotation to what Thrift sends.
+    """Return a function from a value of this annotation to a struct for sending.
 
     The function raises TypeError or ValueError if the value is not of its annotation, which is a
     defect of this program, never of the peer.
