@@ -41,7 +41,7 @@ CALLS: list[tuple[str, Call]] = [
     ("workers = [1]", lambda: d.run(workers=[1])),
     ("standbys = 1", lambda: d.run({"standbys": 1, "policy": "late"}, workers=1)),
     (
-        "standbys = 1: policy 'wait' calls on",
+        "standbys = 1: must be 0, because policy 'wait' calls on",
         lambda: d.run({"standbys": 1, "policy": "wait"}, workers=3),
     ),
     ("slow = 'worker-1=0'", lambda: d.run(slow={"worker-1": 0})),

@@ -198,7 +198,7 @@ class Stage:
         chosen()
 
     def kill_manager(self) -> None:
-        """The manager dies; another takes its place at the same address."""
+        """The manager dies; another instead at the same address."""
         self._note("kill_manager", "manager")
         self.manager.kill()
         self.manager = self._manager(self._told.rpartition(":")[2])

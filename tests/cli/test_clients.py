@@ -173,7 +173,7 @@ def test_what_only_the_data_can_tell_is_told_in_one_line(
         "dataset = 'npz': labels must be class numbers": numbers,
         "split = 'class': ": [*several, "--split", "class", "--loss", "binary_cross_entropy"],
         "batches = 'balanced': ": ["--batches", "balanced", "--batch-size", "4"],
-        "model = 'narrow_networks:narrow': must put out": ["--model", "narrow_networks:narrow"],
+        "model = 'narrow_networks:narrow': must output": ["--model", "narrow_networks:narrow"],
         "shards = 5000: ": ["--shards", "5000"],
     }
     for line, words in told.items():

@@ -267,7 +267,7 @@ def test_a_worker_finds_the_leader_in_the_folder_and_waits_for_it(tmp_path: Path
     shared = "--shared", str(tmp_path)
     words = [*COMMAND, "worker", *shared, "--connect-seconds", "0"]
     early = subprocess.run(words, capture_output=True, text=True, check=False)
-    line = f"downpour: the manager cannot be reached: none leads in {tmp_path} yet\n"
+    line = f"downpour: the manager cannot be reached: no manager leads in {tmp_path} yet\n"
     assert (early.returncode, early.stderr) == (75, line)
     with ExitStack() as stack:
         process = subprocess.Popen([*COMMAND, "worker", *shared], stderr=subprocess.PIPE, text=True)

@@ -194,7 +194,7 @@ def test_an_experiment_is_compared_by_its_id(
 @pytest.mark.parametrize(
     ("experiment", "damage", "said"),
     [
-        ("alone-1", "", "ID = 'alone-1': one worker trained it"),
+        ("alone-1", "", "ID = 'alone-1': only one worker trained it"),
         ("uneven-1", "cut", "ID = 'uneven-1': has no finished round"),
         ("uneven-1", "{", "record.jsonl"),
         ("uneven", "{", "record.jsonl"),

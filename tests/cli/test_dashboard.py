@@ -31,7 +31,7 @@ WRONG: list[tuple[str, ...]] = [
     ("dashboard DIR DIR", "unexpected extra argument"),
     ("dashboard DIR --host 0.0.0.0 --port 0", "host = '0.0.0.0'", "a token (DOWNPOUR_TOKEN or "),
     ("dashboard DIR --host nobody.invalid --port 0", "host", "a name or address of this machine"),
-    ("dashboard s3:// --port 0", "shared", "must be as s3://BUCKET/PREFIX"),
+    ("dashboard s3:// --port 0", "shared", "must look like s3://BUCKET/PREFIX"),
     ("manager --dashboard-port 70000 --shared DIR --port 0", "dashboard_port = 70000"),
     ("run FILE --dashboard-port -1 --shared DIR", "dashboard_port = -1"),
     ("up --service --dashboard --shared DIR", "dashboard = True", "`downpour dashboard`"),

@@ -35,7 +35,10 @@ def test_one_of_two_is_enough() -> None:
         ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
         ("run --dataset digits --data-path x", "data_path = 'x': dataset 'digits' has none"),
         ("run --optimizer adam --nesterov", "nesterov = True: is an option of sgd, not of adam"),
-        ("run --workers 3 --standbys 1 --policy wait", "standbys = 1: policy 'wait' calls on no"),
+        (
+            "run --workers 3 --standbys 1 --policy wait",
+            "standbys = 1: must be 0, because policy 'wait' calls on no",
+        ),
     ],
 )
 def test_what_would_change_nothing_is_refused(

@@ -98,8 +98,8 @@ def test_what_cannot_be_a_file_is_refused(refused: Refused, shared: Path) -> Non
     Path("file").touch()
     os.mkfifo("fifo")
     for to, why in (
-        ("folder", "no trace of downpour"),
-        ("fifo", "no trace of downpour"),
+        ("folder", "not a trace from downpour"),
+        ("fifo", "not a trace from downpour"),
         ("file/trace.json", "cannot be written: not a folder"),
         ("/proc/1/nothing/trace.json", "cannot be written: "),
     ):

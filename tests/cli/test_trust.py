@@ -86,9 +86,9 @@ def test_a_worker_of_a_manager_elsewhere_is_asked_for_a_token_too(
     ("content", "line"),
     [
         (None, "no such file; create one with `downpour manager --make-token`"),
-        ("", "must have at least 16 characters"),
-        (" \n", "must have at least 16 characters"),
-        ("hush, hush", "must have at least 16 characters"),
+        ("", "a token needs at least 16 characters"),
+        (" \n", "a token needs at least 16 characters"),
+        ("hush, hush", "a token needs at least 16 characters"),
     ],
 )
 @pytest.mark.parametrize("command", ["manager", "worker", "status", "ping"])
@@ -183,7 +183,7 @@ def test_strangers_are_refused_in_one_line(
         ([*member, "--token-file", str(wrong)], "holds a different token than this side"),
         (
             [*token, *tls(tmp_path / "theirs", "here")],
-            "shows an untrusted certificate:  self-signed certificate in certificate chain",
+            "shows an untrusted certificate: self-signed certificate in certificate chain",
         ),
         (
             [*token, *tls(tmp_path / "theirs", "here"), "--tls-ca", ca],

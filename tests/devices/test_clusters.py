@@ -210,4 +210,4 @@ def test_a_step_that_never_fits_fails_with_what_to_change(
     with pytest.raises(DownpourError) as failed:
         downpour.run(spec, workers=1, shared=tmp_path, progress=False)
     assert "out of memory" in str(failed.value).lower()
-    assert "accumulate = 2 halves a part" in str(failed.value)
+    assert "accumulate = 2 for smaller parts" in str(failed.value)

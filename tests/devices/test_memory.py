@@ -114,7 +114,7 @@ def test_a_device_that_is_far_too_small_is_told_in_one_line(
     assert failure_kind(failed.value) is FailureKind.OUT_OF_MEMORY
     assert "\n" not in line
     assert "out of memory" in line.lower()
-    assert "accumulate = 2 halves a part" in line
+    assert "accumulate = 2 for smaller parts" in line
     assert len(line) < 400
 
 

@@ -187,7 +187,7 @@ def test_the_environment_names_the_manager(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("DOWNPOUR_MANAGER", "host:port")
     with pytest.raises(SpecError, match="manager = 'host:port'"):
         downpour.Client()
-    with pytest.raises(SpecError, match="manager = 9090: must be HOST:PORT"):
+    with pytest.raises(SpecError, match="manager = 9090: must be a string HOST:PORT"):
         downpour.Client(9090)  # type: ignore[arg-type]
 
 

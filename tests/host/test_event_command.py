@@ -99,7 +99,7 @@ time.sleep(1000)
     run._limit_seconds = 3.0
     with caplog.at_level(logging.WARNING):
         run(ENDED)
-    assert "runs for over 3 s" in caplog.text
+    assert "has run for over 3 s" in caplog.text
     with (tmp_path / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # returns when neither of the two holds it
 
@@ -113,7 +113,7 @@ def test_a_program_that_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptur
     file.unlink()
     with caplog.at_level(logging.WARNING):
         run(ENDED)
-    assert f"on_event: {file} cannot be started: No such file or directory" in caplog.text
+    assert f"on_event: cannot start {file}: No such file or directory" in caplog.text
 
 
 def test_a_program_is_named_by_its_whole_path(

@@ -92,7 +92,7 @@ def test_a_spec_may_ask_for_the_code_of_an_earlier_run() -> None:
     """Its digests are part of the resolved spec: who runs that again gets the same or one line."""
     known = fixed_code({"model": NETS}, {})
     assert fixed_code({"model": NETS}, known) == known
-    with pytest.raises(SpecError, match=r"helpers.py is another one"):
+    with pytest.raises(SpecError, match=r"helpers.py differs"):
         fixed_code({"model": NETS}, {**known, "helpers.py": "0" * 16})
 
 

@@ -54,7 +54,7 @@ def test_files_of_other_versions_and_for_other_inputs_are_refused(
     write_trained(path, trained)
     tensors = load_file(path)
     save_file(tensors, path, {"format": FORMAT, "version": "99"})
-    assert f"is of version 99; accepted is {VERSION}" in refusal(path)
+    assert f"has version 99, but must have {VERSION}" in refusal(path)
     save_file(tensors, path, {"version": VERSION})
     assert "is not a predictor's file" in refusal(path)
     meta = {"format": FORMAT, "version": VERSION}

@@ -98,7 +98,7 @@ def test_a_broken_member_is_set_aside_with_one_warning(
         answer = run(selector, np.ones((5, 4))).predict("w0", {})
     assert answer.quantiles == pytest.approx(np.exp([0, 1, 2, 3]))
     assert broken.asked == 1
-    assert [record.getMessage() for record in caplog.records if "set aside" in record.message]
+    assert [record.getMessage() for record in caplog.records if "setting aside" in record.message]
     assert len(caplog.records) == 1
     assert selector.chosen() == "sound"
 

@@ -1,19 +1,18 @@
-"""What a spec's `auto` becomes once its shards are counted: a rule for each field, as measured.
+"""Resolves a spec's `auto` once the number of shards is known: a measured rule for each field.
 
 - `optimizer_state` is kept, shard by shard. Momentum that begins at rest in each round trains too
   little: with ten shards and two meetings an epoch, digits come to 96 % instead of 86. It is reset
-  in modes where keeping it was worse, where a policy cuts shards anew, and where updates are
+  in modes where keeping it was worse, with a policy that recuts the shards, and if updates are
   compressed: a state travels whole, and would take back the bytes that were saved.
-- `outer` is a Nesterov momentum where shards are in step, for the mean of many shards goes no
-  further than one of them. A local momentum m lengthens a step 1 / (1 - m) times, and the outer
-  momentum μ 1 / (1 - μ) times. Together they overshoot, so (1 - m)(1 - μ) is at least 0.15. Two
-  shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8. Where rounds overlap,
-  the step comes a round late; what a momentum does then was not measured on enough tasks.
+- `outer` is a Nesterov momentum if shards are in step, because the mean of many shards moves no
+  farther than one of them. A local momentum m lengthens a step by a factor of 1 / (1 - m). The
+  outer momentum μ does so by 1 / (1 - μ). Together they overshoot, so (1 - m)(1 - μ) is at least
+  0.15. Two shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8. If rounds
+  overlap, the step comes a round late; we have not measured momentum on enough tasks with that.
 
-Both are for sgd. An adam that begins anew takes larger steps at first, which trains some tasks
-better than a kept one, and others worse. Where each shard has classes of its own, an outer momentum
-won on some tasks and lost on others, so there is none. `docs/results/more-workers.md` has the
-measurements.
+Both are for sgd. A restarted adam takes larger steps at first, which trains some tasks better than
+a kept one, and others worse. If shards have different classes, an outer momentum won on some tasks
+and lost on others, so we use none. `docs/results/more-workers.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from downpour.core.stragglers.base import Policy
 _SHORTEST = 0.15
 _OUTER_MOMENTUM_MAX = 0.8
 _OUTER_MOMENTUM_MIN = 0.2
-"""What lengthens a step by less than a quarter is not worth a file of state."""
+"""A momentum that lengthens a step by less than a quarter is not worth a file of state."""
 
 
 def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
-    # As the fields have it: a task may bring an optimizer of its own.
+    # By the fields alone, although a task may bring its own optimizer.
     momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
     why = [shards, f"split {resolved.split}", f"mode {resolved.mode}"]
     why += [f"overlap {resolved.overlap}"] if resolved.overlap else []

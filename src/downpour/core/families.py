@@ -1,7 +1,7 @@
 """The families of which a spec names members: the one place where Downpour's own are registered.
 
-To add one, write its file and name it here; help, errors and the contract tests follow. A package
-of yours registers its members as entry points instead (`base/family.py`).
+To add one, write its file and name it here; help, errors and the contract tests follow. Your own
+package registers its members as entry points instead (`base/family.py`).
 """
 
 from __future__ import annotations

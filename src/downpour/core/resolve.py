@@ -28,8 +28,8 @@ def resolve(
         policies: the policies that a spec can name.
 
     Raises:
-        SpecError: the mode or the policy cannot do what is asked, or needs more workers; or neither
-            shards nor workers are given; or `inside` is still to be measured.
+        SpecError: the mode or the policy cannot serve the spec, or needs more workers; or both
+            shards and workers are missing; or `inside` is still to be measured.
     """
     # A policy checks that more workers than standbys are there. While their number is not known,
     # it is assumed to suffice.
@@ -60,11 +60,11 @@ def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
     if spec.batch_size > largest:
         lines.append(
             f"batch_size {spec.batch_size:,} exceeds the {largest:,} examples of the largest "
-            "shard, so each step takes them all"
+            "shard: each step takes them all"
         )
     if spec.policy == "replace" and not spec.standbys:
         lines.append(
-            "policy replace has no standbys, so it can replace a straggler only while "
+            "policy replace has no standbys: it can replace a straggler only while "
             "another worker is idle"
         )
     return tuple(lines)

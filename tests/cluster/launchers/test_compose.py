@@ -108,7 +108,7 @@ def test_docker_is_asked_before_anything_starts(docker: Path, tmp_path: Path) ->
     [
         (
             "*image*) ;;",
-            "the image downpour is missing:  `docker build -f docker/Dockerfile -t downp",
+            "the image downpour is missing: `docker build -f docker/Dockerfile -t downp",
         ),
         ("version*) echo 'no daemon answers' >&2; exit 1 ;;", "no daemon answers"),
         ("version*) exit 1 ;;", "is Docker running?"),

@@ -135,7 +135,7 @@ def test_hosts_are_read_a_line_each() -> None:
         ("n1 shared=", "shared = '' must be an absolute path"),
         ("n1 env=A", "env = 'A' must be NAME=VALUE"),
         ("n1 slots=1 slots=2", "slots= appears twice"),
-        ("n1\nn1", "line 2': n1 is there already"),
+        ("n1\nn1", "line 2': n1 appears twice"),
         ("n1 'env=A", "No closing quotation"),
     ],
 )

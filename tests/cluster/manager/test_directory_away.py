@@ -76,7 +76,7 @@ def test_a_preparation_that_hangs_holds_up_neither_its_end_nor_others(
 
 
 def test_a_fifo_under_an_updates_name_costs_its_attempt_and_nothing_else(cluster: Any) -> None:
-    """It is no regular file: the shard is trained again, and nothing waits for a writer."""
+    """It is not a regular file: the shard is trained again, and nothing waits for a writer."""
     made: list[Path] = []
 
     def behave(worker: Any, task: Any) -> None:
@@ -93,6 +93,6 @@ def test_a_fifo_under_an_updates_name_costs_its_attempt_and_nothing_else(cluster
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
     facts = [json.loads(line) for line in cluster.record(experiment)]
     [failed] = [fact for fact in facts if fact["kind"] == "attempt-failed"]
-    assert "no regular file" in failed["reason"]
+    assert "not a regular file" in failed["reason"]
     assert made
     assert not made[0].exists()

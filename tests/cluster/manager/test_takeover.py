@@ -367,7 +367,9 @@ def test_a_worker_goes_on_with_what_it_was_given(tmp_path: Path) -> None:
 def test_a_second_manager_is_refused_while_the_first_serves(tmp_path: Path) -> None:
     """The line says who serves; when he is gone, there is room."""
     first = manager_of(tmp_path)
-    with pytest.raises(SharedDirectoryError, match="another manager serves here") as refusal:
+    with pytest.raises(
+        SharedDirectoryError, match="another manager serves this directory"
+    ) as refusal:
         manager_of(tmp_path)
     assert str(first.manager.address) in str(refusal.value)
     gone(first)
@@ -414,7 +416,7 @@ def test_a_damaged_journal_costs_its_experiment_alone(
     segment.write_bytes(b"".join(lines[1:]))
 
     second = manager_of(tmp_path)
-    assert f"experiment {broken} is left out" in caplog.text
+    assert f"leaves out experiment {broken}" in caplog.text
     [listed] = [one for one in second.client.list_experiments() if one.experiment == broken]
     assert listed.state is ExperimentState.FAILED
     assert listed.reason is not None

@@ -53,7 +53,7 @@ def test_a_file_system_that_overwrites_is_refused(tmp_path: Path, monkeypatch: P
     """Neither a file nor a folder may take the place of another one."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", shutil.copyfile)
-        assert "given again" in probes.publishing(tmp_path).seen
+        assert "one name to two files" in probes.publishing(tmp_path).seen
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
 

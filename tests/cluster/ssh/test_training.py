@@ -45,7 +45,7 @@ def test_a_host_is_lost_and_the_model_has_the_bytes_of_a_run_here(ssh: Lab, tmp_
 def test_a_worker_that_is_lost_is_started_again_there_or_in_a_free_slot(
     ssh: Lab, tmp_path: Path
 ) -> None:
-    """Where a host cannot be reached any more, another one takes its place."""
+    """Where a host cannot be reached any more, another one instead."""
     options = SshOptions(hosts=ssh.hosts("n1", "n2"), ssh_config=str(ssh.config))
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), embedded=True), 1)
 

@@ -62,7 +62,7 @@ def test_a_step_that_lacked_memory_changes_no_byte(short: Run) -> None:
 
 def test_what_never_fits_fails_with_what_to_change(short: Run) -> None:
     """After the last try."""
-    line = r"CUDA out of memory. Tried to allocate 2.00 GiB; .* accumulate = 2 halves a part"
+    line = r"CUDA out of memory. Tried to allocate 2.00 GiB; .* accumulate = 2 for smaller parts"
     with pytest.raises(OutOfMemory, match=line):
         short(3)
 

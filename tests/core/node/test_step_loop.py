@@ -60,7 +60,7 @@ def test_a_leaving_worker_saves_no_state_that_is_there_already() -> None:
 
 
 def test_what_is_cancelled_is_not_saved() -> None:
-    """Whatever is asked for before or after: another attempt takes its place."""
+    """Whatever is asked for before or after: another attempt instead."""
     for before, after in (
         (HeldAttempt.save_and_stop, HeldAttempt.stop),
         (HeldAttempt.save_or_stop, HeldAttempt.stop),

@@ -47,7 +47,7 @@ def test_pending_shards_are_offered_in_order() -> None:
 
 
 def test_a_shard_that_came_back_is_offered_again() -> None:
-    """It takes its place in the order, and says on whom it failed, where that counts."""
+    """It instead in the order, and says on whom it failed, where that counts."""
     current = Round("one", 0, (10, 20, 30))
     for shard in range(3):
         current.assign(shard, f"w{shard}", 0.0)

@@ -42,7 +42,7 @@ def test_it_follows_from_the_seed_alone() -> None:
 @pytest.mark.parametrize(("count", "share"), [(5, 0.1), (1, 0.5), (10, 0.05)])
 def test_both_parts_need_an_example(count: int, share: float) -> None:
     """Else nothing could be validated."""
-    with pytest.raises(SpecError, match=f"^validation = {share}: sets apart 0 of {count} training"):
+    with pytest.raises(SpecError, match=f"^validation = {share}: holds out 0 of {count} training"):
         hold_out(None, count, share, 0)
 
 

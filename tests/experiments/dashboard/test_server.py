@@ -144,7 +144,7 @@ def test_a_record_that_is_cut_while_it_is_read_is_told(page: Page, folder: Path)
         grown(folder, 2)
         name, told = next(events)
         assert name == "trouble"
-        assert "has become shorter" in told["text"]
+        assert "became shorter" in told["text"]
         appended(folder, LINES[2])
         assert next(events)[0] == "frame", "the banner stays"
     assert page.ask("/api/experiments").status == 200
@@ -224,7 +224,7 @@ def test_classes_per_shard_are_told_where_the_record_has_them(folder: Path) -> N
         names = ("growing", "ended")
         frames = [page.ask(f"/api/experiments/{name}/frame").json for name in names]
     assert told == {"classes": ["0", "1"], "shards": [[5, 0], [2, 3], [0, 1]]}
-    assert (unknown.status, "does not say" in unknown.json["text"]) == (404, True)
+    assert (unknown.status, "does not list" in unknown.json["text"]) == (404, True)
     assert [frame["experiment"]["splits"] for frame in frames] == [True, False], "so a page asks"
 
 
@@ -279,7 +279,7 @@ def test_no_more_than_so_many_pages_are_followed(
     with page.events("ended") as events:
         frames(events, len(LINES))
         refused = page.ask("/api/experiments/growing/events")
-        assert (refused.status, "open already" in refused.json["text"]) == (503, True)
+        assert (refused.status, "already open" in refused.json["text"]) == (503, True)
     # The server may take a moment to notice that the viewer has left.
     while (status := _status(page, "/api/experiments/growing/events")) == 503:
         pass

@@ -176,7 +176,7 @@ def test_a_cancelled_experiment_has_no_result() -> None:
         ([aggregated(1)], "does not say which updates made version 1"),
         ([aggregated(0, parts=((0, 0),), staleness=(0,))], "who trained round 0 shard 0"),
         ([updated(0, 0), aggregated(0, parts=((0, 0),))], None),
-        ([updated(0, 0), aggregated(0, staleness=(0, 0))], "from what version 1 was made"),
+        ([updated(0, 0), aggregated(0, staleness=(0, 0))], "which version 1 was made from"),
         ([updated(0, 0), aggregated(0, parts=((0, 0),), staleness=(9,))], "does not say"),
     ],
 )

@@ -292,7 +292,7 @@ def other_data(lines: Lines) -> None:
     ("edit", "touch", "reason"),
     [
         (without_kind("finished"), str, "is still running; replay it after its end"),
-        (nothing, without("spec.toml"), "cannot be replayed: its spec.toml is gone"),
+        (nothing, without("spec.toml"), "cannot be replayed: its spec.toml is missing"),
         (nothing, rewritten("seed = 0", "seed = 1"), "its spec.toml was changed: seed was 0"),
         (nothing, rewritten("seed", "sneed"), "its spec.toml cannot be used: sneed = 0"),
         (nothing, without("record.jsonl", "journal-*"), "record.jsonl: no such file"),

@@ -48,7 +48,7 @@ def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
     """No process is started beside the one that holds the folder."""
     folder = StudyFolder(tmp_path / "small", Grid.from_toml(GRID))
     folder.make()
-    with held(folder.path), pytest.raises(SpecError, match="runs it already"):
+    with held(folder.path), pytest.raises(SpecError, match="is already running it"):
         detach("grid", folder, [])
     assert not (folder.path / LOG_NAME).exists()
 

@@ -163,7 +163,7 @@ def test_a_run_has_a_name_that_a_folder_may_have() -> None:
         ("trials = [1, 2]", "trials = [1, 2]: must be a whole number from 1 to 10000"),
         ("trials = 0", "trials = 0: must be a whole number"),
         ("seed = [1, 2]", "seed = [1, 2]: must be one value; each repetition adds one to the seed"),
-        ("experiment = 3", "experiment = 3: must be tables: [[experiment]], once for each"),
+        ("experiment = 3", "experiment = 3: must be tables: write [[experiment]] above each"),
         ("[[experiment]]\nname = 'a b'", "name = 'a b': must be 1 to 64 letters"),
         ("[[experiment]]\nname='a'\n[[experiment]]\nname='a'", "experiment.name = ['a', 'a']: "),
         ("seed = 9223372036854775807\ntrials = 2", "seed = 9223372036854775808: must be"),

@@ -19,7 +19,7 @@ def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), held(tmp_path):
         _fail_while(f"process {os.getpid()}", tmp_path)
     assert holder(tmp_path) is None
-    with held(tmp_path), pytest.raises(SpecError, match="runs it already"), held(tmp_path):
+    with held(tmp_path), pytest.raises(SpecError, match="is already running it"), held(tmp_path):
         pass
 
 

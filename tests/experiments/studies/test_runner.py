@@ -80,5 +80,5 @@ def test_only_one_process_runs_a_study(folder_in: FolderIn, tmp_path: Path) -> N
             run_study(folder, FakeBackend(), Silence())
             raise AssertionError(run)
 
-    with pytest.raises(SpecError, match=r"process \d+ runs it already"):
+    with pytest.raises(SpecError, match=r"process \d+ is already running it"):
         run_study(folder, Second(), Silence())

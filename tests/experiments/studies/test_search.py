@@ -103,8 +103,8 @@ def test_processes_inside_a_worker_may_be_searched() -> None:
     ("text", "line"),
     [
         (PLAIN, "search = None: must be a table"),
-        (PLAIN + "[search]", "search = {}: must name a field to search"),
-        (PLAIN + "[search]\ntrials = 3", "search = {}: must name a field to search"),
+        (PLAIN + "[search]", "search = {}: must name a field"),
+        (PLAIN + "[search]\ntrials = 3", "search = {}: must name a field"),
         (PLAIN + "trials = 3\n[search]", "trials = 3: must come below [search]"),
         (PLAIN + "worker = 3\n[search]", "worker = 3: no such field; did you mean workers?"),
         (PLAIN + "[search]\ntrial = 3", "trial = 3: no such field; did you mean trials?"),

@@ -47,7 +47,7 @@ def test_what_the_model_has_and_is_not_finite_is_nobodys_fault(contribute: Any) 
         ({"w": np.zeros(4)}, "'w' is float64 [4], not float64 [3]"),
         ({"w": np.zeros(3, np.float32)}, "'w' is float32 [3], not float64 [3]"),
         ({}, "'w' is missing"),
-        ({"w": np.zeros(3), "x": np.zeros(3)}, "'x' is too many"),
+        ({"w": np.zeros(3), "x": np.zeros(3)}, "'x' is one tensor too many"),
     ],
 )
 def test_differences_are_told(contribute: Any, tensors: dict[str, Array], told: str) -> None:

@@ -274,7 +274,7 @@ def _tensors(store: Store, part: Contribution) -> Update:
 
 SPOILED: dict[str, tuple[Callable[[Store, Contribution], PublishedFile], str]] = {
     "missing": (spoil_missing, "no such file"),
-    "short": (spoil_short, "bytes where"),
+    "short": (spoil_short, "bytes, but"),
     "altered": (spoil_altered, "checksum"),
     "NaN": (spoil_numbers(math.nan), "tensor 'weight' holds NaN or infinity"),
     "infinity": (spoil_numbers(math.inf), "tensor 'weight' holds NaN or infinity"),

@@ -83,7 +83,7 @@ def test_a_manager_that_has_kept_nothing_reads_the_steps(store: DirectoryStore) 
     model, content = step_to({"w": NUMBERS["w"] + 1}, Versions(store).read(first), first, "int8")
     second = store.put_new("model-1", content)
     versions = Versions(store)
-    with pytest.raises(FileCorrupt, match="is a step"):
+    with pytest.raises(FileCorrupt, match="is a difference"):
         versions.base_of(second, "int8")
     versions.follow([first, second])
     base = versions.base_of(second, "int8")

@@ -204,7 +204,7 @@ def test_a_server_that_is_away_is_an_outage(set_env: SetEnv) -> None:
 )
 def test_what_names_no_bucket_is_refused(url: str) -> None:
     """With what is accepted."""
-    with pytest.raises(SpecError, match="must be as s3://BUCKET/PREFIX"):
+    with pytest.raises(SpecError, match="must look like s3://BUCKET/PREFIX"):
         checked_url("shared", url)
 
 

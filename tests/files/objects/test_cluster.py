@@ -164,7 +164,7 @@ def test_a_second_manager_is_refused_on_every_machine(machines: Machines) -> Non
     for machine in ("a", "b"):
         status, _, err = machines.run(machine, "manager", "--port", "0")
         assert status == 2
-        assert "another manager serves here" in err
+        assert "another manager serves this directory" in err
         assert err.count("\n") == 1
 
 

@@ -137,7 +137,7 @@ def test_a_tasks_own_data_may_be_there(put: Callable[[str, bytes], object]) -> N
     [
         ("s3://bucket/place/none.npz", "no such object or folder"),
         ("s3://bucket", "must name an object or a folder in the bucket"),
-        ("s3://bucket//x", "must be as s3://BUCKET/PREFIX"),
+        ("s3://bucket//x", "must look like s3://BUCKET/PREFIX"),
         ("s3://bucket/place/text", "is not a .npz file"),
     ],
 )

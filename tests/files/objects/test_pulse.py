@@ -58,7 +58,9 @@ def test_a_manager_on_another_machine_is_refused_while_the_leader_lives(
 ) -> None:
     """It says who leads, and the leader notices nothing."""
     first = led_from(cloud, "first", leases)
-    with pytest.raises(SharedDirectoryError, match=r"another manager serves here .*first:1"):
+    with pytest.raises(
+        SharedDirectoryError, match=r"another manager serves this directory .*first:1"
+    ):
         Lease(cloud.on("second", create=True)).acquire(wait=False, while_waiting=lambda _: None)
     assert first.is_leader
 

@@ -68,7 +68,7 @@ def test_views_cannot_be_written(store: Store) -> None:
 def test_names_are_never_reused(store: Store) -> None:
     """A second file of one name is refused, and the first stays as it is."""
     file = store.put_new("a", [b"first"])
-    with pytest.raises(StoreError, match="never reused"):
+    with pytest.raises(StoreError, match="never reuses"):
         store.put_new("a", [b"second"])
     assert bytes(store.read(file)) == b"first"
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_not_there_is_missing(store: Store) -> None:
 def test_another_size_is_corrupt(store: Store) -> None:
     """A file of another size than published is refused by both doors."""
     file = replace(store.put_new("a", [b"bytes"]), size_bytes=9)
-    with pytest.raises(FileCorrupt, match="holds 5 bytes where 9 were published"):
+    with pytest.raises(FileCorrupt, match="holds 5 bytes, but 9 were published"):
         store.view(file)
     with pytest.raises(FileCorrupt, match="holds 5 bytes"):
         store.read(file)

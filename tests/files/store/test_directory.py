@@ -78,7 +78,7 @@ def test_patience_ends(here: Path) -> None:
     store = DirectoryStore(here, patience_seconds=4, sleep=slept.append)
     file = store.put_new("update", [b"content"])
     (here / "update").write_bytes(b"short")
-    with pytest.raises(FileCorrupt, match="holds 5 bytes where 7"):
+    with pytest.raises(FileCorrupt, match="holds 5 bytes, but 7"):
         store.view(file)
     store.delete("update")
     with pytest.raises(FileMissing):

@@ -195,7 +195,7 @@ def test_experiments_are_created_once(tmp_path: Path) -> None:
     file = shared.create_experiment("e1").put_new(SPEC_NAME, [b"seed = 1"])
     assert shared.experiment_path("e1") == tmp_path / "experiments" / "e1"
     assert bytes(shared.store("e1").read(file)) == b"seed = 1"
-    with pytest.raises(StoreError, match="e1 exists already"):
+    with pytest.raises(StoreError, match="e1 already exists"):
         shared.create_experiment("e1")
 
 

@@ -63,7 +63,7 @@ def test_a_write_that_takes_a_part_is_continued(
 def test_nothing_hidden_stays(tmp_path: Path) -> None:
     """Neither success nor refusal leaves a temporary name."""
     publish(tmp_path, "a", [b"x"])
-    with pytest.raises(StoreError, match="never reused"):
+    with pytest.raises(StoreError, match="never reuses"):
         publish(tmp_path, "a", [b"y"])
     assert names_in(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"x"
@@ -102,7 +102,7 @@ def test_without_hard_links_it_renames_and_still_overwrites_nothing(
 
     monkeypatch.setattr(os, "link", no_links)
     publish(tmp_path, "a", [b"x"])
-    with pytest.raises(StoreError, match="never reused"):
+    with pytest.raises(StoreError, match="never reuses"):
         publish(tmp_path, "a", [b"y"])
     assert names_in(tmp_path) == ["a"]
 

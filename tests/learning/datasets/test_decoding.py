@@ -95,7 +95,7 @@ def test_one_class_is_nothing_to_learn() -> None:
 def test_amounts_are_not_taken_for_classes(dtype: type) -> None:
     """The diabetes set's targets are whole numbers from 25 to 346, nearly as many as examples."""
     amounts: NDArray[Any] = (np.arange(442) * 37 % 322 + 25).astype(dtype)
-    with pytest.raises(SpecError, match=r"up to 346 in 884 examples, which would be 347 classes"):
+    with pytest.raises(SpecError, match=r"up to 346 in 884 examples, which would make 347 classes"):
         decode(np.zeros((442, 10)), amounts)
 
 

@@ -159,6 +159,6 @@ def test_a_fifo_in_an_arrays_place_holds_up_nobody(tmp_path: Path, key: str) -> 
     for name in ("facts.json", "train_x.npy"):
         (tmp_path / key / name).rename(tmp_path / "away")
         os.mkfifo(tmp_path / key / name)
-        with pytest.raises(FileCorrupt, match="no regular file"):
+        with pytest.raises(FileCorrupt, match="not a regular file"):
             open_prepared(tmp_path, key)
         (tmp_path / "away").rename(tmp_path / key / name)

@@ -65,7 +65,7 @@ def test_workers_without_a_core_to_spare_are_not_measured(
     told: list[str] = []
     spec = settled(Spec.make(AUTO), 3, tmp_path, tell=told.append)
     assert (spec.threads, spec.inside.processes, spec.inside.how) == (1, 1, "data")
-    assert told == ["inside: one process, as 3 workers share 4 cores"]
+    assert told == ["inside: one process, because 3 workers share 4 cores"]
 
 
 def test_only_a_run_on_this_machine_can_measure() -> None:

@@ -217,8 +217,8 @@ def _extra(model: nn.Module) -> None:
     [
         (_frozen, "has nothing to train"),
         (_sparse, "graph is sparse"),
-        (_unsized, r"unused\.\w+ has no size"),
-        (_extra, r"counter\._extra_state, which is dict; only tensors travel"),
+        (_unsized, r"unused\.\w+ still has no size"),
+        (_extra, r"counter\._extra_state, a dict; Downpour only sends tensors"),
     ],
 )
 def test_what_workers_could_not_train_is_refused(

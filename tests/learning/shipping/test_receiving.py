@@ -243,11 +243,11 @@ def test_a_bundle_that_is_missing_truncated_or_a_bomb_is_refused(shipment: Shipm
     [
         ("../escaped.py", "not the path of a Python module"),
         ("/tmp/escaped.py", "not the path of a Python module"),  # noqa: S108
-        ("os.py", "stand in for a module of Python's own"),
-        ("torch/__init__.py", "stand in for a package that Downpour needs"),
+        ("os.py", "replace a module of Python's own"),
+        ("torch/__init__.py", "replace a package that Downpour needs"),
         ("pytest.py", "pytest is also an installed package"),
         ("hypothesis/__init__.py", "hypothesis is also an installed package"),
-        ("downpour/learning/allowlist.py", "stand in for a module of Downpour's own"),
+        ("downpour/learning/allowlist.py", "replace a module of Downpour's own"),
     ],
 )
 def test_a_bundle_that_stands_in_for_others_is_refused(

@@ -57,11 +57,14 @@ def test_equal_data_have_equal_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda points: points[:-1], "has 59 train examples here, and 60 elsewhere"),
+        (lambda points: points[:-1], "has 59 train examples here, but 60 elsewhere"),
         (lambda points: [(x + 1, y) for x, y in points], "train example 0 is different here"),
         (lambda points: [(x, y.astype(float)) for x, y in points], None),
-        (lambda points: [(x.tolist(), y) for x, y in points], "train example 0 is another one"),
-        (lambda points: [*points[:-1], (points[-1][0], np.ones(1, int))], "example 59 is another"),
+        (lambda points: [(x.tolist(), y) for x, y in points], "train example 0 is different"),
+        (
+            lambda points: [*points[:-1], (points[-1][0], np.ones(1, int))],
+            "example 59 is different",
+        ),
     ],
 )
 def test_a_worker_with_other_examples_takes_nothing(
@@ -105,7 +108,7 @@ def test_names_are_checked_before_anything_is_imported(monkeypatch: pytest.Monke
     """A module that is not allowed, or not there, costs no start of processes."""
     check_named(SPEC)
     monkeypatch.setenv(VARIABLE, "own_tasks,nowhere")
-    with pytest.raises(SpecError, match="there is no module nowhere on the import path"):
+    with pytest.raises(SpecError, match="no module nowhere on the import path"):
         check_named(SPEC.replace(task="nowhere:Task"))
     with pytest.raises(SpecError, match="DOWNPOUR_ALLOW allows modules under own_tasks, nowhere"):
         check_named(SPEC.replace(task="elsewhere:Task"))

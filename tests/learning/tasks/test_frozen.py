@@ -202,7 +202,7 @@ def test_a_worker_that_cannot_make_the_task_is_unfit_for_it(
             runner.run(task, TaskControl(task.id))
     with monkeypatch.context() as patch:
         patch.setattr("own_tasks.EXAMPLES", 50)
-        with pytest.raises(UnfitWorker, match="has 50 train examples here, and 60 elsewhere"):
+        with pytest.raises(UnfitWorker, match="has 50 train examples here, but 60 elsewhere"):
             runner.run(task, TaskControl(task.id))
     assert runner.run(task, TaskControl(task.id)).samples == 30
 

@@ -137,12 +137,15 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Listed", r"metrics\(\) must return numbers, but returned \[16, 1\] for 'error'"),
         ("Forgetful", r"groups\(\) leaves out the parameter 3.bias"),
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
-        ("Remembering", "its optimizer keeps seen of 0.weight, which is list: only tensors"),
+        (
+            "Remembering",
+            "its optimizer keeps seen of 0.weight, a list: other workers can only",
+        ),
         (
             "Shadowed",
             "a step changes 0.bias, which requires no gradient, so Downpour sends it only once",
         ),
-        ("Scheduled", r"a scheduler sets its learning rate, .* rate\(done\) takes its place"),
+        ("Scheduled", r"a scheduler sets its learning rate, .* rate\(done\) instead"),
         ("Wild", r"rate\(0\) must return a number, 0 or above, not -1.0"),
         ("Other", "must be a class that inherits from downpour.Task"),
         ("function", "must be a class that inherits from downpour.Task"),
@@ -156,12 +159,12 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Ragged", "stack expects each tensor to be equal size"),
         ("Missing", "cannot be imported: AttributeError"),
         ("Overlabeled", r"labels\(\) must return 60 class numbers, .* returned int64 \[120\]"),
-        ("Growing", r"change during use:  own_tasks:Growing has \d+ train examples here"),
+        ("Growing", r"change during use: own_tasks:Growing has \d+ train examples here"),
         ("Generated", r"by index, not a list_iterator: record a stream to"),
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
         ("Unnamed", r"metrics\(\) must return numbers by name, but returned \[1.0\]"),
         ("Numbered", r"metrics\(\) must return numbers by name, but returned \{1: 1.0\}"),
-        ("Foreign", r"trains a parameter that model\(\) has not: torch.float32 \[3\]"),
+        ("Foreign", r"trains a parameter that model\(\) lacks:  torch.float32 \[3\]"),
         ("Mistyped", "gives 'learning_rate', but the optimizer's options are .* lr,"),
         ("Ungrouped", r"groups\(\) must return a list of \{\"params\": parameters"),
         ("Calling", r"LBFGS calls the loss itself, so the task needs its own step\(\)"),
@@ -187,7 +190,9 @@ def test_the_trial_asks_for_no_rate_beyond_the_end(tmp_path: Path) -> None:
 def test_the_best_is_kept_by_what_is_measured_or_not_at_all(tmp_path: Path) -> None:
     """The trial evaluates, too, and so knows the names."""
     tried(tmp_path, "Plane", keep_best="error")
-    with pytest.raises(SpecError, match=r"^keep_best = 'accuracy': no such .*: error, loss$"):
+    with pytest.raises(
+        SpecError, match=r"^keep_best = 'accuracy': no such metric; .* error, loss$"
+    ):
         tried(tmp_path, "Plane", keep_best="accuracy")
 
 

@@ -120,5 +120,5 @@ def test_a_shard_must_have_a_batch_for_each_meeting() -> None:
     with pytest.raises(SpecError) as refused:
         check_meetings(spec, [500, 96])
     assert str(refused.value) == (
-        "meet = 4: must be at most 3: the smallest shard has 96 examples, which are 3 batches of 32"
+        "meet = 4: must be at most 3: the smallest shard has 96 examples, or 3 batches of 32"
     )

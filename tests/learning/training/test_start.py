@@ -82,9 +82,9 @@ def test_floats_of_another_width_are_converted(given: Arrays, kind: type) -> Non
     [
         (
             {"head.weight": np.zeros((5, 4), "f4")},
-            r"head.weight is \[5, 4\] in it, and \[3, 4\] in",
+            r"head.weight has shape \[5, 4\] in it, but \[3, 4\] in",
         ),
-        ({"body.bias": np.zeros(4, "i8")}, "body.bias is int64 in it, and float32 in the network"),
+        ({"body.bias": np.zeros(4, "i8")}, "body.bias is int64 in it, but float32 in the network"),
         ({"body.bias": np.full(4, np.nan, "f4")}, "body.bias holds NaN or infinity"),
         ({"body.bias": np.full(4, 1e300)}, "body.bias holds NaN or infinity as float32"),
         ({"norm.running_var": np.full(4, np.inf, "f4")}, "norm.running_var holds NaN or infinity"),

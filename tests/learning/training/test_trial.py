@@ -168,7 +168,9 @@ def test_a_pipeline_is_tried(dataset: PreparedDataset) -> None:
     """What trains, and has one tensor between its layers, can be cut; what draws there cannot."""
     pipeline = {"processes": 2, "how": "pipeline"}
     trial(dataset, Dropping, inside=pipeline)
-    with pytest.raises(SpecError, match=r"^inside\.how = 'pipeline': lab:Net gives other bytes"):
+    with pytest.raises(
+        SpecError, match=r"^inside\.how = 'pipeline': lab:Net gives different bytes"
+    ):
         trial(dataset, Drawing, inside=pipeline)
 
 

@@ -103,7 +103,7 @@ def test_the_default_port_is_the_last_resort(two: TwoClusters, tmp_path: Path) -
     assert two.found(None, None) == two.one.address
     (tmp_path / "shared_dir").symlink_to(two.folders[1])
     assert two.found(None, None) == two.other.address
-    with pytest.raises(Unreachable, match=r"none leads in .*nowhere yet"):
+    with pytest.raises(Unreachable, match=r"no manager leads in .*nowhere yet"):
         two.found(None, tmp_path / "nowhere")
 
 

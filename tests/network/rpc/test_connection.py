@@ -91,12 +91,12 @@ def framed(kind: int, method: str, sequence: int, result: bytes = b"\0") -> byte
     ("answer", "told"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Thrift"),
-        (b"\0\0\0\4junk", "cannot be read"),
-        (b"\0\0\0\0", "cannot be read"),
-        (framed(TMessageType.REPLY, "describe", 9), "is one to 'describe'"),
-        (framed(TMessageType.REPLY, "leave", 1), "is one to 'leave'"),
+        (b"\0\0\0\4junk", "cannot read the answer"),
+        (b"\0\0\0\0", "cannot read the answer"),
+        (framed(TMessageType.REPLY, "describe", 9), "belongs to 'describe'"),
+        (framed(TMessageType.REPLY, "leave", 1), "belongs to 'leave'"),
         (framed(TMessageType.CALL, "describe", 1), "a message of kind 1"),
-        (framed(TMessageType.REPLY, "describe", 1), "with nothing"),
+        (framed(TMessageType.REPLY, "describe", 1), "with an empty result"),
         (framed(TMessageType.REPLY, "describe", 1, b"\x0c\0\0\0\0"), r"describe\.protocol = None"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_server_that_sends_a_proof_back_proves_nothing() -> None:
 
     thread = Thread(target=reflect)
     thread.start()
-    with pytest.raises(Untrusted, match="holds another token"):
+    with pytest.raises(Untrusted, match="holds a different token"):
         called(Address(*listener.getsockname()), HOLDER)
     thread.join(PATIENCE_SECONDS)
     listener.close()

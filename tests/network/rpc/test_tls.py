@@ -202,9 +202,9 @@ def test_a_plain_server_is_not_called_by_who_speaks_tls(
 def test_a_certificate_does_not_replace_the_token(authorities: Authorities) -> None:
     """Where both are asked for, both are needed."""
     with guarded(authorities.trust("server", token=TOKEN)) as manager:
-        with pytest.raises(Untrusted, match="asks for a token"):
+        with pytest.raises(Untrusted, match="requires a token"):
             called(manager.server.address, authorities.trust("worker"))
-        with pytest.raises(Untrusted, match="holds another token"):
+        with pytest.raises(Untrusted, match="holds a different token"):
             called(manager.server.address, authorities.trust("worker", token="x" * 16))
     with (
         guarded(authorities.trust("server")) as manager,

@@ -34,8 +34,8 @@ def test_a_file_counts_before_the_token_itself(tmp_path: Path) -> None:
     ("content", "accepted"),
     [
         (None, "no such file; create one with `downpour manager --make-token`"),
-        (b"", "must have at least 16 characters"),
-        (b"short\n", "must have at least 16 characters"),
+        (b"", "a token needs at least 16 characters"),
+        (b"short\n", "a token needs at least 16 characters"),
         (b"\xff" * 32, "is not text"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_token_that_is_open_to_every_user_is_refused(tmp_path: Path, mode: int
     file.chmod(mode)
     with pytest.raises(SpecError) as refusal:
         Trust.load(Credentials(token_file=str(file)))
-    told = f"is open to every user (mode {mode:04o}); `chmod 600 '{file}'` closes it"
+    told = f"is open to every user (mode {mode:04o}); run `chmod 600 '{file}'`"
     assert str(refusal.value) == f"token_file = '{file}': {told}"
 
 
@@ -81,7 +81,7 @@ def test_a_key_that_is_open_to_every_user_is_refused(tmp_path: Path) -> None:
         file.chmod(0o644)
     with pytest.raises(SpecError) as refusal:
         Trust.load(Credentials(**{name: str(file) for name, file in files.items()}))
-    told = f"is open to every user (mode 0644); run `chmod 600 {files['tls_key']}` closes it"
+    told = f"is open to every user (mode 0644); run `chmod 600 {files['tls_key']}`"
     assert str(refusal.value) == f"tls_key = '{files['tls_key']}': {told}"
 
 
@@ -89,7 +89,7 @@ def test_a_short_token_is_refused_unseen() -> None:
     """The line names the variable and does not repeat the token."""
     with pytest.raises(SpecError) as refusal:
         Trust.load(Credentials(token="hush"))
-    assert str(refusal.value) == "DOWNPOUR_TOKEN = '…': must have at least 16 characters"
+    assert str(refusal.value) == "DOWNPOUR_TOKEN = '…': a token needs at least 16 characters"
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_task_may_carry_its_indices_as_a_file(file: values.PublishedFile, coun
 
 def test_too_many_indices_do_not_go_into_a_message() -> None:
     """The sender learns that a file is needed before anything is sent."""
-    with pytest.raises(ValueError, match="send an IndicesFile"):
+    with pytest.raises(ValueError, match="send a file"):
         to_wire(_task(np.arange(5_000_000)))
 
 

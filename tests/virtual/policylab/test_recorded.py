@@ -68,7 +68,7 @@ def test_a_record_without_a_finished_round_is_refused(
 
 def test_a_run_of_one_worker_is_refused() -> None:
     """No policy could have done anything about it."""
-    with pytest.raises(SpecError, match="one worker trained it"):
+    with pytest.raises(SpecError, match="only one worker trained it"):
         RecordedRun.of("x", recorded(machines(workers=1, rounds=2), WAIT))
 
 

@@ -1,4 +1,4 @@
-"""What a mode is: when updates become a model version, and how far shards may be apart.
+"""The interface of a mode: when updates become a model version, and how far apart shards may be.
 
 All modes share one mechanism. A shard trains its task of each round, one after the other, each from
 the newest model version that there is when the task is first assigned. In step (`sync`), a version
@@ -27,13 +27,13 @@ class Mode:
     """A mode with its options: what the scheduler and the fold must know of it.
 
     `together` updates make a version; None: all that are awaited. With `grace_seconds`, the version
-    waits that long after the last of these, and takes whatever else has arrived. In step, a round
-    ends with `enough` updates, without its other shards; None: with all. A shard may be `ahead` of
-    the slowest one by this many rounds; None: by any number. `weight` is what an update is
-    multiplied by. Usually that is its step, from the version that it began from; a mode that
-    `mixes` moves the newest version towards the update's parameters instead. Where it is `elastic`
-    too, the shard goes on from its own parameters, moved as far towards that version. One that
-    `overlaps` has a shard go on from its own update before that is part of a version.
+    waits that long after the last of these, and takes all further arrivals. In step, a round ends
+    with `enough` updates, without its other shards; None: with all. A shard may be `ahead` of the
+    slowest one by this many rounds; None: by any number. `weight` is the factor for an update.
+    Usually that is its step, from the version that it began from; a mode that `mixes` moves the
+    newest version toward the update's parameters instead. If it is `elastic` too, the shard
+    continues from its own parameters, moved as far toward that version. One that `overlaps` has a
+    shard go on from its own update before that is part of a version.
     """
 
     together: int | None

@@ -1,4 +1,4 @@
-"""A spec → its mode, or a refusal where it asks for what the mode cannot do."""
+"""Finds a spec's mode, or refuses a spec that its mode cannot serve."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_mode(spec: Spec) -> None:
     """Refuse options that a mode does not have, and fields that need shards to be in step.
 
     Raises:
-        SpecError: names the field, and what is accepted.
+        SpecError: names the field, and the accepted values.
     """
     kind = MODES[spec.mode]
     for name, value in spec.mode_options.items():

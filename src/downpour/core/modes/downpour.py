@@ -1,6 +1,6 @@
 """`downpour`: every update becomes a version at once (Downpour SGD, Dean et al. 2012, sec. 4.1).
 
-A worker fetches the newest version when a task begins and pushes its step when the task ends, so
+A worker fetches the newest version when a task begins, and pushes its step when the task ends. So
 `n_fetch` and `n_push` are both the steps of a task, which `meet` sets. The outer optimizer is the
 server's: SGD, or Adagrad as in the paper.
 """

@@ -1,7 +1,7 @@
-"""`easgd`: each shard keeps parameters of its own, beside the centre that is the model.
+"""`easgd`: each shard keeps its own parameters, besides the center, which is the model.
 
 Asynchronous EASGD (Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
-alg. 1). When a shard with parameters x meets the centre c, both move by the same distance:
+alg. 1). When a shard with parameters x meets the center c, both move by the same distance:
 
     e = a (x - c)        c ← c + e        x ← x - e
 

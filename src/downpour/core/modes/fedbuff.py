@@ -1,4 +1,4 @@
-"""`fedbuff` and `k-async`: the first k updates become a version, from whichever shards they are.
+"""`fedbuff` and `k-async`: the first k updates become a version, from any shards.
 
 FedBuff (Nguyen et al. 2022, alg. 1) weights each by (1 + τ)^-1/2, k-async SGD (Dutta et al. 2018,
 sec. 2) counts all alike. A worker whose shard waits for the version trains another shard, if there

@@ -1,7 +1,7 @@
 """`quorum`: a version is made when enough updates are there and a grace window is over.
 
-Decoupled DiLoCo (arXiv 2604.21428) merges what came by the end of such a window. What comes
-later is dropped there; here it is part of the next version, and counts less for being stale. The
+Decoupled DiLoCo (arXiv 2604.21428) merges what came by the end of such a window. That method drops
+later updates; here they are part of the next version, and count less because they are stale. The
 window is a fixed time, where the paper's follows from measured step times. It begins when the last
 update of the quorum is there; where all shards' updates are there, nothing is waited for.
 """

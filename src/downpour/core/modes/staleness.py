@@ -13,8 +13,8 @@ from downpour.core.modes.base import Options, Weight, unweighted
 STEP: Options = {"step": "mean"}
 """How far an update alone moves the model, see `step_of`.
 
-Measured on the digits with 4 shards, 3 workers and a learning rate of 0.05: 95.5 % after 8 epochs
-with mean, as in step, and 88.3 % with root.
+Measured on the digits with 4 shards and 3 workers: mean reached 95.5 %, as in step. With root, the
+accuracy was 88.3 % (8 epochs, learning rate 0.05).
 """
 
 STALENESS: Options = {"staleness": "constant", "decay": 0.5, "grace": 4}
@@ -26,7 +26,8 @@ _KINDS = "constant, polynomial or hinge"
 def staleness_of(options: Options) -> Weight:
     """Return the weight that options ask for.
 
-    constant: 1; polynomial: (1 + τ)^-decay; hinge: 1 up to `grace`, then 1/(decay (τ - grace) + 1).
+    `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
+    (τ - grace) + 1).
 
     Raises:
         SpecError: there is no such kind, or a number is negative.

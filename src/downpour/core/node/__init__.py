@@ -1,4 +1,4 @@
-"""What a manager and a worker decide, as pure state machines that two kinds of drivers drive.
+"""The decisions of a manager and a worker, as pure state machines for two kinds of drivers.
 
 `cluster/manager/` and `cluster/worker/` put threads, sockets and files around a node; `virtual/`
 puts a queue of events in virtual time around it. So what the simulator shows of a node holds for

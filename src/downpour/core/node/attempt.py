@@ -11,14 +11,14 @@ from downpour.base.values import AttemptId, Progress, Snapshot
 class HeldAttempt:
     """An attempt from its acceptance until the manager has acknowledged its report.
 
-    `part` is what of its shard it trains, and from which model: a manager whose journal has lost
-    its end may ask for other work under the same name. Its own work begins after `steps_before`,
-    the steps in the snapshot that it goes on from. `stepped_at_seconds` is when its last step
-    ended, or its loading. `known_snapshot` is the newest one that the manager has heard of. Two
-    objects may stand for one attempt, because a manager may ask again for the attempt that its
-    worker is just stopping. `cancelled` and `to_save` ask its training to end, with its state saved
-    or not, at its next step (`step_loop.py`); they are plain values without a lock, because a
-    signal handler may set them.
+    `part` is its part of the shard, and its model. They tell attempts apart, because a manager
+    whose journal has lost its end may ask for other work under the same name. Its own work begins
+    after `steps_before`, the steps in the snapshot that it goes on from. `stepped_at_seconds` is
+    when its last step ended, or its loading. `known_snapshot` is the newest one that the manager
+    has heard of. Two objects may stand for one attempt, because a manager may ask again for the
+    attempt that its worker is just stopping. `cancelled` and `to_save` ask its training to end at
+    its next step, with or without saving its state (`step_loop.py`). They are plain values without
+    a lock, because a signal handler may set them.
     """
 
     attempt: AttemptId

@@ -1,4 +1,4 @@
-"""How a manager carries out commands: which wait for each other, and which do not.
+"""The order of a manager's commands: some wait for others, and the rest run at once.
 
 `Effects` starts each command in its lane, in the manager (`cluster/manager/command_runner.py`) and
 in the simulator (`virtual/simulated/command_runner.py`) alike. Only what a lane is differs: threads
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class Effects(ABC, Generic[P]):
-    """What a manager does besides deciding.
+    """A manager's actions besides decisions.
 
     `P` are the arguments that an effect takes beside its command: none if it has ended when it
     returns, and else a function to call at its end.

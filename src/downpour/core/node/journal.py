@@ -1,13 +1,13 @@
-"""The rules of a journal: which lines go to which segment, and which of them count.
+"""The rules of a journal: the segment for each line, and the lines that count.
 
 An experiment's journal holds all that happened in it: numbered lines in *segments*. Lines are only
 appended, no segment is ever removed, and `commit` returns when the lines that must last are
-durable. A manager begins a segment of its own, and another one after a write that failed. It then
-writes all lines that are not known to be durable again, under the same numbers, so that a torn line
-in the middle is repeated in the segment after it. Segments are read in the order of their terms and
-numbers. Of two lines with one number the later counts, and where a later term's lines begin, those
-of earlier terms end. So a manager that takes up a journal writes a line at once (`TakenUp`): what
-an earlier manager that does not know of it still appends does not count.
+durable. Each manager begins its own segment, and another one after a failed write. It then rewrites
+all lines that may not be durable, under the same numbers. So the next segment repeats a torn line
+in the middle. Segments are read in the order of their terms and numbers. Of two lines with one
+number the later counts, and where a later term's lines begin, those of earlier terms end. So a
+manager that takes up a journal writes a line at once (`TakenUp`): what an earlier manager that does
+not know of it still appends does not count.
 
 A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
 begins there, so a start reads the last segments alone (`since_checkpoint`). The record that people
@@ -33,7 +33,7 @@ Segment = tuple[int, int]
 Part = tuple[int, Sequence["Line"]]
 """A segment's term and whole lines."""
 
-# What a checkpoint does not replace: the spec, and the name and the sizes of what was prepared.
+# Entries that a checkpoint does not replace: the spec, and the name and sizes of the prepared data.
 _HEAD = on.ExperimentSubmitted, on.Prepared
 
 
@@ -57,7 +57,7 @@ class Line:
 
 
 class SegmentStorage(Protocol):
-    """Where the segments of one journal lie."""
+    """The place of one journal's segments."""
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment, which is created if it does not exist.
@@ -116,7 +116,7 @@ class JournalWriter:
         self._add(order, at_seconds, entry, tuple(self._head[:2]))
 
     def commit(self, *, durably: bool = True) -> None:
-        """Write what was appended; it survives this process then, and with `durably` the machine.
+        """Write the appended lines; they then survive this process, and with `durably` the machine.
 
         Raises:
             SharedDirectoryError: the directory fails; calling again writes all lines that are not
@@ -140,7 +140,7 @@ class JournalWriter:
 
     @property
     def under_way(self) -> tuple[Segment, Sequence[Line]]:
-        """What the next commit appends, and where; a crash may leave a part of it."""
+        """The text and the segment of the next commit; a crash may leave a part of it."""
         return self._segment or (self._term, self._last_segment + 1), self._unwritten
 
     def _add(
@@ -203,7 +203,7 @@ def _counting(parts: Iterable[Part]) -> dict[int, Line]:
     by_number: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
-        # Where a later term begins, what was read from that number on is void. Earlier versions
+        # A later term voids all entries from its first number on. Earlier versions
         # began at 1 with each checkpoint, and removed what was before it.
         if lines and (term > latest or lines[0].number == 1):
             latest = term

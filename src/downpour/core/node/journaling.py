@@ -1,4 +1,4 @@
-"""What a manager journals of what happens: which entries, in which journal, and when.
+"""Chooses the entries that a manager journals, their journal, and the time of writing.
 
 `keep` gathers what an event has led to; `commit` has it written. Only what changes results must be
 synced. Every fifty rounds a checkpoint is added, from which a later manager replays.
@@ -123,7 +123,7 @@ class Journaling:
         return any(self._touched.values())
 
     def commit(self, is_gone: Callable[[str], bool] = lambda _: False) -> None:
-        """Write all gathered entries; those that change results are durable when this returns.
+        """Write all gathered entries; on return, entries that change results are durable.
 
         Args:
             is_gone: asked about an experiment whose journal was refused. If its place alone is

@@ -1,4 +1,4 @@
-"""What a manager decides, whatever drives it: what to journal, what to do, and in which order.
+"""A manager's decisions, under any driver: what to journal, what to do, and in which order.
 
 A driver gathers events and questions and passes them to `ManagerNode.take`. The `Ready` that it
 returns says what the driver must do, in this order:
@@ -75,7 +75,7 @@ class Step(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Generic[T]):
-    """What a driver owes; see the module. `stood_still_seconds` is 0 unless the manager did."""
+    """A driver's duties; see the module. `stood_still_seconds` is 0 unless the manager did."""
 
     steps: Sequence[Step[T]]
     must_lead: bool
@@ -84,7 +84,7 @@ class Ready(Generic[T]):
 
 
 class ManagerContext(Protocol):
-    """What the node needs from its driver while it takes events in."""
+    """The driver's services for a node that takes in events."""
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Return new forecasts; None if no report has come since, or no policy uses forecasts."""
@@ -116,7 +116,7 @@ class ManagerNode(Generic[T]):
         self.wake_at_seconds = now_seconds + TICK_SECONDS
 
     def take(self, arrived: Sequence[Posted[T] | Asked[T]], now_seconds: float) -> Ready[T]:
-        """Take in what has arrived, in order, and a tick if one is due.
+        """Take in the arrived events, in order, and a tick if one is due.
 
         After an exception half of an event may have been taken in: the driver must end.
         """
@@ -136,9 +136,8 @@ class ManagerNode(Generic[T]):
     def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[T]]:
         """Have the core check its timeouts.
 
-        A manager that stood still itself (a stalled file system, a suspended process) must not
-        take workers for lost because it did not hear them: it waits for their next heartbeats
-        first.
+        A manager that stood still itself (a stalled file system, a suspended process) did not hear
+        its workers. It must not take them for lost, so it first waits for their next heartbeats.
         """
         # No tick now: it would find all workers silent for as long as the manager was.
         if late_seconds > STOOD_STILL_SECONDS:

@@ -1,16 +1,16 @@
 """How often a worker sends a heartbeat: the shorter its task, the more often.
 
-A manager notices a straggler only by its heartbeats. Of a task of three seconds, a worker that
-reports once a second sends three; a shard on a worker with a quarter of its speed is then late
-before a policy can act. A worker that is idle, or at a long task, keeps to the manager's interval,
-so that the heartbeats of many workers cost no more than before. Beyond some hundreds of
-workers, none sends more often than the manager answers that it should.
+A manager notices a straggler only by its heartbeats. With one report per second, a task of three
+seconds has three. A shard on a worker with a quarter of the speed is then late before a policy can
+act. A worker that is idle, or at a long task, keeps to the manager's interval, so that the
+heartbeats of many workers cost no more than before. Beyond some hundreds of workers, none sends
+more often than the manager answers that it should.
 """
 
 from __future__ import annotations
 
 # Measured with one heartbeat a second, in five rounds of 3 s with one of eight workers at a quarter
-# of its speed: the target accuracy took 1.18 times as long as without a straggler.
+# of its speed. The target accuracy took 1.18 times as long as without a straggler.
 _BEATS_A_TASK = 20
 # Because every heartbeat is an event for the manager's one thread.
 _SHORTEST_SECONDS = 0.1

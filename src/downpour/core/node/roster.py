@@ -1,7 +1,7 @@
 """The workers that have registered with a manager: the name of each, and when it counts as dead.
 
-A name belongs to one process. A call that fails, or a connection that ends, says something about
-the registration that it was made for, and nothing about the same worker registered anew.
+A name belongs to one process. A failed call, or a broken connection, only concerns the registration
+that it belongs to, and not a new registration of the same worker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Entered(NamedTuple, Generic[E]):
 
 
 class Registry(Generic[E]):
-    """Keeps an entry for each worker; `E` is what its driver needs to call one."""
+    """Keeps an entry for each worker; `E` is the driver's data for calling one."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Hashable, E]] = {}
@@ -30,7 +30,7 @@ class Registry(Generic[E]):
 
         A process that registers again keeps its name, and its entry is replaced.
         """
-        # Names that users give may be the same; those that workers make up are random.
+        # Users may give equal names; workers make up random ones.
         chosen, copies = name, 1
         while chosen in self._entries and self._entries[chosen][0] != process:
             copies += 1
@@ -56,7 +56,7 @@ class Registry(Generic[E]):
     def is_dead(self, name: str, entry: E, *, refused: bool = True) -> bool:
         """Whether a call that failed shows that a worker is dead: it still has that entry.
 
-        A worker that has registered anew, or was removed, is none of this call's. After the end of
+        This call no longer concerns a worker that has registered again or is gone. After the end of
         a connection only a call that is `refused` counts. A worker that lives opens a new
         connection, and one that answers late may be busy or cut off; the heartbeat timeout decides
         about that.

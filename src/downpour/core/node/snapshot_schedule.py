@@ -2,7 +2,7 @@
 
 Training waits while a snapshot is published, so the time that the last one took decides how soon
 the next may follow. The worker publishes the next one only after the manager has heard of the last:
-the manager removes snapshots, and only those that it knows.
+the manager removes snapshots, and only known ones.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ class SnapshotSchedule:
 
     def saved(self, began_at_seconds: float, ended_at_seconds: float) -> None:
         """Note how long the last snapshot took, whether it was published or not."""
-        # A directory that is slow, or that fails after a while, makes snapshots rarer by itself.
+        # A slow or failing directory automatically makes snapshots rarer.
         took = ended_at_seconds - began_at_seconds
         self.due_at_seconds = ended_at_seconds + max(self._every_seconds, took / _COST_SHARE)

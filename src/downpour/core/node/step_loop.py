@@ -1,4 +1,4 @@
-"""What a worker does between two steps of a task: train on, save, hand over, stop or finish.
+"""Decides between two steps of a task: train on, save, hand over, stop or finish.
 
 `cluster/worker/task_runner.py` carries out the answers with torch and files,
 `virtual/simulated/training.py` by letting virtual time pass.
@@ -49,8 +49,8 @@ class StepLoop:
     def next(self, at_seconds: float) -> NextStep:
         """Return what to do now; a request to save is answered once.
 
-        An attempt that has done all its steps finishes whatever was asked for meanwhile, because
-        its update is worth more than its state.
+        An attempt that has done all its steps finishes in spite of other requests, because its
+        update is worth more than its state.
         """
         held = self._held
         # Read before `to_save`, which `save_or_stop` sets first: a signal that arrives between the

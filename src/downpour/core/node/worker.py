@@ -1,10 +1,10 @@
-"""What a worker decides: which attempt it trains, what it reports, and to which manager.
+"""A worker's decisions: the attempt to train, the reports to send, and the manager to send them to.
 
 The manager alone decides what a worker does, so a new task supersedes the one before it. Heartbeats
-mention an attempt from its acceptance, although it may have to wait until the one before it has
-stopped, to the acknowledgement of its report; only then is the worker free. A `WorkerNode` holds no
-clock, thread or socket: `cluster/worker/agent.py` and `virtual/simulated/worker.py` tell it what
-happens and carry out the actions that it returns.
+mention an attempt from its acceptance to the acknowledgement of its report, although it may first
+wait until the previous one stops. Only then is the worker free. A `WorkerNode` holds no clock,
+thread or socket: `cluster/worker/agent.py` and `virtual/simulated/worker.py` tell it what happens
+and carry out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0
 """The longest wait between two tries at a report: a manager that takes over waits for it."""
 _LOOK_AGAIN_SECONDS = 0.25
-"""Between heartbeats while the last one was not answered: a manager that was started again learns
-from them which workers it can call."""
+"""Between heartbeats while the last one has no answer: so a restarted manager finds its workers."""
 
 H = TypeVar("H", bound=HeldAttempt)
 P = TypeVar("P")
@@ -78,7 +77,7 @@ Report = Update | Snapshot | Failure
 
 @dataclass(frozen=True, slots=True)
 class Beat(Generic[H]):
-    """What a heartbeat says: the attempts that the worker holds, and the progress of each."""
+    """The content of a heartbeat: the attempts that the worker holds, and the progress of each."""
 
     held: tuple[H, ...]
     running: tuple[Progress, ...]
@@ -119,10 +118,10 @@ class WorkerNode(Generic[H]):
     @property
     def held(self) -> tuple[H, ...]:
         """The running attempt and the one accepted last, which may be the same."""
-        # The accepted one as well: a worker that was still importing torch was else taken for one
-        # that had never received its attempt, and on busy machines every first task was lost.
+        # The accepted one as well. Otherwise a manager assumed that a worker in its import of torch
+        # had never received its attempt, and on busy machines every first task was lost.
         running, wanted = self._running, self._wanted
-        # The accepted one last: it is what the worker registers with, as the manager wants it.
+        # The accepted one last: the worker registers with it, because the manager wants it.
         both = running, wanted if wanted is not running else None
         return tuple(held for held in both if held is not None)
 

@@ -11,7 +11,7 @@ from downpour.core.scheduler.steps import is_whole
 
 def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the next model version, if enough updates are there; one is made at a time."""
-    # While a restarted manager replays and prepares, it cannot aggregate; `rounds` asks afterwards.
+    # While a restarted manager replays and prepares, it cannot aggregate; `rounds` asks later.
     if state.replaying or not experiment.ready or state.active is not experiment:
         return
     if experiment.applying:
@@ -65,7 +65,7 @@ def gather(state: SchedulerState, context: TaskContext) -> None:
 def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
     """Return the seconds from the oldest round's first assignment to its last update.
 
-    Where shards are apart, versions follow each other faster than rounds: from the last version on.
+    If shards are apart, versions follow each other faster than rounds: count from the last version.
     """
     current = experiment.round
     began = current.started_at_seconds if current is not None else None

@@ -1,4 +1,4 @@
-"""The best model version so far, by what its spec compares models by."""
+"""The best model version so far, by the spec's measure."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 The driver's duties, in order:
 
-1. Log the facts of an event, and make durable those that change results.
+1. Log the facts of an event, and make result-changing ones durable.
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
-4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
-   `AggregationFailed`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what `Adopt`
-   finds as `UpdatePublished`; what could not be done comes back as `EffectFailed`, `WorkerLost` or
-   `AttemptFailed`. The core waits for these and asks only once. `Gather` may be left undone.
+4. Report each effect back as an event. `Prepare` comes back as `Prepared`, `Aggregate` as
+    `Aggregated` or `AggregationFailed`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`,
+    and each find of `Adopt` as `UpdatePublished`. Failures come back as `EffectFailed`,
+    `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once. `Gather` may be
+    left undone.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from downpour.core.spec import ResolvedSpec
 class Prepare:
     """Prepare the dataset, the shards and the first model version of an experiment.
 
-    When an experiment goes on after a restart, `dataset` is the one that it began with, and `model`
-    its newest version: the examples must be the same, and no first model is made. `outer` is the
-    state of its outer optimizer, `frozen` the file of its parameters that are never trained.
+    When an experiment goes on after a restart, `dataset` is the dataset that it began with, and
+    `model` its newest version. The examples must be the same, and the driver makes no first model.
+    `outer` is the state of its outer optimizer, `frozen` the file of its parameters that are never
+    trained.
     """
 
     experiment: str
@@ -43,7 +45,8 @@ class Assign:
     """Ask a worker for an attempt, or ask it again after it has registered without it.
 
     `leading` are the versions whose steps lead to the attempt's, see `steps.py`. If the task's last
-    attempt could not read its files, the version is needed in one, for one of these may be gone.
+    attempt could not read its files, we need the version in one file, because one of these may be
+    gone.
     """
 
     assigned: Assigned
@@ -64,7 +67,7 @@ class Cancel:
 class HandOver:
     """Ask a worker to publish an attempt's state at its next step and stop; best effort.
 
-    It is answered by `HandedOver`, or by nothing: the worker may be lost, or end the attempt first.
+    The answer is `HandedOver`, or by nothing: the worker may be lost, or end the attempt first.
     """
 
     worker: str
@@ -103,13 +106,14 @@ class Push:
 class Aggregate:
     """Aggregate updates, given in the order of their rounds and shards, to the next model version.
 
-    `round` numbers aggregations, and so the rounds themselves where shards are in step. `model` is
-    the newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec
-    has one. Where shards are not `in_step`, the version moves by the updates' steps, or where it
-    `mixes`, towards their parameters; where it is `elastic`, these move towards the version as
-    well, and are published, each for its shard. `train_seconds` is the wall time from the first
-    assignment of the oldest round to its last update. The new version is published as a step from
-    `model`, or whole. `versions` are those that are kept, oldest first, where some are steps.
+    `round` numbers aggregations, and so the rounds themselves if shards are in step. `model` is the
+    newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec has
+    one. If shards are not `in_step`, the version moves by the updates' steps or, if it `mixes`,
+    toward their parameters. If it is `elastic`, these parameters also move toward the version, and
+    the driver publishes them for each shard. `train_seconds` is the wall time from the first
+    assignment of the oldest round to its last update. The driver publishes the new version as a
+    difference from `model`, or whole. `versions` are the kept ones, oldest first, if some are
+    differences.
     """
 
     experiment: str
@@ -126,7 +130,7 @@ class Aggregate:
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """What the answer names: in step these are all that have arrived, and go without saying."""
+        """The updates in the answer: in step these are all arrived ones, without mention."""
         return () if self.in_step else tuple((push.round, push.shard) for push in self.pushes)
 
     @property
@@ -203,7 +207,7 @@ class Discard:
 class Conclude:
     """Remove the files that an experiment needed only to go on; it has ended.
 
-    What is `kept` stays: with that, the shards of an experiment begin that goes on with this one.
+    The `kept` files stay: the shards of an experiment that continues this one begin with them.
     So do the `versions`, and the last state of the outer optimizer, which is among them.
     """
 

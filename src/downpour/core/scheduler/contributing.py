@@ -1,4 +1,4 @@
-"""What each worker contributes to the active experiment, as its policy foresees it."""
+"""Each worker's contribution to the active experiment, in its policy's forecast."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ asked for it grows with the number of all. At these limits, forty workers take u
 def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Saving]:
     """Return what some workers contribute to the current round; empty if nothing can be said.
 
-    That is so between rounds, with very many workers, and where the policy does not say it, or a
-    round does not wait for all shards or overlaps with the next one.
+    That holds between rounds, with too many workers, and with a policy that gives no forecast. It
+    also holds if a round does not wait for all shards, or overlaps with the next one.
     """
     experiment = state.active
     if experiment is None or experiment.round is None:

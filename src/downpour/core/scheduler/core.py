@@ -1,11 +1,11 @@
 """The scheduler: a deterministic state machine with one door, `handle(event) -> Output`.
 
 It decides who trains what, what counts, and when a round is over. It knows no clock, file, socket
-or tensor: time comes with the events, what happened leaves as facts, and what is to be done as
-commands (`commands.py` says in which order a driver owes them). The same events always give the
-same output, so the manager and a simulator drive the same core, and a recorded run can be replayed.
-This module only says which module takes in which event: `queue`, `rounds`, `dispatch`, `updates`
-and `liveness` are functions on one `SchedulerState`.
+or tensor. Time comes with the events; results leave as facts, and orders as commands (`commands.py`
+says in which order a driver owes them). The same events always give the same output, so the manager
+and a simulator drive the same core, and a recorded run can be replayed. This module only passes
+each event to the right module: `queue`, `rounds`, `dispatch`, `updates` and `liveness` are
+functions on one `SchedulerState`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Scheduler:
         return state.output
 
     def replay(self, at_seconds: float, entry: Journaled) -> None:
-        """Take in an entry of a journal, in their order; those that change no result are skipped.
+        """Take in the entries of a journal, in their order; skip entries that change no result.
 
         The state becomes the one that it was (`durable` shows it), except for the workers, which
         must register again.
@@ -70,7 +70,7 @@ class Scheduler:
             apply(self.state, at_seconds, entry)
 
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
-        """Take in experiments that were replayed each by itself, in order of their submission.
+        """Take in separately replayed experiments, in order of their submission.
 
         At most one of them has begun and not ended: it is active, otherwise the first that waits.
         The scheduler must be empty.

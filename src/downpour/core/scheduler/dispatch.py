@@ -99,7 +99,7 @@ def _tell_who_stands_by(
     view: RoundView,
     actions: Sequence[Action],
 ) -> None:
-    """Keep a line about each worker that gets none of the shards that wait, once while it is so."""
+    """Keep one line about each worker that gets none of the waiting shards, while that lasts."""
     if policy.standing_by is None or not (view.pending and view.idle and view.speeds):
         return
     assigned = sum(isinstance(action, Assignment) for action in actions)
@@ -184,7 +184,7 @@ def _asked(
 
 
 def _assignment(experiment: Experiment, task: ShardTask, assigned: facts.Assigned) -> do.Assign:
-    """Return the command for an attempt, with what its model follows from."""
+    """Return the command for an attempt, with the files that its model follows from."""
     unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
     leading = leading_to(experiment, assigned.model)
     return do.Assign(assigned, leading, in_one=unread and bool(leading))
@@ -195,7 +195,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
     for worker in state.workers.take_empty_handed():
         context = state.find(worker.running) if worker.running is not None else None
         if worker.running is not None and context is not None:
-            # Its timeouts begin anew, as at an assignment. The attempt is the same, so that no
+            # Its timeouts restart, as at an assignment. The attempt is the same, so that no
             # retry is counted, and no fact is noted.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
@@ -204,7 +204,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:
-    """Forecast how long a worker would take for what is left of a task."""
+    """Forecast how long a worker would take for the rest of a task."""
     worker = state.workers.get(name)
     if worker is None or worker.pace is None:
         return None
@@ -287,7 +287,7 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
 
 def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:
     # Every example must be in one shard, and no shard be empty: a policy's mistake must not change
-    # what is trained.
+    # the training.
     whole = sum(action.samples) == sum(experiment.shard_samples)
     if current.begun or not whole or min(action.samples) < 1:
         return
@@ -413,7 +413,7 @@ def _shards(numbers: Sequence[int]) -> str:
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:
-    # A round that was not cut anew has the shards of the split, which workers read by number.
+    # Without a recut, a round has the shards of the split, which workers read by number.
     if not current.resized:
         return None
     ends = list(accumulate(task.samples for task in current.tasks))

@@ -1,7 +1,7 @@
 """Everything that can happen to the scheduler: a closed list of small frozen values.
 
 Each event carries its own time, `at_seconds`, on the experiment clock; the core has no other clock.
-A driver makes an event of what it learns and passes it to `Scheduler.handle`.
+A driver turns its news into events and passes them to `Scheduler.handle`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ExperimentCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOn:
-    """With what the shards of an experiment go on that follows on another one; files of its own.
+    """The states that the shards of a continuing experiment start with, in its own files.
 
-    `states` are those of the shards' optimizers, by shard. Where rounds overlap, `steps` are the
+    `states` are those of the shards' optimizers, by shard. If rounds overlap, `steps` are the
     shards' last updates, and `former` is the version before the one that it begins from.
     """
 
@@ -64,9 +64,9 @@ class Prepared:
     """The dataset is prepared and cut into shards, and the first model version is published.
 
     `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
-    parameters that are never trained, where there are some; models and updates have the others.
-    `outer` is the first state of the outer optimizer, where the spec has one. The shards go on with
-    what an earlier experiment has `handed_on`, if this one goes on with that.
+    parameters that are never trained, if there are any; models and updates have the others. `outer`
+    is the first state of the outer optimizer, where the spec has one. The shards start with the
+    states that an earlier experiment has `handed_on`, if this one goes on with that.
     """
 
     at_seconds: float
@@ -97,7 +97,7 @@ class WorkerJoined:
     """A worker has registered; under a known name it replaces the former registration.
 
     `running` is the attempt that it trains already, if the manager or the network was away.
-    `labels` are what its user calls it by, each as KEY=VALUE.
+    `labels` are the user's labels for it, each as KEY=VALUE.
     """
 
     at_seconds: float
@@ -214,7 +214,7 @@ class AggregationFailed:
 
     def __post_init__(self) -> None:
         if not self.reasons:
-            # The round would wait for ever: it is complete, and no event would follow.
+            # The round would wait forever: it is complete, and no event would follow.
             raise ValueError("an aggregation that failed names at least one shard")
 
 

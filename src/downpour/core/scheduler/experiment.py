@@ -1,6 +1,6 @@
 """One experiment as the scheduler sees it: its rounds, its model versions, what is outstanding.
 
-It knows which files are needed and which may be removed. It opens none, and holds no tensors.
+It knows the files that it needs, and those to remove. It opens none, and holds no tensors.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ versions would pile up wherever an evaluation takes longer than a round."""
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `rounds` are those that have begun and are not over, oldest first: in step there is one at most,
-    or two that overlap. `rounds_begun` counts them and those before. Tasks that have `arrived` have
-    an update that is part of no model version yet; each is kept with the time of that, in its
-    order. The manager makes those of `applying` into the next version, which comes after `version`,
-    made at `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the
-    parameters that no task trains. `models` are the versions not yet discarded, oldest first;
-    `outer` is the state of the outer optimizer that belongs to the newest, if there is one.
-    `evaluating` are the versions being evaluated, by round; `evaluated_versions` are the numbers of
-    all that ever were. `best` is the best version evaluated so far, if the spec compares them.
-    Where training examples are set apart for validation, the manager tests the model once, at the
-    end (`tested`). While it is `publishing`, only the result is outstanding. It is not `ready`
-    while a restarted manager prepares what it needs to go on. `progress_timeout` says how long an
-    attempt may make no step. `overhead_seconds` is what an attempt took beside training in the last
-    round. A worker that takes no longer than `startup_limit_seconds` to start does not stall.
+    `rounds` are the open rounds, oldest first: in step at most one, or two that overlap.
+    `rounds_begun` counts them and those before. Tasks that have `arrived` have an update that is
+    part of no model version yet; each is kept with the time of that, in its order. The manager
+    makes those of `applying` into the next version, which comes after `version`, made at
+    `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the parameters
+    that no task trains. `models` are the versions not yet discarded, oldest first; `outer` is the
+    state of the outer optimizer that belongs to the newest, if there is one. `evaluating` are the
+    versions being evaluated, by round; `evaluated_versions` are the numbers of all that ever were.
+    `best` is the best version evaluated so far, if the spec compares them. If the spec holds out
+    training examples for validation, the manager tests the model once, at the end (`tested`). While
+    it is `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
+    prepares what it needs to go on. `progress_timeout` says how long an attempt may make no step.
+    `overhead_seconds` is an attempt's time besides training in the last round. A worker that takes
+    no longer than `startup_limit_seconds` to start does not stall.
 
-    Shards go on with their `optimizer_states`, by shard; where rounds overlap, with `steps`, their
-    last updates that were applied; and where they have parameters of their own, with `own`.
+    Shards go on with their `optimizer_states`, by shard. If rounds overlap, they start with
+    `steps`, their last applied updates. If they have their own parameters, they start with `own`.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -139,7 +139,7 @@ class Experiment:
         return near and left and (newest.published if self.mode.overlaps else newest.applied) > 0
 
     def _lets_on(self, task: ShardTask) -> bool:
-        """Whether a task is so far that its shard may begin the next one."""
+        """Whether a task has come far enough that its shard may begin the next one."""
         return task.is_over or (self.mode.overlaps and task.update is not None)
 
     @property
@@ -200,7 +200,7 @@ class Experiment:
     ) -> AttemptId:
         """Assign a task to a worker; its first attempt fixes the base and the share of all.
 
-        The base is the newest version, or what the shard has of its own.
+        The base is the newest version, or the shard's own parameters.
         """
         task = current.tasks[shard]
         if task.base is None:
@@ -213,14 +213,15 @@ class Experiment:
 
     def _begins_from(self, current: Round) -> int:
         """Return the version from which the tasks of a round begin that are assigned now."""
-        # By its number and not by what is there: the bytes must not depend on when it is assigned.
+        # By its number and not by the existing files: the bytes must not depend on the time of
+        # assignment.
         if not self.mode.overlaps:
             return self.version
         # Only where an experiment goes on with another one, its first round follows on another.
         return current.number - 1 if current.number or self.steps else 0
 
     def handed_on(self, current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
-        """Return with what a shard's task goes on: the optimizer's state, and the last update.
+        """Return the states that a shard's task starts with: optimizer state, and last update.
 
         The latter is None unless the mode overlaps.
         """
@@ -262,7 +263,7 @@ class Experiment:
         return tuple(sorted(islice(self.arrived, together)))
 
     def _suffices(self, now_seconds: float) -> bool:
-        """Whether a version is made of what has arrived, although more is awaited."""
+        """Whether to make a version of the arrived updates, although more may come."""
         together, grace = self.mode.together, self.mode.grace_seconds or 0.0
         if together is None or len(self.arrived) < together:
             return False
@@ -363,7 +364,7 @@ class Experiment:
     def close(self) -> tuple[PublishedFile, ...]:
         """End the current round and the evaluations; returns the files that only they needed.
 
-        What the shards would go on with stays, for an experiment that goes on with this one.
+        The shards' states stay, for an experiment that continues this one.
         """
         files = self._files_in_flight()
         self.rounds, self.arrived, self.applying = [], {}, ()
@@ -404,7 +405,7 @@ class Experiment:
         current = self.round_of(attempt.round)
         if current is not None:
             return current.find(attempt) is not None
-        # Those that an experiment's end has broken off are among the earlier ones.
+        # Attempts that an experiment's end broke off are among the earlier ones.
         in_time = 0 <= attempt.round < max(self.rounds_begun, self.rounds_done + 1)
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
@@ -448,6 +449,6 @@ class Experiment:
     @property
     def kept_newest(self) -> int:
         """How many of the newest versions are kept, at least 1."""
-        # Where rounds overlap, the next ones begin from the version before the newest, and so does
-        # an experiment that goes on with this one.
+        # If rounds overlap, the next ones begin from the version before the newest, and so does an
+        # experiment that continues this one.
         return max(self.spec.keep_models, 1 + self.mode.overlaps)

@@ -1,7 +1,7 @@
-"""What the scheduler has decided or counted: a closed list of small frozen values.
+"""Decisions and counts of the scheduler: a closed list of small frozen values.
 
 A fact asks for nothing; commands do (`commands.py`). All facts are journaled, and go on record
-(`files/records/view.py`). Those that change results are replayed as well, so that another scheduler
+(`files/records/view.py`). Replay also takes in the result-changing ones, so that another scheduler
 gets to the same state (`replay.py`). The facts of an event are in the order in which they came
 about. `cause` is the number of the event that led to a fact, counted from 1.
 """
@@ -32,8 +32,8 @@ class AttemptFact:
 class Assigned(AttemptFact):
     """A worker is to train a shard, from its snapshot on if there is one.
 
-    `portion` is the range of its samples (first, last + 1), if the round was cut anew; `share` how
-    much of the task's steps it trains. Where rounds overlap, it begins from the model moved by
+    `portion` is the range of its samples (first, last + 1), if the round was recut; `share` how
+    much of the task's steps it trains. If rounds overlap, it begins from the model moved by
     `step`, the shard's last update. `forecast` is of the seconds until its update; None if nothing
     is known.
     """
@@ -73,7 +73,7 @@ class ForecastRecorded(AttemptFact):
 class Accepted(AttemptFact):
     """An update counts; `completion_seconds` run from the assignment to the report.
 
-    Of these, the worker's process took `startup_seconds` for what it does once in an experiment: to
+    Of these, the worker's process took `startup_seconds` for its one-time work in an experiment: to
     import, to make the network, and to open the dataset.
     """
 
@@ -133,7 +133,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improved:
-    """The model after a round is the best so far, with this value of what models are compared by.
+    """The model after a round is the best so far, with this value of the measure.
 
     It follows from the evaluation, so it is not replayed.
     """

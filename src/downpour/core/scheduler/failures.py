@@ -1,4 +1,4 @@
-"""What a task's failures mean: it would fail on every worker, or it should wait before a retry."""
+"""The meaning of a task's failures: every worker would fail, or a retry should wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for a scheduler's state after every event, whatever has happened before.
+"""Invariants of a scheduler's state, which hold after every event.
 
 Tests and simulations call `check_invariants` after each `handle`. It changes nothing, and costs
 time in proportion to the workers and to the tasks of the current round. Properties of facts and
@@ -202,4 +202,4 @@ def _task(core: SchedulerState, experiment: Experiment, task: ShardTask) -> Iter
     for name, attempt in task.held_by.items():
         worker = core.workers.get(name)
         if worker is None or worker.running != attempt:
-            yield f"{who} is said to run on {name}, which does not run it"
+            yield f"{who} should run on {name}, which does not run it"

@@ -9,11 +9,11 @@ publish its task. Only after a refusal no earlier attempt may, because the files
 removed as not needed.
 
 A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
-again begins a new life. Whatever ends an attempt, be it an update, a failure or a cancellation,
-makes its worker idle in the same step. A worker that still works at something that it should not is
-stuck until it reports no attempt. One that cannot train the active experiment is unfit until that
-experiment has ended. A worker known from the journal alone is awaited: it keeps its
-attempt, and is asked for nothing, until it registers with this manager.
+again begins a new life. Any end of an attempt, by an update, a failure or a cancellation, makes its
+worker idle in the same step. A worker that still works at something that it should not is stuck
+until it reports no attempt. One that cannot train the active experiment is unfit until that
+experiment has ended. A worker known from the journal alone is awaited: it keeps its attempt, and is
+asked for nothing, until it registers with this manager.
 
 An *experiment* waits in the queue, is prepared, runs and ends, once.
 
@@ -29,8 +29,8 @@ from typing import Generic, Literal, TypeVar
 from downpour.base.errors import IllegalTransition
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 
-# Steps are literals and not members of an enum, because a step is only ever an argument: mypy
-# checks both, and in Python 3.11 looking a member up takes six times as long as comparing text.
+# Steps are literals and not members of an enum, because a step is only ever an argument. mypy
+# checks both, but in Python 3.11 looking up a member takes six times as long as comparing text.
 TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
 WorkerStep = Literal["register", "assign", "release", "stick", "exclude", "readmit", "go"]
 ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
@@ -50,7 +50,7 @@ TASK: Table[TaskState, TaskStep] = {
     (TaskState.RUNNING, "give-up"): TaskState.PENDING,
     (TaskState.PUBLISHED, "refuse"): TaskState.PENDING,
     (TaskState.PUBLISHED, "apply"): TaskState.APPLIED,
-    # Not from published: an update that is there counts.
+    # Not from published, because an existing update counts.
     (TaskState.PENDING, "drop"): TaskState.DROPPED,
     (TaskState.RUNNING, "drop"): TaskState.DROPPED,
 }

@@ -38,7 +38,7 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     state.workers.join(name, state.now_seconds)
     if former is None:
         state.log(f"{name} joined")
-    # Whichever worker joins, a policy that asked for one more sees its request answered.
+    # Any new worker answers a policy's request for one more.
     if state.joined_since < state.wanted_workers:
         state.joined_since += 1
     # A task beside an attempt that it was not asked for here would be slow, and its speed would be
@@ -59,7 +59,7 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
         return True
     if running is None or not has_it:
         return False
-    # Registering mentions the attempt as a heartbeat does, so its timeout begins anew.
+    # Registering mentions the attempt as a heartbeat does, so its timeout restarts.
     known.mentioned_at_seconds = now
     return True
 
@@ -87,8 +87,8 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     worker.beat(state.now_seconds)
     worker.interval_seconds = heartbeat_interval(len(state.workers))
     worker.system = event.system
-    # A stuck worker is free only when it reports nothing, not when it was told to stop: it may hang
-    # in a step for long.
+    # A stuck worker is free only when it reports nothing, and not after an order to stop: it may
+    # hang in a step for long.
     if not event.running:
         state.workers.unstick(worker.name)
     # There may be two: the attempt that it is stopping, and the one that it was asked for since.
@@ -128,11 +128,11 @@ def forecasts(state: SchedulerState, event: on.Forecasts) -> None:
 
 
 def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
-    """Put a running attempt's forecast on record after each quarter of its own work."""
+    """Record a running attempt's forecast after each quarter of the attempt's work."""
     context = state.find(attempt)
     if context is None or worker.progress is None:
         return
-    # Of its own work, so that an attempt which goes on from the middle is on record as often.
+    # So an attempt that continues from the middle has as many records.
     began = context.task.began_at[attempt.attempt]
     own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
     quarters = min(int(_QUARTERS * own), _QUARTERS - 1)

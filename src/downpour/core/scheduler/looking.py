@@ -24,8 +24,8 @@ _CROWDED_SECONDS_A_TASK = 0.0005
 def may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: bool) -> bool:
     """Whether an event may change what a policy that watches would do.
 
-    It is `waiting` to be asked where a task is pending and a worker idle, which may still be for
-    different reasons: a task that is handed over waits for a certain worker.
+    It is `waiting` to ask if a task is pending and a worker idle. That may still have different
+    reasons: a task in a hand-over waits for a certain worker.
     """
     if is_crowded(state):
         return waiting and not isinstance(event, on.HeartbeatReceived)

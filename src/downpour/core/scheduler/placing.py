@@ -1,8 +1,8 @@
 """Which workers may train: what a spec, and each of its shards, needs of their labels.
 
 A worker that lacks what the spec `needs` gets no task of the experiment. One that lacks what a
-shard needs (`shard_needs`) is barred from that shard alone. Among idle workers, those with most of
-what the spec `prefers` come first.
+shard needs (`shard_needs`) is barred from that shard alone. Among idle workers, the ones with most
+of the labels that the spec `prefers` come first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def set_aside(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def may_train(state: SchedulerState, experiment: Experiment, name: str, shard: int) -> bool:
-    """Say whether a worker has what a shard needs, whatever a policy thinks of it."""
+    """Say whether a worker has a shard's labels, apart from any policy."""
     needs, worker = experiment.spec.shard_needs.get(str(shard)), state.workers.get(name)
     return not needs or worker is None or not missing(worker.labels, needs)
 
 
 def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset[str]]:
-    """Return the workers that may not train a shard, for shards with needs of their own."""
+    """Return the workers that may not train a shard, for each shard with its own needs."""
     return {
         int(shard): frozenset(w.name for w in state.workers if missing(w.labels, needs))
         for shard, needs in experiment.spec.shard_needs.items()
@@ -52,7 +52,7 @@ def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[s
 
 
 def tell(state: SchedulerState, experiment: Experiment) -> None:
-    """Keep a line about shards that wait for a worker that is not here, once while that is so."""
+    """Keep one line about shards that wait for an absent worker, as long as that lasts."""
     if not (experiment.spec.needs or experiment.spec.shard_needs):
         return
     waits = next(filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), "")

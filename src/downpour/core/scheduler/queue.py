@@ -34,7 +34,7 @@ def activate_next(state: SchedulerState) -> None:
 
 
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask the driver for what an experiment needs before its first round, or to go on."""
+    """Ask the driver to prepare an experiment before its first round, or before it continues."""
     state.do(
         do.Prepare(
             experiment=experiment.name,
@@ -65,7 +65,7 @@ def cancelled(state: SchedulerState, event: on.ExperimentCancelled) -> None:
 
 
 def disturbed(state: SchedulerState, event: on.Disturbed) -> None:
-    """Tell those who watch that someone disturbs a process on purpose; nothing follows from it."""
+    """Tell viewers that someone disturbs a process on purpose; this has no other effect."""
     if event.experiment in state.experiments:
         state.decided(event.experiment, f"on purpose: {event.who} {event.what}")
 
@@ -80,7 +80,7 @@ def fail(
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
-    """Publish the result if nothing else is outstanding, after a test where one is due."""
+    """Publish the result if nothing else is outstanding, after a test if one is due."""
     if experiment.needs_test and not experiment.testing:
         _test(state, experiment)
     if experiment.may_publish:
@@ -136,7 +136,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
         # A copy, because an awaited worker is removed when it is released.
         for worker in list(state.workers):
             state.cancel(worker, reason)
-    # Before `Conclude`, because a driver removes what is left of the files when it concludes.
+    # Before `Conclude`, because a driver removes the remaining files when it concludes.
     state.discard(experiment.name, experiment.close())
     state.note(
         facts.Concluded(

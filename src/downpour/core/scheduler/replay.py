@@ -1,10 +1,10 @@
-"""What must survive a scheduler, and how another one gets to the same state.
+"""The state that must survive a scheduler, and the way by which another one restores it.
 
-`entries` picks from an event and its facts those that change results: what was submitted, assigned,
-accepted, given up, aggregated and evaluated, and how an experiment ended. A driver journals them,
-in order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the
-same state (`durable` shows it), except for the workers, which must register again.
-`Scheduler.resume` then asks again for what was outstanding.
+`entries` picks from an event and its facts the result-changing ones: submitted, assigned, accepted,
+given up, aggregated and evaluated work, and the end of an experiment. A driver journals them, in
+order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the same
+state (`durable` shows it), except for the workers, which must register again. `Scheduler.resume`
+then repeats the outstanding requests.
 
 The journal also holds all other facts, and what the manager alone `Observed`. Those serve people,
 and replay skips them.
@@ -57,12 +57,12 @@ EntryFact = (
     | facts.Concluded
 )
 Entry = EntryEvent | EntryFact | Checkpoint
-"""What replay takes in."""
+"""The input of replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What a manager alone knows of an experiment; `line` goes to `files/records/view.py`."""
+    """Facts about an experiment from its manager alone; `line` goes to `files/records/view.py`."""
 
     experiment: str
     line: dict[str, Any]
@@ -80,7 +80,7 @@ class TakenUp:
 
 
 Journaled = Entry | facts.Fact | Observed | TakenUp
-"""What a journal holds."""
+"""The entries of a journal."""
 
 
 def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
@@ -129,11 +129,11 @@ def checkpoint(
 def must_last(state: SchedulerState, entry: Journaled) -> bool:
     """Whether an entry must be durable before anything follows from it.
 
-    What changes no result need not be, and is synced with the next entry that does.
-    An assignment need not be where another one would ask for the same: if it is lost, that costs a
-    second attempt at the shard, and changes no result. So the workers of a round need not wait for
-    the disk. But where it decides from which version a shard is trained, or how much of it, the
-    update of a lost attempt would count as that of another one, which has its number.
+    Entries without effect on results need not be durable; they are synced with the next one that
+    has. An assignment need not be where another one would ask for the same: if it is lost, that
+    costs a second attempt at the shard, and changes no result. So the workers of a round need not
+    wait for the disk. But it may decide the shard's start version, or the share to train. Then the
+    update of a lost attempt would count as that of another one with the same number.
     """
     if not isinstance(entry, facts.Assigned):
         return isinstance(entry, Entry)
@@ -146,7 +146,7 @@ def must_last(state: SchedulerState, entry: Journaled) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DurableTask:
-    """What must be the same after a restart of a task in the current round."""
+    """The parts of a task in the current round that a restart must preserve."""
 
     state: TaskState
     samples: int
@@ -160,7 +160,7 @@ class DurableTask:
 
 @dataclass(frozen=True, slots=True)
 class DurableExperiment:
-    """What must be the same after a restart of an experiment."""
+    """The parts of an experiment that a restart must preserve."""
 
     name: str
     state: ExperimentState
@@ -184,7 +184,7 @@ class DurableExperiment:
 
 def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
     """Return what must be the same after a restart, in the order of submission."""
-    # Not the workers, timeouts and speeds: they are learned anew, and change no result.
+    # Not the workers, timeouts and speeds: the scheduler relearns them, and they change no result.
     return tuple(_projected(experiment) for experiment in state.experiments.values())
 
 
@@ -196,7 +196,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
     """
     match entry:
         case facts.Assigned():
-            # Without a worker: `Scheduler.resume` adds those that hold an attempt at the end.
+            # Without a worker: `Scheduler.resume` adds the ones that hold an attempt at the end.
             current = _round_of(state, entry.attempt)
             experiment = state.experiments[entry.experiment]
             experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
@@ -222,13 +222,13 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
 
 
 def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
-    """Take in experiments that were replayed each by itself, in order of their submission."""
+    """Take in separately replayed experiments, in order of their submission."""
     for each in experiments:
         state.experiments[each.name] = each
         if each.life.state is ExperimentState.RUNNING:
             state.active = each
         elif each.life.state is ExperimentState.PREPARING:
-            # Replayed by itself it was the first in the queue, which it need not be among others.
+            # In its separate replay it was the first in the queue, but among others it need not be.
             waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
             state.experiments[each.name] = waits
 

@@ -1,4 +1,4 @@
-"""One round: its tasks, which of them are held back or pending, and what has been published.
+"""One round: its tasks, the ones held back or pending, and the published updates.
 
 It keeps the state of a round and moves its tasks by their table. It decides nothing: `updates`
 decides whether a failure ends the experiment, `dispatch` which worker trains what.

@@ -76,7 +76,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     if experiment is None or event.round != experiment.version:
         return
     if state.replaying:
-        # What was decided, and not what would be: updates that came meanwhile are in no version.
+        # The old decision, and not a new one: updates that came meanwhile are in no version.
         named = tuple(TaskKey(*part) for part in event.parts)
         experiment.applying = named or experiment.of_oldest_round()
     if not experiment.applying:
@@ -110,7 +110,7 @@ def _evaluate(
 
 
 def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> None:
-    """Have the shards whose updates cannot be used trained again."""
+    """Let workers retrain the shards whose updates are unusable."""
     experiment = state.active_as(event.experiment)
     if experiment is None or not experiment.applying or event.round != experiment.version:
         return

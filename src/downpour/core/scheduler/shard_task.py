@@ -27,9 +27,9 @@ class ShardTask:
     holds the share `offer.saved` of the work. Of all attempts, `assigned_to` are the workers, and
     `began_at` the shares from which they went on. `leaving` maps holders that were asked to hand it
     over to the worker that it is meant for, and to when they were asked. All its attempts train
-    from the model `base`, which is version `base_version`, and do the same `share` of its steps: so
-    their updates are the same bytes, however far the model has come since. `samples` are those of
-    the shard; of these, attempts train what `offer` says.
+    from the model `base`, which is version `base_version`, and do the same `share` of its steps. So
+    their updates have the same bytes, even if the model has moved on. `samples` are those of the
+    shard; of these, attempts train what `offer` says.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:

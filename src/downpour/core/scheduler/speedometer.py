@@ -35,7 +35,7 @@ class Speedometer:
         self._former: tuple[Speed, float] | None = None
 
     def begin(self, samples: int) -> None:
-        """Begin to measure anew, on a shard of this many samples."""
+        """Restart the measurement, on a shard of this many samples."""
         self._former = self._latest()
         self._samples = samples
         self._still_seconds = 0.0
@@ -101,7 +101,7 @@ class Speedometer:
         )
 
     def _overdue_seconds(self, now_seconds: float) -> float:
-        # By the manager's clock only for what is overdue. Steps are timed by the worker's, because
+        # By the manager's clock only for overdue reports. Steps are timed by the worker's, because
         # a message that is held up must not change the speed.
         first, last = self._reports[0], self._reports[-1]
         usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)

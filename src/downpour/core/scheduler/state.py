@@ -29,9 +29,9 @@ _DECISIONS_KEPT = 12
 class SchedulerOptions:
     """The settings of a scheduler.
 
-    `patience` scales every timeout (`timeouts.py`). At 1, a worker of which too few heartbeats are
-    known counts as lost after 10 s without one, and an assignment that its worker does not mention
-    for 10 s counts as not received.
+    `patience` scales every timeout (`timeouts.py`). At 1, a worker with too few known heartbeats
+    counts as lost after 10 s without one. An assignment that its worker does not mention for 10 s
+    counts as not received.
     """
 
     patience: float = 1.0
@@ -46,7 +46,7 @@ class TaskContext(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What was decided for an experiment, in words, and when; plain assignments are left out."""
+    """The decisions for an experiment, in words, and their times; without plain assignments."""
 
     at_seconds: float
     experiment: str
@@ -55,7 +55,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What came of an event: what has happened, and what is to be done, each in order."""
+    """The result of an event: facts and commands, each in order."""
 
     commands: list[do.Command] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
@@ -64,11 +64,11 @@ class Output:
 class SchedulerState:
     """Keyed by experiment; one is active at a time, the others wait in order of submission.
 
-    `policies` are those that a spec can name. While it is `replaying` no policy is asked, because
-    what was decided is read from a journal. A policy that watches is shown progress again at
+    `policies` are the policies that a spec can name. While it is `replaying` we ask no policy,
+    because the decisions come from a journal. A policy that watches is shown progress again at
     `look_again_at_seconds`; before `crowded_until_seconds` it is asked only where a shard and a
-    worker wait. One last asked for a worker at `asked_for_workers_at_seconds`.
-    `decisions` are the last few, for people to read: nothing follows from them.
+    worker wait. One last asked for a worker at `asked_for_workers_at_seconds`. `decisions` are the
+    last few, for people to read: nothing follows from them.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 With a `model_compression` a version's file holds how far it has moved from the one before. So that
 one must stay as long as it is needed, and the ones before it, back to a whole one. All versions
-from there on stay, so that a version's number follows from its place among those that are kept.
+from there on stay, so that a version's number follows from its place among the kept ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ and at most 31 steps, which in three bits are as much as three more."""
 
 
 class Versioned(Protocol):
-    """What is asked of an experiment here, see `Experiment`."""
+    """The part of an experiment that this module uses, see `Experiment`."""
 
     spec: ResolvedSpec
     version: int
@@ -50,7 +50,7 @@ def is_whole(experiment: Versioned, version: int) -> bool:
     """Whether a version's file holds the whole model; also for the one that is being made."""
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
-    # What may become the best one stays when the versions before it are gone.
+    # A version that may become the best one stays when the versions before it are gone.
     if experiment.spec.keep_best is None:
         return False
     if experiment.spec.in_step:

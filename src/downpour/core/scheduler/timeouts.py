@@ -7,11 +7,14 @@ Both timeouts follow from the longest gap seen of late, which is forgotten slowl
 from __future__ import annotations
 
 HEARTBEATS_A_SECOND = 500
-"""Of all workers together. Each costs the manager 0.3 to 0.6 ms of one thread, so these take a
-quarter of it; up to 500 idle workers are heard once a second all the same."""
+"""Heartbeats per second, of all workers together.
+
+Each costs the manager 0.3 to 0.6 ms of one thread, so these take a quarter of it. Up to 500 idle
+workers still report once a second.
+"""
 
 _FADING = 0.98
-"""What is left of the longest gap after each shorter one: half of it after 35."""
+"""The decay of the longest gap after each shorter one: half of it is left after 35."""
 
 
 class AdaptiveTimeout:

@@ -1,7 +1,7 @@
 """Which updates count, and which attempts have failed.
 
-One update of a shard counts, whichever attempt it is of: the first usable one. A shard that fails
-is tried again, on another worker if there is one, until the spec's `retries` are used up.
+One update of a shard counts: the first usable one, from any attempt. The scheduler retries a failed
+shard, on another worker if there is one, until the spec's `retries` are used up.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _is_of(state: SchedulerState, context: TaskContext, attempt: AttemptId, work
     """Whether a worker's update is of the work that its attempt's name stands for now.
 
     A journal that has lost its end leaves workers with attempts that the scheduler does not know,
-    and it gives their numbers to others. Where shards are in step and whole, that is the same work,
+    and it gives their numbers to others. If shards are in step and whole, that is the same work,
     and it may come from a worker that has another name by now. Elsewhere it may have begun from
     another version, or be another share of the steps.
     """
@@ -159,7 +159,7 @@ def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
     # A task that has its update is not affected by the failure of another attempt at it.
     if context is None or not context.task.life.may("publish"):
         return
-    # What is wrong with the spec is wrong on every worker.
+    # A mistake in the spec fails on every worker.
     if event.failure is FailureKind.SPEC:
         queue.fail(state, context.experiment, event.reason, asked_wrongly=True)
     # A worker may report a failure of an attempt that was taken from it before.
@@ -174,7 +174,7 @@ def give_up(
 ) -> None:
     """Take the task of an attempt from its worker, and end the experiment if it failed too often.
 
-    A worker that leaves or is told to stop has not failed: that costs the task no retry.
+    A worker that leaves or gets an order to stop has not failed: that costs the task no retry.
     """
     context = state.find(attempt)
     if context is None:

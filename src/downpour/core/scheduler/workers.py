@@ -29,14 +29,14 @@ class Worker:
 
     `mentioned_at_seconds` is when it last mentioned its attempt, or when it was assigned it;
     `advanced_at_seconds` when its attempt last made a step, and `longest_pause_seconds` the longest
-    time between two. `pace` is the forecast of its seconds a sample if it began a shard now;
-    `remaining` that of the seconds from its last report to its update, and `forecast` that of all
-    the seconds from its assignment to its update. `recorded_forecast` is the forecast that is on
-    record, where there is one for each of `quarters_recorded` quarters of the attempt. `slowness`
-    are its paces in the last rounds, over each round's median. A `lingering` attempt may be
-    finished although it no longer counts; `needless` is its last snapshot. It was asked to leave
-    `interval_seconds` between two heartbeats. `labels` are its user's. `started_in` is
-    the experiment that its process has loaded, as far as is known; its first attempt at one takes
+    time between two. `pace` is the forecast of its seconds per sample if it began a shard now.
+    `remaining` that of the seconds from its last report to its update; `forecast` that of all the
+    seconds from its assignment to its update. `recorded_forecast` is the recorded forecast; the
+    record has one for each of `quarters_recorded` quarters of the attempt. `slowness` are its paces
+    in the last rounds, over each round's median. A `lingering` attempt may be finished although it
+    no longer counts; `needless` is its last snapshot. The manager asked it to leave
+    `interval_seconds` between two heartbeats. `labels` are its user's. `started_in` is the
+    experiment that its process has loaded, as far as is known; its first attempt at one takes
     `startup_seconds` more for that.
     """
 
@@ -208,7 +208,7 @@ class Workers:
         """Have an awaited worker go on; an `empty_handed` one is asked for its attempt again."""
         worker = self._all[name]
         worker.life.step("register")
-        # All its timeouts begin anew: the times in the journal are those of the earlier manager.
+        # All its timeouts restart, because the times in the journal belong to the earlier manager.
         worker.seen_at_seconds = worker.beat_at_seconds = at_seconds
         worker.mentioned_at_seconds = worker.advanced_at_seconds = at_seconds
         if empty_handed:
@@ -237,7 +237,7 @@ class Workers:
     ) -> None:
         """Make an idle worker busy with an attempt at a shard of this many samples.
 
-        `forecast` is of the seconds until its update, where there is one.
+        `forecast` is of the seconds until its update, if there is one.
         """
         worker = self._all[name]
         worker.life.step("assign")
@@ -275,7 +275,7 @@ class Workers:
 
     def let_go(self, name: str, attempt: AttemptId) -> bool:
         """Note that a worker has ended an attempt; returns whether it was busy with it."""
-        # A stuck worker that reports an end, of whichever attempt, works at nothing any more.
+        # A stuck worker that reports the end of any attempt is idle.
         self.unstick(name)
         return self.release(name, attempt)
 

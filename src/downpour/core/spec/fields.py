@@ -1,4 +1,4 @@
-"""What a spec and its tables have in common: frozen, strict, and every mistake is one line."""
+"""The base of a spec and its tables: frozen, strict, and every mistake is one line."""
 
 from __future__ import annotations
 

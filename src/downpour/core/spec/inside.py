@@ -13,8 +13,8 @@ from downpour.core.spec.refusals import refusal
 class Inside(Fields):
     """The processes of a worker, and what each of them computes of a batch.
 
-    A batch is cut into parts, at least one a process, and each part has a random seed of its own
-    where `processes` is above 1. With `data` each process computes the gradients of some parts.
+    The worker cuts a batch into parts, at least one per process, and each part has its own random
+    seed if `processes` is above 1. With `data` each process computes the gradients of some parts.
     With `pipeline` each has a run of the network's layers, and all parts pass through all of them.
     With `hybrid` each computes parts up to the first dense layer, and from there on a slice of each
     dense layer's outputs for the whole batch. With `auto` a run on this machine measures which is

@@ -13,7 +13,7 @@ from downpour.base.arguments import nearest
 from downpour.base.errors import SpecError, did_you_mean
 
 _NEED = "KEY or KEY=VALUE, at most 64 printable characters, and at most 16 labels"
-# What a field accepts, where its type and limits do not show it.
+# The values that a field accepts, if its type and limits do not show them.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     "code_bundle": "64 hexadecimal digits in lower case",

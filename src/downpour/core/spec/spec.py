@@ -31,20 +31,20 @@ from downpour.core.spec.refusals import ACCEPTED, InvalidField, refusal
 from downpour.core.spec.spec_fields import SpecFields
 
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
-"""The fields that are tables with fields of their own, and what each is read into."""
+"""The fields that are tables, and the class of each."""
 _FIRST = {"inside": "how", "outer": "optimizer"}
 """The field of a table that a word in the table's place gives: outer = "none"."""
 
 
 FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none"}
-"""What earlier versions did, for fields that the specs which they stored do not have."""
+"""Former behavior, for fields that are missing in stored specs of earlier versions."""
 
 
 class Spec(SpecFields):
-    """What an experiment trains, on which data, and how; every field has a default.
+    """An experiment's spec: the training, its data, and its settings; every field has a default.
 
     Raises:
-        SpecError: from every way of making one; names the field and what is accepted.
+        SpecError: from every way of making one; names the field and the accepted values.
     """
 
     @field_validator("data_path", "init_from", mode="before")
@@ -103,10 +103,10 @@ class Spec(SpecFields):
 
     @property
     def parts(self) -> int:
-        """In how many parts a batch is trained, whichever process computes which.
+        """The number of parts of a batch, for any number of processes.
 
-        The bytes depend on it, and on whether each part draws from a random seed of its own, as it
-        does where `inside.processes` is above 1.
+        The bytes depend on it, and on whether each part has its own random seed, as it does if
+        `inside.processes` is above 1.
         """
         return max(self.accumulate, self.inside.processes)
 
@@ -142,7 +142,7 @@ class Spec(SpecFields):
 
     @property
     def trains_own_code(self) -> bool:
-        """Whether what is trained is code that is neither Downpour's nor torchvision's."""
+        """Whether the training uses code that is neither Downpour's nor torchvision's."""
         return self.task is not None or ":" in self.model
 
     @property
@@ -182,7 +182,7 @@ class Spec(SpecFields):
 
     @property
     def goal(self) -> Goal | None:
-        """What model versions are compared by, if anything follows from it."""
+        """The measure for comparing model versions, if the spec uses it."""
         if self.keep_best is None and self.stop_after is None:
             return None
         return Goal.of(self.keep_best or LOSS)
@@ -218,7 +218,7 @@ class ResolvedSpec(Spec):
     """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
     `downpour.core.resolve` makes it from a spec and the number of workers. Defaults that differ
-    from those of `Spec` are what earlier versions did, see `FORMERLY`.
+    from those of `Spec` are the former behavior, see `FORMERLY`.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts of the training set")

@@ -26,7 +26,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 def _one_of(family: Family) -> BeforeValidator:
-    """Accept the names of a family's members, whichever are installed."""
+    """Accept the names of a family's installed members."""
 
     def checked(value: object, info: ValidationInfo) -> str:
         try:
@@ -50,7 +50,7 @@ ShardNumber = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,5})$")
 
 
 class SpecFields(Fields):
-    """What a spec holds."""
+    """The fields of a spec."""
 
     name: Annotated[str, StringConstraints(pattern=_NAME)] = Field(
         default="experiment", description="The experiment's name: letters, digits, . _ -"

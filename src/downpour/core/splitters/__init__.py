@@ -1,10 +1,9 @@
 """Labels and a seed → the shards of a training set, each a sorted array of indices.
 
-One file a member. A splitter only says which shard owns each
-example; that every index appears exactly once then follows from the form of its answer. What is
-the same for all of them stands here: reading the spec's text, refusing what cannot be split, and
-turning owners into shards. The result depends on the arguments alone: the split is drawn once and
-stays fixed for the experiment.
+One file a member. A splitter only says which shard owns each example; that every index appears
+exactly once then follows from the form of its answer. The common part is here: reading the spec's
+text, refusing impossible splits, and turning owners into shards. The result depends on the
+arguments alone: the split is drawn once and stays fixed for the experiment.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def split(
 
     Args:
         spec_split: the spec's `split`, such as "equal" or "dirichlet(0.5)".
-        labels: shape (count,), one class an example; None where examples have no classes.
+        labels: shape (count,), one class per example; None if examples have no classes.
         count: how many examples there are.
         shards: how many shards to make.
         seed: what every random choice follows from.

@@ -1,9 +1,9 @@
-"""`class`: each shard holds whole classes, as far as there are enough of them.
+"""`class`: each shard holds whole classes, as far as the classes suffice.
 
 With as many shards as classes each shard gets one; with fewer, the classes are dealt round. With
-more, each shard holds one class, and the shards are given to the classes by largest remainder, as
-seats to parties: in proportion to their examples, but at least one each. A class that has several
-shards is shuffled and cut into parts that differ by at most one.
+more, each shard holds one class. The largest-remainder method gives shards to classes, like seats
+to parties: in proportion to their examples, but at least one each. A class that has several shards
+is shuffled and cut into parts that differ by at most one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a split makes of the training data: who has which classes, and how far shards differ.
+"""The effect of a split on the training data: the classes in each shard, and how far shards differ.
 
 The distance of a shard is the total variation distance between its class shares and those of all
 shards together: half the sum, over the classes, of the absolute differences. 0 means the same
@@ -65,7 +65,7 @@ class ShardCounts:
 
     @property
     def mean_distance(self) -> float:
-        """The mean of `distances`: every shard counts the same, whatever its size."""
+        """The mean of `distances`: every shard counts the same, large or small."""
         return float(self.distances.mean())
 
 

@@ -6,9 +6,9 @@ Networks"; after Hsu et al. 2019, "Measuring the Effects of Non-Identical Data D
 Federated Visual Classification", who draw a mixture of classes for each client). A small ALPHA
 gives each shard few classes and unequal sizes, a large one approaches an even split.
 
-Where others draw again until no client is empty, which may never happen with many shards, an empty
-shard here takes one example of the shard that is the largest at that moment. That ends, moves as
-little as possible, and leaves no shard empty.
+Others draw again until no client is empty, which may never happen with many shards. Here an empty
+shard takes one example of the largest shard at that moment. That ends, moves as little as possible,
+and leaves no shard empty.
 """
 
 from __future__ import annotations

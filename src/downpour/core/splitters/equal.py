@@ -1,9 +1,9 @@
 """`equal`: every class dealt evenly over the shards, nothing dropped.
 
-The classes are shuffled within themselves, laid end to end, and dealt round without a break
-between one class and the next. So each class's counts differ by at most one; and since a class
-begins with the shard after the one where the last class ended, the remainders rotate and the
-totals differ by at most one as well.
+The classes are shuffled within themselves, laid end to end, and dealt round without a break between
+one class and the next. So each class's counts differ by at most one. A class begins with the shard
+after the end of the last class, so the remainders rotate, and the totals differ by at most one as
+well.
 """
 
 from __future__ import annotations

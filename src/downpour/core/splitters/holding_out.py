@@ -9,10 +9,10 @@ from downpour.core.splitters.base import Indices, Labels
 
 
 def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:
-    """Divide the examples `0..count-1` into those that stay and those that are set apart.
+    """Divide the examples `0..count-1` into the ones that stay and the held-out ones.
 
     Args:
-        labels: shape (count,), one class an example; None where examples have no classes.
+        labels: shape (count,), one class per example; None if examples have no classes.
         count: how many examples there are.
         share: the part of them to set apart, above 0 and below 1; of each class to within one.
         seed: what the choice follows from.

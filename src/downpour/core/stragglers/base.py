@@ -1,9 +1,9 @@
-"""What a policy sees (`RoundView`) and what it may ask for (`Action`); values only.
+"""A policy's input (`RoundView`) and its output (`Action`); values only.
 
 A policy may
 
-- assign a pending shard to an idle worker, all of it or the first of its steps, or a running one to
-  a second worker as well (the first update counts),
+- assign a pending shard to an idle worker, all of it or its first steps, or a running one to a
+  second worker (the first update counts),
 - withdraw an attempt from its worker,
 - hand an attempt over: its worker publishes its state at its next step, and another worker goes on
   from there,
@@ -98,11 +98,11 @@ class Speed:
     """How fast a worker was over its last few reports, and how steadily.
 
     `share` is the part of a shard that it was measured over. `variance` is that of the seconds for
-    a whole shard over their square, estimated from how the times between the reports differ; None
-    where there was only one such time. So over `share` the relative standard error is
-    sqrt(variance / share). `age_seconds` is how long ago it was measured, in an earlier attempt;
-    0 where it is that of the running one. `step_seconds` is how long one step takes; 0 if unknown.
-    With `at_most`, the worker made no step in `step_seconds`, so it is no faster than this.
+    a whole shard over their square, estimated from the differences between the times of reports;
+    None after only one such time. So over `share` the relative standard error is sqrt(variance /
+    share). `age_seconds` is how long ago it was measured, in an earlier attempt; 0 where it is that
+    of the running one. `step_seconds` is how long one step takes; 0 if unknown. With `at_most`, the
+    worker made no step in `step_seconds`, so it is no faster than this.
     """
 
     samples_per_second: float
@@ -119,20 +119,20 @@ class RoundView:
 
     `pending` is in shard order, and only as long as it takes to find every idle worker a shard that
     did not fail on it. `idle` begins with the worker that has waited longest. `workers` are all
-    present workers, busy ones included, but not stuck or unfit ones: nobody may wait for these.
-    `standbys` is how many of them to keep free, at least, for shards that fall behind.
+    present workers, busy ones included, but not stuck or unfit ones, because a policy must not wait
+    for these. `standbys` is how many of them to keep free, at least, for shards that fall behind.
 
     A policy that does not watch sees none of the following. `running` and `published` are this
     round's attempts and updates; of an update, its samples and the seconds from assignment to
     report, without its worker's start-up. `paces` forecasts a worker's seconds a sample if it began
     a shard now. `speeds` are samples a second over the last few heartbeats, of workers that have
-    trained in this round. `history` is about earlier rounds. `overhead_seconds` is what an attempt
-    takes beside training (loading, publishing, messages), measured in the round before; 0 if
+    trained in this round. `history` is about earlier rounds. `overhead_seconds` is an attempt's
+    time besides training (loading, publishing, messages), measured in the previous round; 0 if
     unknown. `elapsed_seconds` run from the round's first assignment. `requested` is how many
     requested workers have not joined yet. An option that `options` leaves out has the policy's
     default.
 
-    `barred` are the workers that lack what a shard needs, for shards with needs of their own.
+    `barred` are the workers that lack a shard's labels, for each shard with its own needs.
     """
 
     round: int
@@ -203,8 +203,8 @@ class Handoff:
 class Close:
     """End the round with the updates that there are; at least one is.
 
-    Workers that still train are told to stop. With `leave_running` they finish, and their updates
-    are discarded, as those of backup workers are.
+    The scheduler tells workers that still train to stop. With `leave_running` they finish, and
+    their updates are discarded, as those of backup workers are.
     """
 
     reason: str
@@ -256,18 +256,17 @@ Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str
 class Policy:
     """A straggler policy: its pure function, and what the scheduler and users must know of it.
 
-    `decide` assigns at most one shard to an idle worker, and only shards that it may train. Where
-    all workers are idle and one of them may train a pending shard, it must assign one: no event
-    would follow from doing nothing, so the round would stand still. A policy that `watches` is also
-    asked while all workers are busy; where very many tasks run, that is now and then only, and
-    meanwhile `between`, if there is one, assigns shards to idle workers. Of running tasks it sees
-    only those that are being handed over. A policy that `preserves_bytes` yields the model of
-    `wait`, because every shard counts once. One that `cuts_rounds` returns `Resize`, one that
-    `shortens` assigns shares of tasks. One that `hands_over` needs attempts to go on from
-    snapshots. `standing_by` says of idle workers, in a line each, why they get none of the shards
-    that wait. `contributions` says of some workers by how much they shorten a round of shards of
-    these sizes. `options` are its parameters with their defaults, `largest` values that some may
-    not exceed.
+    `decide` assigns at most one shard to an idle worker, and only shards that it may train. If all
+    workers are idle and one of them may train a pending shard, the policy must assign one.
+    Otherwise no event would follow, and the round would stand still. A policy that `watches` is
+    also asked while all workers are busy; with many running tasks, that happens only now and then.
+    Meanwhile `between`, if there is one, assigns shards to idle workers. Of running tasks it sees
+    only the ones in a hand-over. A policy that `preserves_bytes` yields the model of `wait`,
+    because every shard counts once. One that `cuts_rounds` returns `Resize`, one that `shortens`
+    assigns shares of tasks. One that `hands_over` needs attempts to go on from snapshots.
+    `standing_by` says of idle workers, in a line each, why they get none of the shards that wait.
+    `contributions` says of some workers by how much they shorten a round of shards of these sizes.
+    `options` are its parameters with their defaults, `largest` values that some may not exceed.
     """
 
     decide: Decide

@@ -1,7 +1,7 @@
 """`blacklist`: workers that were slow in the last rounds get no shards.
 
 Only the slowest are left out, and at most a share of all workers, so that the others can do the
-work. They get shards after all where no other worker is there. A worker that was left out stays
+work. They still get shards if no other worker is there. A worker that was left out stays
 so: it trains nothing that could show that it has recovered.
 """
 

@@ -16,9 +16,10 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
         workers: how many there are.
 
     Raises:
-        SpecError: the policy has no such option, or the option's value has the wrong type; there
-            are as many standbys as workers, or standbys that the policy never uses; the policy cuts
-            shards anew, and the spec's shards differ in what they hold, or train it in parts.
+        SpecError: the policy has no such option, or the option's value has the wrong type. Or the
+            spec has as many standbys as workers, or standbys that the policy never uses. Or the
+            policy recuts the shards, but the spec's shards differ in their data or states, or meet
+            several times.
     """
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
@@ -49,7 +50,7 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
             f"must be empty, because policy '{spec.policy}' recuts the shards and their data change"
         )
         raise SpecError("shard_needs", spec.shard_needs, accepted)
-    # The parts of a shard that is cut anew between them would not be those of one epoch.
+    # The parts of a shard would not form one epoch if the policy recut it between them.
     if policy.cuts_rounds and spec.meet != 1:
         accepted = f"must be 1, because policy '{spec.policy}' recuts the shards once per epoch"
         raise SpecError("meet", spec.meet, accepted)

@@ -1,8 +1,8 @@
 """`clone`: every shard is trained several times from the start (Dolly, Ananthanarayanan 2013).
 
 The number of copies follows from the chance that a worker straggles and the risk of a late round
-that is accepted. It is bounded by the share of the workers that may train clones, which standbys
-are for. A worker that becomes idle later begins no clone: that would be speculation.
+that is accepted. The limit is the share of the workers that may train clones; standbys can serve
+for that. A worker that becomes idle later begins no clone: that would be speculation.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _wanted(view: RoundView) -> int:
     risk = number(view, OPTIONS, "risk")
     if not (0 < straggling < 1 and 0 < risk < 1) or view.shards < 1:
         return 1
-    # 1 - (1 - risk)^(1/n) is how often all copies of one shard may straggle. Written out like that
-    # it loses its digits where there are many shards, because the power is nearly one.
+    # 1 - (1 - risk)^(1/n) is how often all copies of one shard may straggle. Written out like that,
+    # it loses its digits with many shards, because the power is nearly one.
     each = -expm1(log1p(-risk) / view.shards)
     return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
 

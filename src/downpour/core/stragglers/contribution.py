@@ -1,10 +1,10 @@
-"""What a worker contributes: a round's predicted seconds with all workers, and without this one.
+"""A worker's contribution: a round's predicted seconds with all workers, and without this one.
 
 One function predicts both, `Lineup.plan`. It goes through a round as `handoff` does. Shards go in
 turn to the worker that is free first, the biggest and the fastest first, and `standing_by.py` says
-which slow workers get none. Once no shard waits, the rest of the work is levelled: shards go to
-faster workers that are idle, and where none is, busy workers exchange theirs. The speeds are those
-that the scheduler decides by.
+which slow workers get none. Once no shard waits, the plan balances the rest of the work: shards go
+to faster idle workers and, if none is idle, busy workers exchange theirs. The speeds are the
+scheduler's own.
 
 It is an estimate that leaves out loading, publishing and chance. `docs/how-to/stragglers.md`
 compares it with rounds in the simulator.
@@ -64,8 +64,7 @@ class Lineup:
     def of(cls, view: RoundView, sizes: Sequence[int]) -> Self | None:
         """Return the workers of a view; None if there is only one, or too little is known.
 
-        Where shards have needs of their own, a plan that gives any shard to any worker says
-        nothing.
+        If shards have their own needs, a plan that gives any shard to any worker means nothing.
         """
         if len(view.workers) < 2 or not sizes or view.barred:
             return None
@@ -121,7 +120,7 @@ class Lineup:
         return prospects.loss(waiting[-1], member.speed, member.step_seconds) >= 0
 
     def _levelled_seconds(self, left: dict[_Member, float]) -> float:
-        """Return the seconds until all is trained, where no shard waits for a worker any more.
+        """Return the seconds until the end of all training, once no shard waits for a worker.
 
         `left` are the seconds that each busy worker would take for its shard.
         """
@@ -142,7 +141,7 @@ class Lineup:
         return min(alone, self._level(work.values()) + exchanges) if exchanges else alone
 
     def _level(self, work: Collection[float]) -> float:
-        """Return the seconds that the work takes if it is levelled; one shard is at one worker.
+        """Return the seconds that balanced work takes; one shard is at one worker.
 
         So the k largest rests take at least as long as the k fastest workers do for them, and that
         bound is reached (Horvath, Lam and Sethi 1977).
@@ -159,8 +158,8 @@ def contributions(
 ) -> dict[str, Saving]:
     """Return what workers contribute to a round of shards of these sizes.
 
-    Nothing is said of a worker before two intervals between its reports were measured; of none,
-    while the speed of a worker is unknown, or that of a busy one not measured.
+    A worker has no contribution before we have measured two intervals between its reports. No
+    worker has one while a worker's speed is unknown, or a busy worker's speed unmeasured.
     """
     lineup = Lineup.of(view, sizes)
     if lineup is None:

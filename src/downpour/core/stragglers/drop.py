@@ -1,6 +1,6 @@
 """`drop`: the fastest k of n shards count (k-sync, Dutta et al.), and end the round.
 
-Late workers are told to stop. The gradient of their shards is lost for this round.
+The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Dynamic local updates (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
 sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). There v_ref is the speed of the
-fastest worker; here the 90th percentile of the speeds, and at most H, so that one worker that is
-measured wrongly does not make the tasks of all others short. What a task leaves out is not trained
-in that round. The examples are others in each epoch, because an epoch's order is its own.
+fastest worker; here the 90th percentile of the speeds, and at most H. So one wrong measurement does
+not shorten the tasks of all other workers. No worker trains the omitted steps in that round. The
+examples are others in each epoch, because an epoch's order is its own.
 
-Speeds are what the forecast and the last heartbeats say together (`Outlook.speed`).
+Speeds combine the forecast and the last heartbeats (`Outlook.speed`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _dylu(view: RoundView) -> list[Action]:
 
 
 def _shares(view: RoundView) -> dict[str, float]:
-    """Return how much of a task each idle worker is to train; all of it where nothing is known."""
+    """Return each idle worker's share of a task; all of it if its speed is unknown."""
     outlook = Outlook(view)
     known = {name: outlook.speed(name) for name in view.workers}
     speeds = {name: speed for name, speed in known.items() if speed is not None and speed > 0}

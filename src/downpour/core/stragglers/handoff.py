@@ -1,17 +1,17 @@
 """`handoff`: hand a shard that would be late, as it stands, to a worker that ends it sooner.
 
 A worker publishes its state at its next step, and another one goes on from there, so a move loses
-only the time that it takes. A shard that would end late goes to an idle worker. Where no worker is
+only the time that it takes. A shard that would end late goes to an idle worker. If no worker is
 idle, two busy ones exchange their shards, so that a slow worker never holds any shard for long. A
 worker that stalls cannot publish: another one goes on from the last snapshot beside it, and the
 first update counts.
 
 A shard that is being moved is left alone, and one that was moved stays until something was done of
-it. A move costs another loading and another publishing. So its cost is what an attempt was measured
-to take beside training, and at least a tenth of a second, where that is more than the share of a
-task in the options. A worker that imports and loads for the first time is no straggler. A move has
-to gain more than chance could show: where the times of single steps differ much, a few slow ones
-are no sign of a slow worker.
+it. A move costs another loading and another publishing. So its cost is an attempt's measured time
+besides training, at least a tenth of a second, if that exceeds the share of a task in the options.
+A worker that imports and loads for the first time is no straggler. A move has to gain more than
+chance could show: where the times of single steps differ much, a few slow ones are no sign of a
+slow worker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from downpour.core.stragglers.pairing import pair
 from downpour.core.stragglers.standing_by import hindrances, waiting_shards, without_hindrances
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
-# They were found by simulating 16 workers and one standby on recorded traces. There, moves to idle
+# We found them by simulating 16 workers and one standby on recorded traces. There, moves to idle
 # workers alone saved 77 % of the time that stragglers cost, and exchanges as well 89 %, by about 20
 # moves a round. `docs/results/policies.md` measures the policy as it is built.
 OPTIONS: Mapping[str, Option] = {
@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, Option] = {
     "late": 1.1,  # times the median, because tasks of equal workers differ by some percent
     "speed_gap": 1.15,  # equal workers would else exchange for differences that are noise
     "progress_gap": 0.12,  # wider gaps mean fewer moves: half as many cost little of the saving
-    "settle": 0.02,  # what is known of a shard where it is now begins with its first steps there
+    "settle": 0.02,  # our data on a shard at its current worker begin with its first steps there
     "stalled": 0.3,
     "stalled_seconds": 3.0,  # at long tasks a worker reports once a second: less says nothing
 }
@@ -72,8 +72,8 @@ class _Moves:
         self.gain = self.share("gain") * dearer
         # Each of n shards may rest with the slow one for an n-th of the round. Half of that is few
         # enough exchanges, each of which makes a fast worker wait for a step of the slow one. Twice
-        # as much would miss what four workers gain whose speeds change at random: 60 % instead of
-        # 70 % of what they lose with `wait`.
+        # as much would cost four workers with randomly changing speeds: they would gain 60 %
+        # instead of 70 % of their loss with `wait`.
         self.gap = max(self.option("progress_gap"), 0.5 / max(len(view.running), 1))
         self.patience = _patience_seconds(view, self.typical)
         self.taken = taken | {task.meant_for for task in view.running if task.meant_for}
@@ -113,7 +113,7 @@ class _Moves:
     def pays(self, sooner: float, *expected: tuple[str, float]) -> bool:
         """Whether a move gains enough: more than it costs, and more than chance could show.
 
-        `sooner` follows from what is expected of some workers: each with its seconds.
+        `sooner` follows from the expectations for some workers: each with its seconds.
         """
         errors = (
             seconds * self.outlook.error(worker) for worker, seconds in expected if seconds < inf
@@ -287,7 +287,7 @@ def _after_seconds(moves: _Moves, late: RunningTask, other: RunningTask) -> floa
 
 
 def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
-    """Whether two workers differ enough in speed, and their shards in what is left of them."""
+    """Whether two workers differ enough in speed, and their shards in the remaining work."""
     slow, fast = (moves.outlook.speeds.get(task.worker, 0.0) for task in (late, other))
     gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
     return fast > slow * moves.option("speed_gap") and gap >= moves.gap * late.samples
@@ -312,7 +312,7 @@ def _expected(seconds: float) -> str:
 
 
 def _band(task: RunningTask) -> str:
-    """Return what the forecast of an attempt, from its assignment on, lies in with 80 %."""
+    """Return the 80 % interval of an attempt's duration, from its assignment on."""
     ahead = task.remaining
     if ahead is None or ahead.q90 == inf:
         return ""

@@ -1,9 +1,9 @@
 """`late`: speculative copies of the shards that will end last (LATE, Zaharia et al. 2008).
 
-An idle worker that is not slow itself gets a copy of the shard with the longest time left, among
-those that advance slower than three quarters of all, are old enough and have no copy yet. The first
-update counts. The paper's minimum age of a minute is for tasks of minutes; here it is a share of
-what the round's shards usually take, so that it fits tasks of seconds as well.
+An idle worker that is not slow itself gets a copy of the shard with the longest time left.
+Candidates advance slower than three quarters of all, are old enough and have no copy yet. The first
+update counts. The paper's minimum age of a minute is for tasks of minutes. Here it is a share of a
+shard's usual time, so that it fits tasks of seconds as well.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[
 
 def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
     """Return the shards that may be copied, with the seconds that each has left."""
-    # The round's published shards count as well: without them, the last few shards of a round
-    # would be compared with each other only, and a quarter of them always be slow.
+    # The round's published shards count as well. Without them, we would compare the last few shards
+    # only with each other, and a quarter of them would always be slow.
     rates = [1 / seconds for _, seconds in view.published if seconds > 0]
     rates += [task.rate for task in view.running]
     limit = quantile(rates, number(view, OPTIONS, "slow"))

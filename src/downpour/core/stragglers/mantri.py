@@ -1,8 +1,8 @@
 """`mantri`: restart or duplicate a shard that would take longer than a new attempt (Mantri, 2010).
 
-While shards wait for workers, an attempt that has clearly more time left than a new one would take
-is ended, and the shard begun anew elsewhere. Once no shard waits, a shard is duplicated where the
-duplicate very likely ends sooner and saves resources. A duplicate that no longer helps is stopped.
+While shards wait for workers, the policy ends an attempt that has clearly more time left than a new
+one would take, and restarts the shard elsewhere. Once no shard waits, it duplicates a shard if the
+duplicate probably ends sooner and saves resources. A duplicate that no longer helps is stopped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _mantri(view: RoundView) -> list[Action]:
 
 
 def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment] | None:
-    """End the latest attempt and begin it anew elsewhere, while shards wait for workers."""
+    """End the latest attempt and restart it elsewhere, while shards wait for workers."""
     spare = left_idle(view, [])
     # Otherwise a duplicate is better: it ends nothing that may still come first.
     crowded = len(view.pending) > len(view.idle) - view.standbys
@@ -53,7 +53,7 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
         if worker is None:
             continue
         new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-        # Because a shard that is slow on every worker would be restarted for ever.
+        # Because the policy would restart a shard that is slow on every worker forever.
         few = task.attempt + 1 < number(view, OPTIONS, "copies")
         if not outlook.may_pay(left):
             return None  # those after it have less left

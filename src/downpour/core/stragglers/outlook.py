@@ -1,10 +1,10 @@
-"""What a policy expects of a round: how fast each worker is, and when each shard will be done.
+"""A policy's outlook on a round: the speed of each worker, and the end of each shard.
 
 Of a worker that trains, the speed over its last few heartbeats comes first, then the forecast for
 its attempt, then its average in this round. Of an idle one, its last speed and the forecast for a
-new attempt are mixed, and the last speed is forgotten with time. Where neither is known, the median
-of the other workers counts. Where nothing is known, a speed is None. An attempt that makes no step
-takes infinitely long; no number is ever NaN.
+new attempt are mixed, and the last speed is forgotten with time. If neither is known, the median of
+the other workers counts. If nothing is known, a speed is None. An attempt that makes no step takes
+infinitely long; no number is ever NaN.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import cast
 from downpour.base.values import Forecast
 from downpour.core.stragglers.base import Option, RoundView, RunningTask, Speed
 
-# After this share of a task, a worker's average in it counts for as much as what was expected.
+# After this share of a task, a worker's average in it counts as much as the expectation.
 # Before, the average says little, because the time of loading is part of it.
 TRUSTED_SHARE = 0.05
 
-# The relative error of a speed that only two reports tell of, so that a worker at a quarter of the
-# usual speed is relieved after two steps, and one at half of it only after more: on throttled
-# processors single steps took twice the usual by chance (eight workers, 0.15 of a core each).
+# The relative error of a speed from only two reports. So the policy relieves a worker at a quarter
+# of the usual speed after two steps, and one at half of it only after more. On throttled
+# processors, single steps took twice the usual by chance (eight workers, 0.15 of a core each).
 SINGLE_ERROR = 0.3
 
 # That of an idle worker's speed where it was neither measured nor forecast. With more, the round
@@ -33,23 +33,23 @@ SINGLE_ERROR = 0.3
 UNKNOWN_ERROR = 0.1
 
 # The relative error of a speed that was measured long ago. A worker that was idle since it was slow
-# may be as fast as the others by now, or not: it is worth a try only where much can be gained.
+# may be as fast as the others by now, or not. It is worth a try only if the possible gain is large.
 STALE_ERROR = 0.5
 
 # After how many tasks an idle worker's measurements have half their weight. Not after one, because
-# on machines that stay unequal each try begins with a slow worker: simulated on a recorded trace of
-# unequal machines, `handoff` saved 88.2 % with 1 and 89.5 % with 4.
+# on machines that stay unequal each try begins with a slow worker. In a simulation on a recorded
+# trace of unequal machines, `handoff` saved 88.2 % with one task and 89.5 % with four.
 HALF_FORGOTTEN_TASKS = 4.0
 
 # Or after so many of the worker's own steps, if they take longer. Each new try costs one such step,
-# or what was waited for it, and comes after about four half-lives: so all take a thirtieth of the
+# or the wait for it, and comes after about four half-lives. So all tries take a thirtieth of the
 # time. Simulated with steps as long as one and a half tasks of other workers, ten epochs took 8 %
 # longer without this, and no longer with it.
 HALF_FORGOTTEN_STEPS = 8.0
 
 
-# The least that a move or a copy takes, while nothing was measured or where less was: what a policy
-# knows of a worker is up to a tenth of a second old, because heartbeats come no more often.
+# The minimum cost of a move or a copy, without or below a measurement. A policy's knowledge of a
+# worker is up to a tenth of a second old, because heartbeats come no more often.
 LEAST_MOVE_SECONDS = 0.1
 
 
@@ -65,7 +65,7 @@ class Outlook:
         view = self._view
         known = [seconds / samples for samples, seconds in view.published if samples > 0]
         known += [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
-        # Forecasts only where nothing was measured: what workers do now says more.
+        # Forecasts only without measurements, because the workers' present speeds say more.
         known = known or [forecast.q50 for forecast in view.paces.values()]
         known = [pace for pace in known if 0 < pace < inf]
         return median(known) if known else None
@@ -90,15 +90,15 @@ class Outlook:
         return {worker: speed for worker, speed in speeds if speed is not None}
 
     def speed(self, worker: str) -> float | None:
-        """Return a worker's speed, or what is expected of its next attempt; None if unknown."""
+        """Return a worker's speed, or the expected speed of its next attempt; None if unknown."""
         return self.speeds[worker] if worker in self.speeds else self._expected(worker)
 
     def error(self, worker: str) -> float:
         """Return the relative standard error of a worker's speed.
 
-        It is 0 where none was measured, unless the worker is idle and nothing was forecast either:
-        that it is as fast as the others is a guess then. A new machine at a tenth of their speed
-        was given shards of good workers so.
+        It is 0 without a measurement, unless the worker is idle and has no forecast either: then we
+        only guess that it is as fast as the others. A new machine at a tenth of their speed was
+        given shards of good workers so.
 
         No worker counts as steadier than they are on average: of three reports, two may have been
         equally far apart by chance.
@@ -136,9 +136,9 @@ class Outlook:
     def _expected(self, worker: str) -> float | None:
         """Return how fast a worker will probably be with its next shard; None if unknown.
 
-        What was measured counts with its share of a shard, what is forecast as in `_measured`. A
-        worker that made no step is no faster than that shows. With time both are forgotten for the
-        slower ones (their lower quartile) of what is known.
+        A measurement counts with its share of a shard, a forecast as in `_measured`. A worker that
+        made no step is no faster than that shows. With time, the lower quartile of the known speeds
+        replaces both.
         """
         measured, prior = self._view.speeds.get(worker), self._prior(worker)
         if measured is None or measured.samples_per_second <= 0 or measured.share <= 0:
@@ -185,7 +185,7 @@ class Outlook:
 
     @property
     def move_seconds(self) -> float:
-        """What it takes to have a shard go on elsewhere: loading, publishing and messages."""
+        """The cost of continuing a shard elsewhere: loading, publishing and messages."""
         return max(self._view.overhead_seconds, LEAST_MOVE_SECONDS)
 
     def may_pay(self, left_seconds: float) -> bool:
@@ -202,7 +202,7 @@ class Outlook:
             return None
         if speed <= 0:
             return inf
-        # `done` is what the last report said, so the time since then has gone into what was left.
+        # `done` comes from the last report, so the time since then has gone into the rest.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
 
     def step_seconds(self, worker: str) -> float:
@@ -236,7 +236,7 @@ class Outlook:
         return self._measured(task)
 
     def _measured(self, task: RunningTask) -> float | None:
-        """Return an attempt's average speed, mixed with what was expected of its worker.
+        """Return an attempt's average speed, mixed with the expectation for its worker.
 
         The expectation counts as `TRUSTED_SHARE` of a task that was done at the expected speed.
         """
@@ -262,7 +262,7 @@ def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
 
 
 def _mixed_pace(measured: Speed, prior: float | None) -> float:
-    """Return the seconds a sample by what was measured, and by what was expected before."""
+    """Return the seconds per sample from the measurement and from the earlier expectation."""
     seconds, weight = measured.share / measured.samples_per_second, measured.share
     if prior is not None and prior > 0:
         seconds, weight = seconds + TRUSTED_SHARE / prior, weight + TRUSTED_SHARE

@@ -2,11 +2,11 @@
 
 Shards go, in order, to the worker that has been idle longest. A shard that failed on a worker goes
 to another one, and waits while the others are busy. So a worker on which everything fails at once
-costs each shard one attempt, and not the experiment. After a worker was lost, another process may
-be started under its name: where no other worker is idle, that one gets the shard, too, but only
-once. A shard that was handed over goes to the worker it is meant for, which takes no other shard
-before. Standbys are left idle, except for shards that have failed: those are what they stand by
-for. A shard with needs of its own waits for a worker that has what it needs.
+costs each shard one attempt, and not the experiment. After the loss of a worker, another process
+may start under its name. If no other worker is idle, that one gets the shard, too, but only once. A
+shard that was handed over goes to the worker it is meant for, which takes no other shard before.
+Standbys stay idle, except for shards that have failed: that is their purpose. A shard with its own
+needs waits for a worker with the right labels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
 
 
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
-    """Assign pending shards to idle workers: those that failed before first, then in order.
+    """Assign pending shards to idle workers: failed ones first, then in order.
 
     Args:
         view: the round.
@@ -31,8 +31,8 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
     room = _room(view)
     assignments: list[Assignment] = []
     for task in sorted(view.pending, key=_urgency):
-        # Where the worker it is meant for has gone, or came back with other labels, any worker may
-        # go on from the snapshot.
+        # If its intended worker has gone, or came back with other labels, any worker may continue
+        # from the snapshot.
         meant = task.meant_for
         if meant is not None and meant in view.workers and view.may_train(meant, task.shard):
             taken = {choice.worker for choice in assignments}
@@ -84,7 +84,7 @@ def _room(view: RoundView) -> int:
 
 def _urgency(task: PendingTask) -> tuple[bool, bool]:
     # False sorts first. A shard that failed has lost the time of an attempt, so it comes before
-    # those that have not begun.
+    # shards that have not begun.
     return task.meant_for is None, not task.failed_on
 
 

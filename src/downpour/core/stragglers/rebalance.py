@@ -1,8 +1,8 @@
 """`rebalance`: shards in proportion to forecast speed, so that all end together (after S2C2).
 
-The round is cut anew before it begins, and the k-th largest shard goes to the k-th fastest worker.
-So which examples are in a shard depends on the workers' speeds, and the model does, too. Where
-there are fewer workers than shards, equal shards balance by themselves.
+The policy recuts the round before it begins, and the k-th largest shard goes to the k-th fastest
+worker. So which examples are in a shard depends on the workers' speeds, and the model does, too.
+With fewer workers than shards, equal shards balance on their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _rebalance(view: RoundView) -> list[Action]:
     if sizes is None or not _pays(view, now, sizes):
         return [*_pair_by_size(view, order)]
     tasks = zip(view.pending, sizes, strict=True)
-    # What is assigned at once must be the shards as they will be cut, which the view does not show.
+    # Immediate assignments must use the recut shards, which the view does not show.
     cut = tuple(replace(task, samples=samples) for task, samples in tasks)
     reason = f"cut by forecast speed: from {min(sizes)} to {max(sizes)} samples a shard"
     resize = Resize(samples=sizes, reason=reason)
@@ -39,7 +39,7 @@ def _pair_by_size(view: RoundView, order: Sequence[str]) -> list[Action]:
 
 
 def _speeds(view: RoundView) -> dict[str, float]:
-    """Return each idle worker's forecast speed over the median; empty where nothing is forecast.
+    """Return each idle worker's forecast speed over the median; empty without forecasts.
 
     A worker without a forecast counts as the median one.
     """
@@ -59,11 +59,11 @@ def _speeds(view: RoundView) -> dict[str, float]:
 def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
     """Return sizes in proportion to the fastest workers' speeds, by largest remainder.
 
-    None where the round cannot be cut anew, or has more shards than there are idle workers.
+    None if the round cannot be recut, or has more shards than idle workers.
     """
     total = sum(task.samples for task in view.pending)
     count = len(view.pending)
-    # The pending shards in a view may be the first few of them; only all can be cut anew.
+    # The pending shards in a view may be only the first few; a recut needs all of them.
     whole = count == view.shards > 0 and total >= count
     if view.begun or not whole or len(speeds) - view.standbys < count:
         return None
@@ -78,9 +78,9 @@ def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
 
 
 def _pays(view: RoundView, now: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether the sizes differ enough from the present ones to cut the round anew.
+    """Whether the sizes differ enough from the present ones for a recut.
 
-    Both are compared in order of size, because shards that are cut anew are interchangeable.
+    We compare both in order of size, because recut shards are interchangeable.
     """
     least = number(view, OPTIONS, "least")
     pairs = zip(sorted(now), sorted(sizes), strict=True)

@@ -1,9 +1,8 @@
 """`replace`: forecast stragglers are passed over, and replaced by standbys (DPro-SM).
 
 At assignment, a worker that is forecast to be slow comes last, so that it is the one to stand by.
-During the round, a shard that will be late goes to a standby that would end the whole of it sooner,
-and the worker that had it stands by from then on. Where no standby is left, the policy requests one
-more worker.
+During the round, a shard that will be late goes to a standby that would end all of it sooner. Its
+former worker stands by from then on. If no standby is left, the policy requests one more worker.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _replace(view: RoundView) -> list[Action]:
     slow = _forecast_stragglers(view)
     order = sorted(view.idle, key=lambda name: slow.get(name, 0.0))
     assignments = pair(view, order)
-    # A slow worker gets a shard only where no other one is left.
+    # A slow worker gets a shard only if no other one is left.
     used = [choice.worker for choice in assignments if choice.worker in slow]
     if used:
         name = used[0]
@@ -65,7 +64,7 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
             total = _seconds(task.elapsed_seconds + left)
             reason = f"no standby: {task.worker} {total}, median {typical:.1f} s"
             return [*actions, *_ask(view, reason)]
-        # The whole shard, as in the paper, although a snapshot is used where there is one.
+        # The whole shard, as in the paper, although the new worker uses a snapshot if there is one.
         anew = outlook.seconds_for(task.samples, standby)
         if anew < left:
             reason = (

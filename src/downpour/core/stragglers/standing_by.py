@@ -2,8 +2,8 @@
 
 A shard on a slow worker goes on elsewhere as soon as a fast one is idle. That one waits for the
 slow worker's next step, and for the move. If the slow worker does less until then than this costs,
-the round ends sooner if the shard waits for a fast worker. Where a worker's speed is not measured
-yet, as in the first round, it gets a shard like any other.
+the round ends sooner if the shard waits for a fast worker. Without a measured speed, as in the
+first round, a worker gets a shard like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import inf
 from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
 from downpour.core.stragglers.outlook import Outlook
 
-# Of the fastest worker's speed. Whoever is faster is taken to be of use: two of its shards take no
+# Of the fastest worker's speed. We assume that a faster worker is useful: two of its shards take no
 # longer than a shard that waits for its turn.
 SLOW = 0.5
 

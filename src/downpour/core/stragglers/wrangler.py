@@ -1,7 +1,7 @@
-"""`wrangler`: a worker that would very likely straggle gets no shard for a while (Wrangler, 2014).
+"""`wrangler`: a worker that would probably straggle gets no shard for a while (Wrangler, 2014).
 
-No shard is copied or moved. A worker whose forecast lies above the limit with enough confidence is
-deferred, but not for ever, and not where all other workers are gone. The paper learns its
+No shard is copied or moved. The policy defers a worker whose forecast is above the limit with
+enough confidence. But not forever, and not if all other workers are gone. The paper learns its
 confidence from the machine's counters. Here it comes from the quantiles of a forecast, which rests
 on such counters, too.
 """
@@ -22,7 +22,7 @@ def _wrangler(view: RoundView) -> list[Action]:
     typical = Outlook(view).typical_seconds
     patience = number(view, OPTIONS, "patience") * (typical or 0.0)
     deferred = _stragglers(view)
-    # Not for ever: a shard that waits too long ends later than it would on the slow worker.
+    # Not forever: a shard that waits too long ends later than it would on the slow worker.
     if not deferred or view.elapsed_seconds > patience:
         return [*pair(view)]
     fit = [name for name in view.idle if name not in deferred]

@@ -64,7 +64,7 @@ def _token(credentials: Credentials) -> bytes | None:
     )  # as Python decodes variables that are not UTF-8
     if len(token) < TOKEN_CHARACTERS_MIN:
         shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
-        raise SpecError(field_, shown, f"must have at least {TOKEN_CHARACTERS_MIN} characters")
+        raise SpecError(field_, shown, f"a token needs at least {TOKEN_CHARACTERS_MIN} characters")
     return token
 
 
