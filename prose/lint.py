@@ -66,7 +66,9 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the files that hold prose, without generated ones."""
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in SUFFIXES and not file.as_posix().startswith(GENERATED):
+            written = not file.as_posix().startswith(GENERATED)
+            is_page = file.suffix == ".md" or "docs" not in file.parts  # lessons are scripts, too
+            if file.suffix in SUFFIXES and written and is_page:
                 yield file
 
 

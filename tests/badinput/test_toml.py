@@ -66,7 +66,7 @@ ROWS: list[tuple[str, ...]] = [
     ("grid", HEAD + "experiment = 3", "experiment = 3", "must be tables"),
     ("grid", HEAD + "[experiment]\nname = 'x'", "experiment = ", "must be tables"),
     ("grid", HEAD + "[[experiment]]\ntrials = 2", "trials = 2", "must come before"),
-    ("grid", HEAD + "[[experiment]]\nname = 'a'\n[[experiment]]\nname = 'a'", "must differ in each"),
+    ("grid", HEAD + "[[experiment]]\nname = 'a'\n[[experiment]]\nname = 'a'", "must differ"),
     ("grid", HEAD + "[[experiment]]\nname = 'a b'", "name = 'a b'"),
     ("grid", HEAD + "[[experiment]]\nzzz = 1", "zzz = 1", "no such field"),
     ("grid", SEARCH + "epochs = [1]", "search = ", "downpour tune"),
