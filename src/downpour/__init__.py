@@ -64,7 +64,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: workers must not pay for what clients need."""
+    """Import a name at its first use, because workers must not pay for the needs of clients."""
     if name not in _HOMES:
         raise AttributeError(f"module 'downpour' has no attribute '{name}'")
     from importlib import import_module

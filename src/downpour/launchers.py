@@ -1,4 +1,4 @@
-"""Where workers run: the launchers' options, and the interfaces for your own launcher; public.
+"""Launchers: their options, and the interfaces for your own launcher; public.
 
 `downpour.run("FILE", on=on_ray(RayOptions(gpus_per_worker=1)))` trains on a Ray cluster. Another
 place to run on is an `Engine`, which starts and stops single workers; `PlacedCluster` makes a

@@ -25,7 +25,7 @@ CALLS: list[tuple[str, Call]] = [
     ("model_options.f = <built-in function print>", lambda: d.Spec(model_options={"f": print})),
     ("split = 'x'", lambda: d.Spec().replace(split="x")),
     ("zzz = 1: no such field", lambda: d.Spec().replace(zzz=1)),
-    ("seed = 1: a spec never changes", lambda: setattr(d.Spec(), "seed", 1)),
+    ("seed = 1: specs are immutable", lambda: setattr(d.Spec(), "seed", 1)),
     ("TOML = 'x'", lambda: d.Spec.from_toml("x")),
     ("spec = 5: must be a Spec, its fields by name", lambda: d.run(5)),
     ("spec = ['a']: must be a Spec", lambda: d.run(["a"])),
@@ -41,7 +41,7 @@ CALLS: list[tuple[str, Call]] = [
     ("workers = [1]", lambda: d.run(workers=[1])),
     ("standbys = 1", lambda: d.run({"standbys": 1, "policy": "late"}, workers=1)),
     (
-        "standbys = 1: must be 0, because policy 'wait' calls on",
+        "standbys = 1: must be 0, because policy 'wait' never uses",
         lambda: d.run({"standbys": 1, "policy": "wait"}, workers=3),
     ),
     ("slow = 'worker-1=0'", lambda: d.run(slow={"worker-1": 0})),

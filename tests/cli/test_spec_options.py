@@ -22,7 +22,7 @@ MISTAKES = [
     (["--betas", "0.9"], "betas = 0.9: must be two numbers"),
     (["--aggregate", "mean"], "aggregate = 'mean': must be average, weighted, samples or first"),
     (["--model-options", "dropout"], "model_options = 'dropout': must be KEY=VALUE"),
-    (["--dataset", "npz"], "data_path = None: dataset 'npz' needs one"),
+    (["--dataset", "npz"], "data_path = None: dataset 'npz' needs a path"),
     (["--nesterov", "--momentum", "0"], "nesterov = True: needs a momentum above 0"),
 ]
 FILES = [

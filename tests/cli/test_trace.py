@@ -82,7 +82,7 @@ def test_an_earlier_trace_is_replaced_and_nothing_else(
     for _ in range(2):
         line = refused(*words)
         assert line.startswith("to = 'file.json': exists and is not a trace from downpour; ")
-        assert line.endswith("name another file")
+        assert line.endswith("choose another file")
     assert file.read_text() == '{"displayTimeUnit": "ms"}'
     file.unlink()
     assert downpour("trace", "uneven-7f3a", "--shared", shared, "--to", file).status == 0

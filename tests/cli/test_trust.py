@@ -22,7 +22,7 @@ from downpour.host.credentials import Credentials
 Refused = Callable[..., str]
 HERE = "127.0.0.1"
 TOKEN = "the token of these tests"
-WANTED = "a token (DOWNPOUR_TOKEN or token_file) or TLS "
+WANTED = "needs a token (DOWNPOUR_TOKEN or token_file) or TLS "
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,7 @@ def test_a_second_up_says_who_keeps_the_first(refused: Callable[..., str], tmp_p
     with folder.kept():
         folder.write(ClusterInfo(on="local", hostname="n1", pid=7))
         line = refused("up", "--shared", tmp_path)
-    assert line.startswith(
-        f"a cluster is already up in {tmp_path} already (process 7 of n1 keeps it)"
-    )
+    assert line.startswith(f"a cluster is already up in {tmp_path} (process 7 of n1 keeps it)")
     assert line.endswith("`downpour down` stops it")
 
 

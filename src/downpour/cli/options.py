@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from downpour.base.values import DEFAULT_SHARED
-from downpour.core.spec import Spec
 from downpour.host.paths import checked_url, is_object_store, path_of
 from downpour.learning.allowlist import allow_beside, allow_in
+
+if TYPE_CHECKING:  # managers and workers start without the spec
+    from downpour.core.spec import Spec
 
 
 def whole_number(text: str) -> int:

@@ -63,7 +63,10 @@ def test_a_file_system_that_overwrites_is_refused(tmp_path: Path, monkeypatch: P
 
     monkeypatch.setattr(Path, "rename", over)
     found = probes.publishing(tmp_path)
-    assert (found.verdict, found.seen) == (Verdict.FAILED, "renamed a folder over another one")
+    assert (found.verdict, found.seen) == (
+        Verdict.FAILED,
+        "the file system renamed a folder over another one",
+    )
 
 
 def test_names_that_cannot_be_synced_are_a_warning(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -128,7 +128,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
         (lost_shard, r"offers the shards \[\]"),
         (idle_and_busy, "does not agree with the workers' states"),
         (early_aggregation, "applies .*, which it does not have"),
-        (forgotten_worker, "is said to run on bob, which does not run it"),
+        (forgotten_worker, "should run on bob, which does not run it"),
         (too_many_failures, "has failed 99 times, and the experiment goes on"),
         (standstill, "stands still and waits for nothing"),
         (held_up, "may go on and does not"),

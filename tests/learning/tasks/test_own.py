@@ -164,7 +164,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
         ("Unnamed", r"metrics\(\) must return numbers by name, but returned \[1.0\]"),
         ("Numbered", r"metrics\(\) must return numbers by name, but returned \{1: 1.0\}"),
-        ("Foreign", r"trains a parameter that model\(\) lacks:  torch.float32 \[3\]"),
+        ("Foreign", r"trains a parameter that model\(\) lacks: torch.float32 \[3\]"),
         ("Mistyped", "gives 'learning_rate', but the optimizer's options are .* lr,"),
         ("Ungrouped", r"groups\(\) must return a list of \{\"params\": parameters"),
         ("Calling", r"LBFGS calls the loss itself, so the task needs its own step\(\)"),

@@ -208,7 +208,7 @@ def test_a_certificate_does_not_replace_the_token(authorities: Authorities) -> N
             called(manager.server.address, authorities.trust("worker", token="x" * 16))
     with (
         guarded(authorities.trust("server")) as manager,
-        pytest.raises(Untrusted, match="was given no token"),
+        pytest.raises(Untrusted, match="has no token"),
     ):
         called(manager.server.address, authorities.trust("worker", token=TOKEN))
 
