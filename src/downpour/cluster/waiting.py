@@ -7,7 +7,7 @@ from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.network.rpc.messages import Status
 
 WAITING_SECONDS = 60.0
-"""How long nothing must have happened before anyone is told; restarts take less."""
+"""How long nothing must happen before we tell the user; restarts take less."""
 
 
 class WaitingWatch:
@@ -46,7 +46,7 @@ class WaitingWatch:
 
 
 def why_waiting(status: Status) -> str:
-    """Say what is waited for; empty while something is trained, prepared or evaluated."""
+    """Say what the experiment waits for; empty while work is in progress."""
     shown = status.experiment
     if shown is None or shown.state.ended:
         return "nothing to do"

@@ -1,4 +1,4 @@
-"""The disturbances that a user asks for: which workers run slowly, and which processes die when.
+"""The disturbances that a user asks for: slow workers, and processes that die at a given time.
 
 Users write both as text: `worker-3=0.25,pauses=6/10` slows a worker, and `worker-2@round3` or
 `manager@20s` kills a process. Workers are named as `run` names them, from `worker-1` on.
@@ -74,7 +74,7 @@ class Slow:
 
     @property
     def what(self) -> str:
-        """What happens to the worker, in words."""
+        """The effect on the worker, in words."""
         slowly = [f"runs at {self.speed:g} of its speed"] if self.speed < 1 else []
         return " and ".join([*slowly, *map(str, filter(None, [self.pauses]))])
 
@@ -120,7 +120,7 @@ class Kill:
 
     @property
     def what(self) -> str:
-        """What happens to the process, in words."""
+        """The effect on the process, in words."""
         return f"is killed and {'starts again' if self.comes_back else 'stays away'}"
 
     def is_due(self, rounds_done: int, trained_seconds: float) -> bool:

@@ -15,8 +15,7 @@ from downpour.cluster.disturbing.disturbances import Slow
 from downpour.host.sessions import signal_group
 
 STRETCH_SECONDS = 0.05
-"""The shorter one of a run and a stop. A stop takes up to 3 ms longer on a busy machine, so with
-20 ms a process at 0.25 of its speed came to 0.21. With this much it comes to 0.24."""
+"""The shorter one of a run and a stop. A stop takes up to 3 ms longer on a busy machine. So with 20 ms, a process at 0.25 of its speed came to 0.21. With this much it comes to 0.24."""
 STILL_SECONDS_MAX = 1.0
 """A heartbeat is late by a stop at most, and the manager misses a worker after five seconds."""
 _OWED_SECONDS_MAX = 3 * STILL_SECONDS_MAX
@@ -61,7 +60,7 @@ class DutyCycle:
 
 
 class Slowing:
-    """Slows a worker in a thread of its own, until `close`.
+    """Slows a worker in a separate thread, until `close`.
 
     Args:
         slow: the worker, and how slow it is.
@@ -94,7 +93,7 @@ class Slowing:
                 self._cycle.stood(self._stand(self._cycle.still_seconds))
 
     def _pause_at(self, seconds: float) -> tuple[float, float]:
-        """Return how long it is until the next pause, and what is left of the present one."""
+        """Return the time until the next pause, and the rest of the present one."""
         pauses = self._slow.pauses
         if pauses is None:
             return float("inf"), 0.0

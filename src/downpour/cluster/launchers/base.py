@@ -30,7 +30,7 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """What proves to the manager that a client belongs to this cluster."""
+        """The credentials of this cluster's clients."""
 
     @property
     def log(self) -> Path:
@@ -38,19 +38,20 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
 
     @property
     def workers(self) -> Sequence[str]:
-        """The names of the workers that run, or that are to be started again."""
+        """The names of workers that run, or that the launcher will restart."""
 
     def check(self) -> None:
-        """Restart what has to be restarted; called often.
+        """Restart processes that need it; called often.
 
         Raises:
             LaunchError: the cluster cannot go on.
         """
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted` in all of those that a policy has asked for.
+        """Start further workers, up to `wanted` in all, of the workers that a policy asked for.
 
-        Where the plan says so, such workers are given back when they have been `idle` for a while.
+        If the plan says so, the launcher gives such workers back when they have been `idle` for a
+        while.
         """
 
 
@@ -76,7 +77,7 @@ class Engine(Protocol):
     def check(self, plan: LaunchPlan) -> None:
         """Refuse what cannot work, before anything is started; may reserve what workers need.
 
-        Unless this raises, `close` is called in the end.
+        Unless this raises, `close` is called finally.
 
         Raises:
             LaunchError: the first obstacle, with the host's name.
@@ -85,8 +86,8 @@ class Engine(Protocol):
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         """Start a worker with further environment variables; returns at once.
 
-        It appends its log to the file `log` of this machine, or of the shared directory. A name is
-        used again for the worker that replaces one that has ended.
+        It appends its log to the file `log` of this machine, or of the shared directory. A
+        replacement takes over the name of the ended worker.
 
         Raises:
             LaunchError: it cannot be started now.

@@ -30,9 +30,9 @@ class ClusterInfo:
     """A cluster that stays: who keeps it, and what it is made of.
 
     `on` is the launcher's name. Its supervisor is the process `pid` of the machine `hostname`.
-    `workers` are the names of those that are wanted, and `registered` those that the manager knows
-    by now. `token_file` may be relative to the directory,
-    and is empty where calls need no token. `trouble` says why it is being started again.
+    `workers` are the names of the wanted workers, and `registered` the names that the manager knows
+    by now. `token_file` may be relative to the directory, and is empty where calls need no token.
+    `trouble` gives the reason for a restart.
     """
 
     format: int = FORMAT
@@ -83,7 +83,7 @@ class ClusterFiles:
         self._write(STOP, request)
 
     def clear(self) -> None:
-        """Remove what is left of a cluster that has ended."""
+        """Remove the files of an ended cluster."""
         for name in (DESCRIPTION, STOP):
             with suppress(FileNotFoundError, NotADirectoryError):  # the latter: root is a file
                 (self.root / name).unlink()
@@ -108,7 +108,7 @@ class ClusterFiles:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Be the supervisor; the files of an earlier one, and then its own, are gone afterwards.
+        """Be the supervisor; this removes an earlier one's files, and later its own.
 
         Raises:
             LaunchError: there is one already.

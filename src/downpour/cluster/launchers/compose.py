@@ -1,8 +1,8 @@
 """Runs workers as containers of a compose file, and the manager where the command runs.
 
 A container is on a tether: its shell's input is held open by the `docker compose run` that started
-it (`tether.py`), so it ends with the launcher. What the file says of a worker holds: its image, its
-limits and its volumes, of which the one at /shared is the shared directory of this machine.
+it (`tether.py`), so it ends with the launcher. The file decides a worker's image, limits and
+volumes; the volume at /shared is the shared directory of this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from downpour.host.text import one_line
 SERVICE = "worker"
 DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"
 _PORT = 9091
-"""Where the file's health check looks for a worker; each container has ports of its own."""
+"""The port at which the file's health check expects a worker; each container has its own ports."""
 _THERE = Host("container", slots=SLOTS_MAX, python="python", shared="/shared")
 _TRIES = 10
 """Of the last will: with pauses of three seconds, half a minute of the lease of one."""
@@ -48,7 +48,7 @@ _COMPOSE = ("docker", "compose"), ("docker-compose",)
 class ComposeOptions:
     """Which compose file has the service `worker`, and which image its containers are of.
 
-    `image` is what the file gets as DOWNPOUR_IMAGE; empty: that variable, or else `downpour`.
+    `image` is the file's DOWNPOUR_IMAGE; empty: that variable, or else `downpour`.
     """
 
     compose_file: str = option(
@@ -71,7 +71,7 @@ def on_compose(options: ComposeOptions | None = None) -> Launcher:
 
 
 def variables(plan: LaunchPlan, options: ComposeOptions) -> dict[str, str]:
-    """Return what the compose file is told: the image, the folder, and who writes there."""
+    """Return the compose file's variables: the image, the folder, and the user who writes there."""
     return {
         "DOWNPOUR_IMAGE": image_of(options),
         "DOWNPOUR_SHARED": str(Path(plan.manager.shared).absolute()),
@@ -128,11 +128,11 @@ class ComposeEngine(TetheredWorkers):
             raise
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
-        """Start a worker in a container of its own."""
+        """Start a worker in a separate container."""
         super().start(replace(worker, port=_PORT), environment, log)
 
     def close(self) -> None:
-        """Tell all workers to leave, and remove what is left of the project."""
+        """Tell all workers to leave, and remove the rest of the project."""
         try:
             super().close()
         finally:
@@ -218,7 +218,7 @@ def _refuse_unseen(plan: LaunchPlan) -> None:
 
 
 def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a command of Docker; raises LaunchError with what Docker says if it fails."""
+    """Run a command of Docker; raises LaunchError with Docker's message if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - words of this package
             words, env=environment, capture_output=True, check=False, timeout=_ANSWER_SECONDS
@@ -233,7 +233,7 @@ def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def _reason(said: bytes) -> str:
-    """Return the last line of what a command has said."""
+    """Return the last line of a command's output."""
     lines = said.decode(errors="replace").strip().splitlines()
     return one_line(lines[-1]) if lines else ""
 

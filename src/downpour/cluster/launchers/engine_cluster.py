@@ -23,7 +23,7 @@ _LEFT, _ASKED_WRONGLY = 0, 2
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: who holds it, and how often that was started again.
+    """A worker's place: its holder, and the number of restarts.
 
     One that a policy asked for is `extra`, and may be given back.
     """
@@ -38,15 +38,16 @@ class _Place:
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker has ended, and is not to be started again."""
+        """Whether the worker has ended for good."""
         return self.last is not None and not self.is_to_restart
 
 
 class PlacedCluster:
     """A cluster whose manager runs here, and whose workers an engine starts.
 
-    A worker that dies is started again under its name: at once, and then after growing pauses. One
-    that was told to leave (exit status 0), or whose user has to correct something (2), is not.
+    The launcher restarts a worker that dies under its name: at once, and then after growing pauses.
+    It does not restart a worker that left as ordered (exit status 0), or whose user must fix
+    something (2).
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class PlacedCluster:
 
     @property
     def credentials(self) -> Credentials:
-        """What proves to the manager that a process belongs to this cluster."""
+        """The credentials of this cluster's processes."""
         return self._plan.manager.credentials
 
     @property
@@ -77,7 +78,7 @@ class PlacedCluster:
 
     @property
     def workers(self) -> list[str]:
-        """The names of the workers that run, or that are to be started again."""
+        """The names of workers that run, or that the launcher will restart."""
         return [name for name, place in self._places.items() if not place.is_over]
 
     def __enter__(self) -> Self:
@@ -104,7 +105,8 @@ class PlacedCluster:
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, and at a time no more than there were at first.
 
-        A further worker that has been idle for the plan's `idle_seconds` is told to leave.
+        The launcher tells a further worker to leave once it has been idle for the plan's
+        `idle_seconds`.
         """
         while self._wanted < wanted:
             self._wanted += 1
@@ -115,7 +117,7 @@ class PlacedCluster:
             self._give_back(idle)
 
     def check(self) -> None:
-        """Start again what has died; raise LaunchError if the manager or all workers are over."""
+        """Restart dead processes; raise LaunchError if the manager or all workers are over."""
         self._manager.check()
         for name, ended in self._engine.ended().items():
             self._note_end(self._places[name], ended)

@@ -70,7 +70,7 @@ class ForkServerProcess:
             raise LaunchError(f"the fork server has died; see {self.log}") from None
 
     def forget(self, name: str) -> None:
-        """Forget what was told of a process that has ended: another one takes its name."""
+        """Forget the news of an ended process, because another one takes its name."""
         with self._changed:
             self._news.pop(name, None)
 
@@ -123,8 +123,8 @@ class ForkServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # A child that a user's task started holds the pipe open as long as it lives, so do not wait
-        # for the end of the news; it ends here, with the session of its worker.
+        # A child of a user's task holds the pipe open as long as it lives, so do not wait for the
+        # end of the news. The child ends here, with the session of its worker.
         for pid in self._pids:
             end_session(pid)
         self._listener.join(_LISTEN_SECONDS)

@@ -1,11 +1,11 @@
 """A process that imports torch once and forks managers and workers from itself.
 
-Importing torch costs seconds and hundreds of megabytes; forked children share both. Hence this
-process runs no tensor operation and never touches an accelerator, because neither survives a fork.
-Workers on accelerators are started as new processes instead. JSON lines on its standard input say
-what to start; JSON lines on its standard output report what happened to it. When the input ends,
-because the launcher closed it or died, the fork server stops all that it has started, workers
-first, and ends.
+Importing torch costs seconds and hundreds of megabytes; forked children share both. So this process
+runs no tensor operation and never touches an accelerator, because neither survives a fork. Workers
+on accelerators are started as new processes instead. JSON lines on its standard input say what to
+start; JSON lines on its standard output report what happened to it. When the input ends, because
+the launcher closed it or died, the fork server stops all that it has started, workers first, and
+ends.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ForkServer:
         os.set_blocking(self._woken, False)
 
     def serve(self) -> None:
-        """Start what is requested until the requests end, then stop all children."""
+        """Start requested processes until the requests end, then stop all children."""
         # The wake-up pipe turns SIGCHLD into something that `select` waits for; the handler itself
         # does nothing, because a handler must not touch the tables that this loop changes.
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -105,8 +105,8 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # Its own session, so that what a user's task starts can be ended with it.
             os.setsid()
-            # Without a word: a manager that is told to leave would cancel its experiments, while
-            # one that dies is continued by the next.
+            # Without a word: an orderly stop would make the manager cancel its experiments, while
+            # the next manager continues those of a dead one.
             end_with_parent(signal.SIGKILL)
             setproctitle(f"downpour: {name}")
             # Replaced and not closed, because the next file that is opened would become this
@@ -137,7 +137,7 @@ class ForkServer:
                 self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
 
     def _stop_all(self) -> None:
-        """Terminate workers, then managers; those that take too long are killed."""
+        """Terminate workers, then managers; kill the slow ones."""
         for role in ("worker", "manager"):
             self._signal(role, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
@@ -212,7 +212,8 @@ def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
     setproctitle("downpour: fork server")
     set_up_log(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
-    # What an import prints goes to the log: it would break the lines that the launcher reads.
+    # The output of imports goes to the log, because it would break the lines that the launcher
+    # reads.
     news = os.dup(1)
     os.dup2(2, 1)
     ForkServer(requests=0, news=news).serve()

@@ -30,11 +30,11 @@ _SETTINGS = "slots=, python=, shared=, env= or label="
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine on which `slots` workers may run, with what they need there.
+    """A machine on which `slots` workers may run, with their settings there.
 
-    `python` is the interpreter that has downpour; `shared` is where the shared directory lies
-    there, empty if it is the same path; `environment` has further variables. Workers on it have
-    `labels`, each as KEY=VALUE.
+    `python` is the interpreter that has downpour; `shared` is the shared directory's path there,
+    empty if it is the same; `environment` has further variables. Workers on it have `labels`, each
+    as KEY=VALUE.
     """
 
     name: str

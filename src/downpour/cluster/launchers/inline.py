@@ -43,7 +43,7 @@ class InlineCluster:
 
     @property
     def credentials(self) -> Credentials:
-        """What proves to the manager that a client belongs to this cluster."""
+        """The credentials of this cluster's clients."""
         return self._plan.manager.credentials
 
     @property
@@ -114,7 +114,7 @@ class InlineCluster:
 
     def _obey(self, agent: WorkerAgent) -> None:
         self._agents.append(agent)
-        if self._closing.is_set():  # it was still importing when the others were told to leave
+        if self._closing.is_set():  # it was still importing when the others got the order to leave
             agent.leave()
 
     def _look_around(self, manager: Manager) -> None:

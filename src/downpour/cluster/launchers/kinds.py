@@ -18,14 +18,14 @@ from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 
 _KEY = "downpour option"
-# A value that begins otherwise has a meaning of its own for an engine: Ray reads !in(…), and Slurm
+# Other values have a special meaning for an engine: Ray reads !in(…), and Slurm
 # a40&nvlink.
 _PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionText:
-    """What a command's help says of an option of a launcher.
+    """A launcher's option as a command's help shows it.
 
     `default` is shown in place of the value; None: the value itself. A `path` that stands in a file
     is relative to the file's folder.
@@ -51,7 +51,7 @@ def manager_host() -> Any:
 
 
 def place() -> Any:
-    """Return the field that launchers share whose engine chooses machines by what it knows of them.
+    """Return the common field of launchers whose engine chooses machines by their properties.
 
     `checked_place` checks its value. Workers get it as labels, so that these and the machine agree.
     """

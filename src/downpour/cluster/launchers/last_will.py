@@ -1,6 +1,6 @@
 """Cleans up after this process if someone kills it, so that it cannot clean up itself.
 
-A shell of its own session waits at a pipe whose other end this process holds. The pipe ends with
+A shell in a separate session waits at a pipe whose other end this process holds. The pipe ends with
 this process, however that ends; then the shell carries out what it was given. It takes 1 MB.
 """
 
@@ -20,7 +20,7 @@ class LastWill:
     """
 
     def __init__(self, script: str, environment: Mapping[str, str] | None = None) -> None:
-        # A line is what `revoke` writes; the end of the pipe without one is a death.
+        # `revoke` writes a line; the end of the pipe without one is a death.
         waits = f"trap '' HUP INT TERM; read word || {{ {script}\n}}"
         self._shell = subprocess.Popen(  # noqa: S603 - words of this package
             ["/bin/sh", "-c", waits],

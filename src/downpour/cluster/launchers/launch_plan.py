@@ -19,10 +19,10 @@ worker gives back what it was lent. A manager that dies is replaced within secon
 class LaunchPlan:
     """A manager and its workers, before anything is started.
 
-    Straggler policies may ask for more workers while they run, `workers` more at most. These are
-    given back when they have been idle for `idle_seconds`; 0: they stay. A worker computes with
-    `threads` threads on `device`, and has `labels`. Workers train only where they have what the
-    experiment `needs`, so a launcher that knows the labels of its machines uses no others.
+    Straggler policies may ask for more workers while they run, `workers` more at most. The launcher
+    gives these back when they have been idle for `idle_seconds`; 0: they stay. A worker computes
+    with `threads` threads on `device`, and has `labels`. Workers train only where they have what
+    the experiment `needs`, so a launcher that knows the labels of its machines uses no others.
     """
 
     manager: ManagerOptions
@@ -37,7 +37,7 @@ class LaunchPlan:
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1.
 
-        It accepts code, because whoever starts the manager starts the worker, too.
+        It accepts code, because the same user starts the manager and the worker.
         """
         return WorkerOptions(
             manager=address,

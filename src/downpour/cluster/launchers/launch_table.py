@@ -27,7 +27,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTable:
-    """What a table says: the launcher's name, its options, and what holds for every launcher."""
+    """The content of a table: the launcher's name, its options, and the common settings."""
 
     on: str = "local"
     workers: int | None = None
@@ -36,7 +36,7 @@ class LaunchTable:
     options: Mapping[str, Any]
 
     def launcher(self) -> Launcher | str:
-        """Return the launcher; its name alone where nothing else is said.
+        """Return the launcher; just its name if the table says nothing else.
 
         Raises:
             SpecError: there is none of that name, or an option is another one's.

@@ -1,9 +1,9 @@
 """A manager and workers on this machine, forked from one process that has imported torch.
 
-The launcher itself never imports torch. All that it has started ends with it: on `close`, on an
-error, on Ctrl-C, and also when it is killed, because the fork server then reads the end of its
-input. What a signal ends is started again: a worker, the manager, which continues from its journal,
-or the fork server with all that it had started.
+The launcher itself never imports torch. All its processes end with it: on `close`, on an error, on
+Ctrl-C, and when someone kills it, because the fork server then reads the end of its input. It
+restarts processes that a signal ends: a worker, the manager, which continues from its journal, or
+the fork server with all its children.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RESTARTS_MAX = 10
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's number, and how often it was started again."""
+    """A worker's number, and the number of its restarts."""
 
     number: int
     restarts: Restarts
@@ -60,12 +60,12 @@ class LocalCluster:
 
     @property
     def credentials(self) -> Credentials:
-        """What proves to the manager that a client belongs to this cluster."""
+        """The credentials of this cluster's clients."""
         return self._plan.manager.credentials
 
     @property
     def workers(self) -> list[str]:
-        """The names of the workers that run, or that are to be started again."""
+        """The names of workers that run, or that the launcher will restart."""
         return [name for name, place in self._places.items() if not place.is_over]
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class LocalCluster:
         """Start again what a signal has ended.
 
         Raises:
-            LaunchError: the manager, or the last of the workers, has ended by itself.
+            LaunchError: the manager, or the last of the workers, has ended on its own.
         """
         if self._server.is_over:
             self._begin_again()

@@ -11,7 +11,7 @@ from downpour.cluster.launchers.tether import TetheredWorkers
 
 
 class LocalEngine(TetheredWorkers):
-    """Starts each worker by a shell of its own; the manager listens at `manager_host`.
+    """Starts each worker with a separate shell; the manager listens at `manager_host`.
 
     Each worker imports torch for itself, so a fork server (`local.py`) starts them sooner. But that
     one never starts a worker again.

@@ -12,10 +12,10 @@ from downpour.core.spec import Spec
 
 
 def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequence[str]) -> None:
-    """Refuse a spec that no worker of a launcher could train, because it would wait for ever.
+    """Refuse a spec that no worker of a launcher could train, because it would wait forever.
 
     Args:
-        spec: what is to be trained.
+        spec: the training.
         on: the launcher's name.
         options: those of its options that were given.
         labels: the labels of all workers.

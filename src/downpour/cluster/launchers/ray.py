@@ -1,7 +1,7 @@
 """Runs workers as actors of a Ray cluster, and the manager where the command runs.
 
-Ray decides on which machines, by their free processors and accelerators, and adds machines where it
-scales by itself. An actor holds its worker as a process of its own, which ends with the actor.
+Ray decides on which machines, by their free processors and accelerators, and adds machines if it
+scales automatically. An actor holds its worker as a separate process, which ends with the actor.
 Ray moves an actor's class and arguments by its own means; parameters go through the shared
 directory, as everywhere.
 """
@@ -45,7 +45,7 @@ def on_ray(options: RayOptions | None = None) -> Launcher:
 
 @dataclass(slots=True)
 class _Place:
-    """What Ray has for a worker: a reservation and an actor, by what its methods will return.
+    """Ray's objects for a worker: a reservation and an actor, by the future results of its methods.
 
     `node` is where it was last known to be.
     """
@@ -58,7 +58,7 @@ class _Place:
 
 
 class RayEngine:
-    """Starts each worker in an actor that has a placement group of its own.
+    """Starts each worker in an actor with its own placement group.
 
     Ray never restarts these actors. The launcher replaces a worker as soon as it sees that the
     worker's node is gone, so Ray starts no second one when it sees that, too.
@@ -90,7 +90,7 @@ class RayEngine:
             raise
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
-        """Start a worker in an actor, which Ray starts as soon as there is a place for it."""
+        """Start a worker in an actor, which Ray starts as soon as it has room for it."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

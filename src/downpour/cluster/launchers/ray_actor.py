@@ -16,8 +16,8 @@ _REASON_CHARACTERS = 600
 class WorkerProcess:
     """A worker's process, which ends when the actor does, however that ends.
 
-    It is no thread of the actor: a worker is told to leave by signals, which are the main thread's,
-    and that is Ray's own.
+    It is not a thread of the actor, because signals tell a worker to leave. Only the main thread
+    gets signals, and that is Ray's own.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class NodeWatch:
         return set(self._raylets)
 
     def watch(self, nodes: Iterable[dict[str, Any]]) -> None:
-        """Watch further nodes, as `ray.nodes()` describes them; not those that are out of reach."""
+        """Watch further nodes, as `ray.nodes()` describes them; without unreachable ones."""
         for node in nodes:
             name = str(node["NodeID"])
             self._raylets[name] = str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])

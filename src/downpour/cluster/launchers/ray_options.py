@@ -17,7 +17,7 @@ class RayOptions:
 
     `ray_address` is HOST:PORT, `auto` (the one that runs here, or that RAY_ADDRESS names) or
     `local` (one that ends with the call). Ray has `ray_wait_seconds` to find places for the
-    workers, which is time for it to add machines where it scales by itself. They run only on nodes
+    workers, so it has time to add machines if it scales automatically. They run only on nodes
     with the labels that `place` names, KEY=VALUE each.
 
     Raises:

@@ -110,7 +110,7 @@ def _show_token(place: str, *, found_here: bool) -> None:
 
 
 def _advice(error: Exception) -> str:
-    """Return Ray's reason without its long help, and what mends it."""
+    """Return Ray's reason without its long help, and the remedy."""
     reason = str(getattr(error, "message", error)).removeprefix(_REFUSED)
     mode = os.environ.get("RAY_AUTH_MODE", "")
     set_mode = "" if mode.lower() == "token" else "set RAY_AUTH_MODE=token and "

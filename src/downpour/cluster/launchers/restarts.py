@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Before a worker is started again: a host that reboots is back within minutes."""
+"""Before a worker's restart: a rebooting host is back within minutes."""
 LASTING_SECONDS = 60.0
 """A process that has run for this long counts as sound: its next restart is its first."""
 
@@ -24,7 +24,7 @@ class Restarts:
         self._due_seconds: float | None = None
 
     def is_due(self) -> bool:
-        """Whether the process, which has ended, is to be started again by now."""
+        """Whether it is time to restart the ended process."""
         if self._due_seconds is None:
             if self._now() - self._began_seconds >= LASTING_SECONDS:
                 self.count = 0
@@ -33,6 +33,6 @@ class Restarts:
         return self._due_seconds <= self._now()
 
     def begin(self) -> None:
-        """Note that the process is started again."""
+        """Note a restart of the process."""
         self.count += 1
         self._began_seconds, self._due_seconds = self._now(), None

@@ -1,7 +1,7 @@
 """Runs workers as Slurm jobs, and the manager where the command runs, on a login node.
 
-The workers of the beginning are one job array. An array cannot grow, so each worker that is started
-later is an array of its own, whose only task has the worker's number.
+The workers of the beginning are one job array. An array cannot grow, so each later worker is
+another array, whose only task has the worker's number.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ class SlurmEngine:
         raise LaunchError(f"some jobs may still run ({reason}); stop them with scancel {jobs}")
 
     def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
-        """Return this run's: IDs of jobs are used again, and comments say whose they are."""
+        """Return this run's: Slurm reuses IDs of jobs, but comments name the run."""
         return [task for task in tasks if task.comment == self.run]
 
     def _take(self, asked: Future[tuple[dict[str, _Place], list[ArrayTask]]]) -> None:
-        """Note who has ended; those that were submitted while Slurm was asked are not missed."""
+        """Note the ended tasks; don't miss tasks that came during the question to Slurm."""
         try:
             places, tasks = asked.result()
         except LaunchError as error:

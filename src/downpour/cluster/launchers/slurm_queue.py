@@ -45,7 +45,7 @@ _PASSING = ("contact slurm controller", "timed out", "temporarily", "try again")
 
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
-    """A task of a job array; `status` is its exit status, if a process has ended by itself."""
+    """A task of a job array; `status` is its exit status, if a process has ended on its own."""
 
     job: int
     index: int
@@ -87,7 +87,7 @@ def submit(script: str, secrets: Mapping[str, str]) -> int:
 
 
 def tasks() -> list[ArrayTask]:
-    """Return the tasks of this user that are Downpour's, and those that have ended just now.
+    """Return this user's tasks from Downpour, including ones that have just ended.
 
     Raises:
         LaunchError: Slurm does not answer.
@@ -111,7 +111,7 @@ def parse(said: str) -> list[ArrayTask]:
 
 
 def cancel(jobs: Iterable[str]) -> None:
-    """Cancel jobs, or tasks of them as JOB_INDEX; those that have ended are no error.
+    """Cancel jobs, or tasks of them as JOB_INDEX; ended ones are no error.
 
     Raises:
         LaunchError: Slurm does not answer.

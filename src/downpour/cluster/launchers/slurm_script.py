@@ -1,6 +1,6 @@
 """Writes the batch script for Slurm as text, from options alone, without a cluster.
 
-A worker is a task of a job array, so that each comes and goes by itself. The script replaces its
+A worker is a task of a job array, so that each comes and goes separately. The script replaces its
 shell by the worker, which bears Slurm's signals itself: a trap that passes them on would be the
 second to send them.
 """
@@ -23,7 +23,7 @@ from downpour.network.discovery.waiting import checked_seconds
 
 JOB_NAME = "downpour"
 SIGNALS = ("HUP", "TERM", "USR1", "USR2")
-"""Those that a worker leaves at."""
+"""The signals at which a worker leaves."""
 EARLY_SECONDS = 60
 """By how much Slurm may send a signal too early: it looks at time limits once a minute."""
 _OURS = {
@@ -51,15 +51,15 @@ _VARIABLES = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX", "requeue"
 @checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """What to ask Slurm for, in sbatch's own terms; empty: what the cluster gives by default.
+    """The request to Slurm, in sbatch's own terms; empty: the cluster's default.
 
-    `signal` is sent to a worker so many seconds before its time is over, `drain_seconds` are what
-    it may take then to end its task, and `sbatch` are further options, such as `--qos=low`.
-    Workers run only on nodes with the features that are the values of `place`, KEY=VALUE each.
+    Slurm sends `signal` to a worker so many seconds before its time is over. The worker then may
+    take `drain_seconds` to end its task. `sbatch` are further options, such as `--qos=low`. Workers
+    run only on nodes with the features that are the values of `place`, KEY=VALUE each.
     `manager_host` is the address of this machine that the nodes reach.
 
     Raises:
-        SpecError: an option cannot be meant; names it and what is accepted.
+        SpecError: an option is invalid; names it and the accepted values.
     """
 
     partition: str = option("", "The partition.", "NAME", default="the cluster's own")
@@ -112,7 +112,7 @@ class SlurmOptions:
             raise SpecError("time", self.time, accepted)
 
     def lines(self) -> list[str]:
-        """Return those that were given, as options of sbatch."""
+        """Return the given options, as options of sbatch."""
         named = ("partition", "account", "time", "gres")
         given = [f"--{name}={value}" for name in named if (value := getattr(self, name))]
         return [f"--signal=B:{self.signal}", *given, *self._constraint(), *self.sbatch]

@@ -26,7 +26,7 @@ def on_ssh(options: SshOptions | None = None) -> Launcher:
 
 
 class SshEngine(TetheredWorkers):
-    """Starts each worker by an ssh of its own, whose input it holds open for as long as it runs.
+    """Starts each worker with a separate ssh, whose input it holds open for as long as it runs.
 
     Raises:
         SpecError: the file of hosts cannot be read, or a line of it cannot be meant.
@@ -79,7 +79,7 @@ class SshEngine(TetheredWorkers):
 
 
 def address_seen(callers: Iterable[str]) -> str:
-    """Return the address at which hosts reach this machine, of those that they see it at.
+    """Return the address at which hosts reach this machine, from the ones that they see.
 
     A host behind another one sees that one's, so only addresses of this machine count.
     """

@@ -31,11 +31,11 @@ _SSH_FAILED = 255
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a host showed: why it cannot be used (empty: it can), and what was seen.
+    """The result of a look at a host: the obstacle (empty: none), and the findings.
 
-    `caller` is the address of this machine as seen from there, `ahead_seconds` by how much its
-    clock is ahead of ours, and `numerics` its numeric class, if that was asked for. Of its `cores`
-    about `load` are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
+    `caller` is the address of this machine as the host sees it. The host's clock is `ahead_seconds`
+    ahead of ours, and `numerics` is its numeric class, if requested. Of its `cores` about `load`
+    are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
     """
 
     host: Host
@@ -54,7 +54,7 @@ def look_at(
 ) -> list[Look]:
     """Look at all hosts at once; returns what each has shown, in order.
 
-    A file that lies in the shared directory meanwhile shows whether they have the same.
+    A temporary file in the shared directory shows whether they have the same one.
     """
     # Here, because help texts import this module, and this imports numpy.
     from downpour.files.store.publish import TEMPORARY_PREFIX

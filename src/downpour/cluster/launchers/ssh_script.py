@@ -24,7 +24,7 @@ SEEN = "downpour-seen: "
 ENDED = "downpour-ended: "
 _ENDED = re.compile(rf"{ENDED}([0-9]{{1,3}})")
 CANNOT_RUN = (126, 127)
-"""What a shell says of a program that it cannot run, or does not find."""
+"""A shell's exit status for a program that it cannot run, or does not find."""
 _SETTINGS = {
     "BatchMode": "yes",  # never asks for a password
     "ConnectTimeout": "10",
@@ -79,7 +79,7 @@ class SshOptions:
     the address of this machine that the hosts reach, empty: the one that they see.
 
     Raises:
-        SpecError: an option cannot be meant; names it and what is accepted.
+        SpecError: an option is invalid; names it and the accepted values.
     """
 
     hosts: str = option(
@@ -103,7 +103,7 @@ class SshOptions:
 
 
 def command(host: Host, options: SshOptions, script: str) -> list[str]:
-    """Return the command line that runs a script on a host, by whatever shell its user has."""
+    """Return the command line that runs a script on a host, with any user's shell."""
     words = ["ssh", "-T", "-x", "-a"]
     words += ["-F", options.ssh_config] if options.ssh_config else []
     for name, value in _SETTINGS.items():

@@ -26,7 +26,7 @@ _ASKED_WRONGLY = 2
 
 
 def start(kept: SupervisedPlan) -> ClusterInfo:
-    """Start a supervisor in a session of its own; returns once the cluster is up.
+    """Start a supervisor in a separate session; returns once the cluster is up.
 
     Its workers have registered then, or had `JOIN_SECONDS` to do so: an engine may have them wait
     for a machine.

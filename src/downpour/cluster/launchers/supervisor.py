@@ -1,7 +1,7 @@
 """The process that keeps a cluster: it starts it, repairs it, and ends it on request.
 
 The manager runs beside it, and the workers' tethers are in its hand, so all of them end with it,
-also if it is killed. What it is to start comes as JSON on its standard input.
+also if it is killed. It reads its plan as JSON from standard input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedPlan:
-    """What a supervisor starts: a plan, by the launcher `on` with these options."""
+    """A supervisor's orders: a plan, by the launcher `on` with these options."""
 
     on: str
     options: Mapping[str, Any]
@@ -46,12 +46,12 @@ class SupervisedPlan:
 
     @property
     def launcher(self) -> Launcher:
-        """What makes a cluster of the plan; on this machine one that starts workers again."""
+        """Makes a cluster of the plan; on this machine one that restarts workers."""
         return here if self.on == "local" else kind_of(self.on).launcher(self.options)
 
 
 class Supervisor:
-    """Keeps one cluster, until there is a wish that it ends.
+    """Keeps one cluster, until someone wishes its end.
 
     Args:
         on: the launcher's name.
@@ -72,7 +72,7 @@ class Supervisor:
         self._written: ClusterInfo | None = None
 
     def keep(self) -> None:
-        """Start the cluster, and start it again whenever it ends by itself.
+        """Start the cluster, and restart it whenever it ends on its own.
 
         Raises:
             LaunchError: there is one already, or the first start fails.
@@ -91,7 +91,7 @@ class Supervisor:
                 began_seconds = time.monotonic()
 
     def _trouble(self) -> LaunchError | None:
-        """Serve; return why the cluster has ended by itself, None if it was to end."""
+        """Serve; return why the cluster has ended on its own, None after an orderly end."""
         try:
             self._serve()
         except LaunchError as error:
@@ -101,7 +101,7 @@ class Supervisor:
         return None
 
     def _serve(self) -> None:
-        """Run the cluster until it is to end; raises LaunchError if it ends by itself."""
+        """Run the cluster until its orderly end; raises LaunchError if it ends on its own."""
         with self._launcher(self._plan) as cluster:
             trust = Trust.load(cluster.credentials)
             with ManagerClient(parse_address(cluster.address), trust=trust) as manager:
@@ -117,7 +117,7 @@ class Supervisor:
                 _drain(manager, trust, stop.drain_seconds, self._wait)
 
     def _look_after(self, cluster: RunningCluster, manager: ManagerClient) -> StopRequest:
-        """Start what has died, and what policies ask for, until there is a wish to stop."""
+        """Restart dead processes, and start workers for policies, until someone wishes an end."""
         while True:
             cluster.check()
             status = _status(manager)
@@ -140,7 +140,7 @@ class Supervisor:
             return None
 
     def _tell(self, **changes: Any) -> None:
-        """Describe the cluster anew, if anything has changed."""
+        """Describe the cluster again, if anything has changed."""
         self._told = replace(self._told, **changes)
         if self._told != self._written:
             with suppress(DownpourError):  # the directory is away; the next time will do
@@ -149,7 +149,7 @@ class Supervisor:
 
 
 def _status(manager: ManagerClient) -> Status | None:
-    """Ask a manager how things are; one that is busy is asked again later."""
+    """Ask a manager how things are; ask a busy one later."""
     with suppress(DownpourError):
         return manager.status()
     return None

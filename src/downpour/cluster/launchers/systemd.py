@@ -104,7 +104,7 @@ def disable(shared: str) -> list[str]:
     files = sorted(_folder().glob(f"downpour-{_tag(shared)}-*.service"))
     if not files:
         return []
-    # Workers first, so that they say goodbye to a manager that is there.
+    # Workers first, so that they can say goodbye to their manager.
     names = [file.name.replace("@.", "@*.") for file in reversed(files)]
     _systemctl("stop", *names)
     _systemctl("disable", *(file.name for file in files))

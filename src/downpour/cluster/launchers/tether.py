@@ -39,7 +39,7 @@ class TetheredWorkers:
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
         """Start a worker in a free slot, rather on hosts that have not been lost.
 
-        The log may be a file descriptor, too, which is closed in the end.
+        The log may be a file descriptor, too, which is closed finally.
         """
         host = self.free_host([one.host for one in self._running.values()])
         words = self._words(host, worker_script(worker, host, environment))

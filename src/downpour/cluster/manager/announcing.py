@@ -1,7 +1,7 @@
 """Runs the `--on-event` command for events in a manager.
 
-The driver's thread notes what was decided, and hands it on once it is durable. The command runs in
-a thread of its own. A manager that is killed in between runs no command for what it had decided.
+The driver's thread notes decisions, and hands them on once they are durable. The command runs in a
+separate thread. A manager that dies in between runs no command for its decisions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ManagerAnnouncer:
     """Calls a function with the ends of experiments, and when one waits for too long.
 
     Args:
-        on_event: What to call, in a thread of its own.
+        on_event: The function to call, in a separate thread.
         clock: Seconds, from any beginning.
     """
 
@@ -46,7 +46,7 @@ class ManagerAnnouncer:
         self._noted: list[ExperimentEvent] = []
         self._waiting = WaitingWatch()
         self._looked_at_seconds = clock()
-        # In a thread of its own, because the driver answers late while its directory is away.
+        # In a separate thread, because the driver answers late while its directory is away.
         self._looks = Background[_Look]("the look at what waits", self._look)
 
     def note(self, core: Scheduler, output: Output) -> None:
@@ -64,7 +64,7 @@ class ManagerAnnouncer:
                 )
 
     def announce(self) -> None:
-        """Call the function with what was noted, which is durable now."""
+        """Call the function with the noted events, which are durable now."""
         noted, self._noted = self._noted, []
         for event in noted:
             self._thread.take(event)

@@ -1,11 +1,11 @@
 """Experiments that no manager continues: the entries that `downpour list` shows for them.
 
-Those that have ended are read from one file, `ended-TERM.jsonl`, so that a start does not read
+The manager reads ended ones from one file, `ended-TERM.jsonl`, so that a start does not read
 thousands of journals. The file has a line for each experiment (`files/records/sealed_lines.py`) and
 is written by the manager of that term. It only saves time: where it is missing or damaged, the
-journals are read instead. Each manager writes a new file with all that it knows, and later managers
-read only the one of the highest term, because a manager that was replaced without its knowledge may
-go on writing to an older one.
+journals are read instead. Each manager writes a new file with everything that it knows. Later
+managers read only the one of the highest term, because a manager without knowledge of its successor
+may still write to an older one.
 
 Experiments that cannot be continued are listed with the reason, and their files are not touched.
 """
@@ -44,8 +44,8 @@ _RECORDS_OPEN = 8
 class ArchiveEntry:
     """A folder that a start need not read.
 
-    It belongs to an experiment that has ended, whose submission has this `place` among all of them;
-    or to a run without a cluster, which no manager continues, and then it has no summary.
+    It belongs to an ended experiment, whose submission has this `place` among all of them. Or it
+    belongs to a run without a cluster, which no manager continues; then it has no summary.
     """
 
     folder: str
@@ -102,7 +102,7 @@ class Archive:
                     self._note(entry)
 
     def begin(self, term: int) -> None:
-        """Write what is known to this term's file; experiments that end later are appended.
+        """Write the known experiments to this term's file; later ones are appended.
 
         If the file cannot be written, the next start reads the journals.
 

@@ -1,6 +1,6 @@
 """Checks workers' reports about their attempts against the manager's own knowledge.
 
-A report decides what is averaged, with which weight, and which files are removed afterwards. So a
+A report decides the average's inputs and weights, and the files to remove later. So a
 file that is named must belong to that attempt, and what follows from the shard is compared, not
 believed. A claim that does not hold is refused before it reaches the core, and no file is
 removed.

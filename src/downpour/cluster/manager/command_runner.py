@@ -5,7 +5,7 @@ workers are short and many; work on parameters is long and rare.
 
 Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
 experiment, except the removal of files, which costs no more than their space. A shared directory
-that is gone, full or closed is no failure of an experiment: the store retries, and when its retries
+that is gone, full or closed is no failure of an experiment. The store retries, and when its retries
 end, the manager ends and leaves everything to the next one.
 """
 
@@ -59,7 +59,7 @@ class CommandRunner(Effects[[]]):
         answers: where the outcome of a command goes, as an event.
         term: the manager's term.
         data_dir: a folder with datasets, if there is one.
-        rehearses: whether a user's code is tried in a process of its own first.
+        rehearses: whether to try a user's code in a separate process first.
         on_death: called with the reason if nothing can be done any more.
     """
 
@@ -88,13 +88,13 @@ class CommandRunner(Effects[[]]):
         self._held: set[str] = set()
 
     def close(self) -> None:
-        """Wait for what is running, begin nothing more; no command may follow."""
-        # First, because `_die` and the wait of a held experiment ask it: a directory that fails
+        """Wait for running work, begin nothing more; no command may follow."""
+        # First, because `_die` and the wait of a held experiment ask it. A directory that fails
         # while the manager closes is no second reason to end, and no preparation begins any more.
         self._closing.set()
         self._lanes.close()
         for space in self._spaces.values():
-            # What is written here was not committed, so nothing was acknowledged for it.
+            # This was never committed, so no acknowledgement depends on it.
             with suppress(StoreError):
                 space.close()
                 # A run that closes has ended its experiments. `_conclude` may not have come yet.
@@ -166,7 +166,7 @@ class CommandRunner(Effects[[]]):
             entry.client.train(self._task(command))
         except ProtocolError as error:
             # The worker may have registered again meanwhile, and the call went to its old address:
-            # the core knows the new registration, and assigns to it by itself.
+            # the core knows the new registration, and assigns to it on its own.
             if self._roster.is_dead(assigned.worker, entry):
                 self._answers.call_failed(assigned.worker, error)
         # From `_task`, which publishes the indices of a shard that is too large for a message.
@@ -237,14 +237,14 @@ class CommandRunner(Effects[[]]):
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
-        """Hold an experiment until its code is back: failing it would lose what was trained."""
+        """Hold an experiment until its code is back: failing it would lose its training."""
         # Logged once, because the files are looked at again every two seconds.
         if command.experiment not in self._held:
             self._held.add(command.experiment)
             log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)
 
         def again() -> None:
-            # Both are asked after the wait: the experiment may have been cancelled meanwhile.
+            # Check both after the wait, because a user may have cancelled the experiment meanwhile.
             if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
                 self.start(command)
 
@@ -264,8 +264,8 @@ class CommandRunner(Effects[[]]):
     def _gather(self, command: do.Gather) -> None:
         space = self._spaces[command.experiment]
         space.arrived[command.shard] = command
-        # Where more work waits, updates come faster than they are summed: one pass over several
-        # costs less than as many passes, and the aggregation's own does for all that are left.
+        # If more work waits, updates come faster than the sums. One pass over several costs less
+        # than as many passes, and the aggregation's own pass handles all the rest.
         if not self._lanes.work_waits:
             work.gather(space)
 

@@ -34,14 +34,14 @@ class ConnectionMonitor:
         self._roster = roster
         self._trust = trust
         self._lost = lost
-        # Each connection is served by a thread of its own, so what that thread knows is what is
-        # known of the connection; the protocol needs no field for it.
+        # A separate thread serves each connection, so the thread's knowledge is the connection's;
+        # the protocol needs no field for it.
         self._connection = local()
 
     def heard(self, worker: str) -> None:
         """Note that this thread's connection is a worker's."""
-        # With the entry of this moment: a worker that registers anew has another one, and then the
-        # end of this connection says nothing about it.
+        # With the entry of this moment: a new registration of the worker has another one, and then
+        # the end of this connection says nothing about it.
         self._connection.heard = worker, self._roster.get(worker)
 
     def connection_ended(self) -> None:

@@ -15,10 +15,10 @@ _AGAIN_SECONDS = 2.0
 
 
 class KnownContributions:
-    """What could be told last of each worker; used in the driver's thread.
+    """The last known contribution of each worker; used in the driver's thread.
 
-    It is kept where nothing can be said, as between two rounds or in the first steps of a task,
-    until another experiment is active or the number of workers changes.
+    If there is no new one, as between two rounds or in the first steps of a task, the last one
+    stays. It goes when another experiment becomes active or the number of workers changes.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 RPC threads and command threads only put events on a queue. This thread hands them to a
 `ManagerNode`, makes durable what follows (once for all events that were waiting), and only then
-passes the commands on, as the node's module says. Hence the core has no locks. `post` returns a
+passes the commands on, as the node's module says. So the core has no locks. `post` returns a
 future that is done when the consequences of the event are durable, so a caller that acknowledges an
 update waits for it. `ask` reads the core's state in the same thread. After `stop` both are refused,
 because a caller would wait for a thread that has ended.
@@ -56,7 +56,7 @@ class CommandSink(ManagerContext, Protocol):
     """Persists what happened, and runs the commands; long work runs in other threads."""
 
     def commit(self) -> None:
-        """Make durable what was gathered; raises SharedDirectoryError if the directory refuses."""
+        """Make gathered entries durable; raises SharedDirectoryError if the directory refuses."""
         ...
 
     def carry_out(self, commands: Sequence[Command]) -> None:
@@ -70,13 +70,13 @@ _Step = Step[_Waiting]
 
 
 class Driver:
-    """Runs the core in a thread of its own, from `start` to `stop`.
+    """Runs the core in a separate thread, from `start` to `stop`.
 
     Args:
         scheduler: the core; experiment time continues from its state.
         clock: seconds, from any beginning.
         patience_seconds: how long the directory may refuse writes before the driver ends.
-        on_death: called with the reason if the driver ends by itself: StoreError if nothing can be
+        on_death: called with the reason if the driver ends on its own: StoreError if nothing can be
             persisted or another manager leads, else FailStop. No event is taken after that.
         check_leader: called before commands that need the lead; raises StoreError if another
             manager leads.
@@ -164,7 +164,8 @@ class Driver:
     def ask(self, question: Callable[[Scheduler], T]) -> T:
         """Read the core's state between two events; raises what `question` raises.
 
-        The question must change nothing. It is refused, as busy, after the driver has stopped.
+        The question must change nothing. After the driver has stopped, it refuses the event as
+        busy.
         """
         done = Future[T]()
         self._put(Asked(question, done))
@@ -189,7 +190,7 @@ class Driver:
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
         # Checked after putting, because the driver may stop in between: either this thread sees
-        # that it has stopped, or the stopping thread finds the item. Nothing waits for ever.
+        # that it has stopped, or the stopping thread finds the item. Nothing waits forever.
         if self._stopped:
             self._refuse_the_rest()
 
@@ -220,8 +221,8 @@ class Driver:
         """Refuse all that is waiting, because this manager stops, and report the reason."""
         # First, so that items put from now on are refused by the threads that put them.
         self._stopped = True
-        # The batch that was being taken is refused, too: its journal may not have been synced, and
-        # what was not acknowledged may be repeated by its caller.
+        # Refuse the current batch, too: its journal may not be synced, and callers may repeat
+        # anything without an acknowledgement.
         for item in self._taken:
             # Those before the failure may have been answered: what they led to is durable.
             if item.asker is not None and not item.asker.done():

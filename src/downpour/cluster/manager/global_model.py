@@ -75,7 +75,7 @@ class GlobalModel:
             SpecError: they are of another network.
         """
         remarks = begin_from(self._network, tensors, str(self._spec.init_from))
-        # After it, because `check_trains` builds the network anew, and must try these, too.
+        # After it, because `check_trains` rebuilds the network, and must try these, too.
         self._start = tensors
         return remarks
 
@@ -97,7 +97,7 @@ class GlobalModel:
             # processor a minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
-        # In networks built anew: steps in this one would change the parameters of version 0.
+        # In rebuilt networks, because steps in this one would change the parameters of version 0.
         cost = check_trains(load(tried, self._dataset, self._begun), shards)
         release(tried.device)
         return cost

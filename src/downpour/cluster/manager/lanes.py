@@ -42,13 +42,13 @@ class Lanes:
         self._evaluations.submit(job)
 
     def alone(self, job: Job) -> None:
-        """Begin at once, in a thread of its own."""
+        """Begin at once, in a separate thread."""
         lane = SerialExecutor("preparation")
         lane.submit(job)
         lane.finish()
 
     def close(self) -> None:
-        """Wait for what is running, and begin nothing more."""
+        """Wait for running work, and begin nothing more."""
         self._calls.close()
         self._works.close(_CLOSING_SECONDS)
         self._evaluations.close(_CLOSING_SECONDS)

@@ -35,7 +35,7 @@ _DEPENDS_ON = (
     "optimizer_state",
     "compression",
 )
-"""The fields that decide what is left of a shard, and of which shard."""
+"""The fields that decide the states that shards leave, and their shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LeftBehind:
     former: Path | None = None
 
     def checksum(self) -> str | None:
-        """Return a checksum of all files, and of what each of them is; None of none."""
+        """Return a checksum of all files and their roles; None without files."""
         digest, count = xxhash.xxh3_128(), 0
         for what, path in self._files():
             count += 1
@@ -93,13 +93,13 @@ def _copied(store: Store, kind: layout.AttemptKind, shard: int, path: Path) -> P
 
 
 def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
-    """Return what lies beside a model version for a spec that goes on from it.
+    """Return the files next to a model version, for a spec that continues from it.
 
-    Where a field differs that this depends on, such as the number of shards, or where something is
-    missing, nothing does: then all shards begin anew.
+    If a relevant field differs, such as the number of shards, or a file is missing, it returns
+    nothing: then all shards start without states.
 
     Raises:
-        SpecError: the spec that lies there cannot be read.
+        SpecError: the spec there is unreadable.
         StoreError: the folder cannot be listed.
     """
     former_spec = read_spec(model.with_name(layout.SPEC_NAME))

@@ -42,7 +42,7 @@ OnDeath = Callable[[DownpourError], None]
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a manager has before it serves: a term, what it continues, and where it listens."""
+    """A manager before it serves: its term, the experiments to continue, and its address."""
 
     trust: Trust
     forecaster: Forecaster
@@ -119,7 +119,7 @@ class Manager:
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
 
     def start(self) -> None:
-        """Go on with what earlier managers have left, and serve."""
+        """Continue earlier managers' experiments, and serve."""
         self._service.announce()
         # Before the server: calls wait for answers that the driver's thread gives.
         self._driver.start(self._sink, self._begun.recovered.core.resume())
@@ -145,12 +145,12 @@ class Manager:
         return self._metrics.url if self._metrics is not None else ""
 
     def close(self) -> None:
-        """Stop serving and wait for what is running.
+        """Stop serving and wait for running work.
 
         The next manager continues the experiments; those of an embedded manager are cancelled.
         """
-        # Callers first, then what they wait for: the waits of long polls end before the server
-        # stops, or it would wait for them; the lock is released last, when nothing writes any more.
+        # First the callers, then the work that they wait for. Long polls end before the server
+        # stops, or it would wait for them. The lock goes last, when nothing writes any more.
         self._warming_up.cancel()
         if self._metrics is not None:
             self._metrics.close()
@@ -185,8 +185,8 @@ class Manager:
             self._on_death(self._replaced())
 
     def _raise_unless_it_leads(self) -> None:
-        # Who cannot see the terms waits as for a commit: the lock may be another manager's by now,
-        # and then what was journaled since is void, and must not be acknowledged.
+        # A manager that cannot see the terms waits as for a commit. Another manager may hold the
+        # lock by now, which voids later journal entries, and this one must not acknowledge them.
         if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
             raise self._replaced()
 

@@ -82,7 +82,7 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     help_text = "Workers that policies have requested so far."
     yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
     # Of those in the archive the counts alone: with 100,000 of them a scrape would hold up the
-    # driver. It also has those that ended under this manager, and the core keeps them.
+    # driver. It also has the ones that ended under this manager, because the core keeps them.
     experiments = [one for one in core.state.experiments.values() if one.name not in archive]
     states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
     states = {name: n + archive.states[ExperimentState(name)] for name, n in states.items()}
@@ -96,7 +96,7 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
 
 
 def _active(active: Experiment | None) -> Iterator[Metric]:
-    """Yield the metrics of the active experiment, labelled with its name."""
+    """Yield the metrics of the active experiment, with its name as a label."""
     done = {active.name: active.rounds_done} if active else {}
     asked = {active.name: active.spec.rounds} if active else {}
     help_text = "Rounds of the active experiment that became a model."
@@ -140,7 +140,7 @@ def _past(counters: Counters) -> Iterator[Metric]:
 def _by_state(
     table: Table[State, Step], states: Iterable[State], left_out: Iterable[State] = ()
 ) -> Mapping[str, int]:
-    """Count states, with 0 for those that do not occur, so that none is missing from a graph."""
+    """Count states, with 0 for missing ones, so that none is missing from a graph."""
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
     counts = Counter(states)
     return {state: counts[state] for state in known if state not in left_out}

@@ -41,7 +41,7 @@ class Observations:
         self._told: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def story(self, core: Scheduler, event: on.Event, output: Output) -> Iterator[Happened]:
-        """Yield an event and the facts of its output, and what is observed of each, in order."""
+        """Yield an event and the facts of its output, with the observations on each, in order."""
         self.counters.take(event)
         if isinstance(event, on.Prepared):
             yield from self._prepared(event)

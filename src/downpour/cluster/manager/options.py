@@ -13,7 +13,7 @@ _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:
-    """Where the manager listens (port 0: any free port), and what it may use.
+    """The manager's address (port 0: any free port), and its resources.
 
     `data_dir` holds datasets that are already on this machine, in torchvision's layout. Reading a
     file that is missing or short is retried for `patience_seconds`; then its attempt fails.
@@ -42,7 +42,7 @@ class ManagerOptions:
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
-        """Return the command line that starts this manager in a process of its own."""
+        """Return the command line that starts this manager as a separate process."""
         words = ["manager", "--shared", self.shared, "--host", self.host, "--port", str(self.port)]
         words += ["--patience", str(self.patience)]
         texts = {

@@ -46,7 +46,7 @@ class OrderedCalls:
                 following = self._waiting[name].popleft() if self._waiting[name] else None
                 if following is None:
                     del self._waiting[name]
-            # Submitted anew instead of run in a loop, so that a worker with a long queue does not
+            # Submit it again instead of running a loop, so that a worker with a long queue does not
             # keep a thread while other workers wait for one.
             if following is not None:
                 # After `close` the pool raises here, and the future of this call takes the

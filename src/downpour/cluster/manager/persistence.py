@@ -1,7 +1,7 @@
 """Persists events in each experiment's journal, for people and for the next manager.
 
-`keep` writes nothing; it gathers the consequences of one event. `commit` writes them. What is
-journaled, and what must be synced, are the rules in `core/node/journaling.py`.
+`keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules for
+journaling and syncing are in `core/node/journaling.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Persistence:
         until the folder is back or the experiment has failed.
 
         Raises:
-            SharedDirectoryError: the directory refuses; `commit` may be called again.
+            SharedDirectoryError: the directory refuses; `commit` may be repeated.
         """
         self._journaling.commit(is_gone=self._is_gone)
 

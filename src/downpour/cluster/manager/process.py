@@ -50,7 +50,7 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
 
     Args:
         options: where to listen, and what to use.
-        on_death: called with the reason if the manager ends by itself.
+        on_death: called with the reason if the manager ends on its own.
 
     Raises:
         SharedDirectoryError: the folder cannot be used, or another manager leads it.
@@ -162,7 +162,7 @@ def run_manager(
 
 
 def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
-    """Wait for a signal to stop; raises the reason if the manager has ended by itself."""
+    """Wait for a signal to stop; raises the reason if the manager has ended on its own."""
     while True:
         with suppress(Empty):
             error = stop.get(timeout=LOOK_SECONDS)

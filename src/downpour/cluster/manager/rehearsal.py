@@ -1,6 +1,6 @@
 """Tries a user's code in a separate process, before the manager runs any of it.
 
-What raises is told by the manager itself, which runs the same code later (`work.prepare`). But a
+The manager itself reports exceptions, because it runs the same code later (`work.prepare`). But a
 task that calls `os._exit`, or crashes the interpreter, ends the process that it runs in, and a
 cluster's manager serves others. So a child prepares the experiment first, as the manager would, and
 takes the steps of the trial. If it dies, its last words name the line.
@@ -51,7 +51,7 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
         "path": sys.path,
     }
     # A file and no pipe, because what the user's code has started holds a pipe open as long as it
-    # lives. In a session of its own, so that it can be ended, too.
+    # lives. In a separate session, so that we can end it, too.
     with TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
             [sys.executable, "-m", "downpour.cluster.manager.rehearsal"],
@@ -108,7 +108,7 @@ def main() -> None:
     # The manager meets the same error, and tells it with its line.
     with suppress(Exception, SystemExit, KeyboardInterrupt):
         _prepare(asked)
-    end(0)  # whatever threads the user's code has started
+    end(0)  # in spite of threads from the user's code
 
 
 if __name__ == "__main__":

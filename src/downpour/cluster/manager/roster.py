@@ -29,7 +29,7 @@ class RosterEntry:
 
     @property
     def address(self) -> Address:
-        """Where it answers."""
+        """The address at which it answers."""
         return Address(self.registration.host, self.registration.port)
 
 

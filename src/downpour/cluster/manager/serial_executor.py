@@ -32,7 +32,7 @@ class SerialExecutor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether anything waits for what is running."""
+        """Whether anything waits for the running job."""
         return not self._waiting.empty()
 
     def finish(self) -> None:
@@ -40,7 +40,7 @@ class SerialExecutor:
         self._waiting.put(None)
 
     def close(self, timeout_seconds: float) -> None:
-        """Wait for what is running, at most `timeout_seconds`; drop what waits."""
+        """Wait for the running job, at most `timeout_seconds`; drop waiting ones."""
         self._closed.set()
         self.finish()
         self._thread.join(timeout_seconds)

@@ -114,8 +114,8 @@ class ManagerHandler(WorkerCalls):
             known = ResolvedSpec.from_toml(text.decode())
         except (StoreError, ValueError, SpecError):
             return  # its spec cannot be read, so it cannot be compared
-        # What a spec leaves open was decided when it was accepted. With other workers or files it
-        # would be decided otherwise now, although the request is the same.
+        # The manager decided a spec's open fields when it accepted the spec. With other workers or
+        # files it would be decided otherwise now, although the request is the same.
         same = {
             "shards": asked.shards or known.shards,
             **decided_in(asked, known),

@@ -18,7 +18,7 @@ class ManagerSink:
 
     Args:
         persistence: makes durable what happened.
-        forecaster: forecasts how long workers take, and learns from what happens.
+        forecaster: forecasts how long workers take, and learns from events.
         runner: carries commands out.
         announcer: tells users what has happened, if they asked for it.
     """

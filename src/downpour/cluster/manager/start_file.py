@@ -1,7 +1,7 @@
 """The files that an experiment starts from; only the manager reads them.
 
-Beside the parameters these are the state of the outer optimizer, if the experiment goes on with
-another one that had the same, and what that has left of its shards (`left_behind.py`).
+Besides the parameters, these are the outer optimizer's state, if the experiment continues another
+one with the same optimizer, and the states of that one's shards (`left_behind.py`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def first_outer_state(
 
 
 def handed_on(spec: Spec, shared: SharedDirectory, store: Store) -> HandedOn:
-    """Publish with what the shards of an experiment go on, see `left_behind`.
+    """Publish the states that an experiment's shards start with, see `left_behind`.
 
     Raises:
         SpecError: it has changed since the experiment was submitted.
@@ -116,7 +116,7 @@ def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.Model
 
 
 def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
-    """Return what is left beside the model version that a spec goes on from."""
+    """Return the states next to the model version that a spec continues from."""
     found = _version_of(spec, shared) if spec.shards_go_on else None
     return left_behind(spec, found[0], found[1].version) if found is not None else LeftBehind()
 
@@ -124,7 +124,7 @@ def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
 def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
     """Return the outer optimizer's state beside the model version that a spec goes on from.
 
-    Another optimizer, which keeps something else, begins anew.
+    Another optimizer, with a different state, starts without one.
     """
     found = _version_of(spec, shared) if spec.outer.keeps_state else None
     if found is None:

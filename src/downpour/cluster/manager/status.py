@@ -40,7 +40,7 @@ def status(
 ) -> Status:
     """Return the workers, and an experiment (by default the active one) with its round's tasks.
 
-    `contributions` are what workers contribute to the active one, as far as is known.
+    `contributions` are the workers' known contributions to the active one.
     """
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []

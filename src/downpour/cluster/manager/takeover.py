@@ -1,7 +1,7 @@
 """Continues the experiments of earlier managers of this directory, each one separately.
 
 A folder under `experiments/` is continued if its journal shows that a manager of this cluster wrote
-it, in this folder: so it is not a copy, not another cluster's, and not a run's own, which only that
+it, in this folder. So it is not a copy, not another cluster's, and not a run's own, which only that
 run continues (`recover_run`). An experiment that cannot be continued is left out and listed with
 the reason, and its files stay as they are. Files that only an earlier manager knew of are removed.
 """
@@ -65,7 +65,7 @@ class RecoveredState:
 def recover(
     shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
 ) -> RecoveredState:
-    """Continue what was left, with an empty core and an empty archive; `leader` is this manager.
+    """Continue earlier experiments in an empty core and archive; `leader` is this manager.
 
     Raises:
         SharedDirectoryError: the directory cannot be used, or another manager has taken over.
@@ -73,16 +73,15 @@ def recover(
     fetch_journals(shared)
     folders = _folders(shared)
     archive.read(set(folders))
-    # Without the minute that an outage gets: a journal that this user may not read counts as an
-    # outage (`files/store/os_errors.py`), and each such folder would delay the start by that
-    # minute.
+    # Without the minute for an outage. A journal that this user may not read counts as an outage
+    # (`files/store/os_errors.py`), and each such folder would delay the start by that minute.
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     journals: dict[str, list[Line]] = {}
     for folder, journal in _journals(unread, leader.cluster, archive, retry_policy):
         archive.places[folder] = journal[0].order
-        # One at a time, and only those that go on are kept: of 20,000 that have ended, journals and
-        # states took 680 MB.
+        # One at a time, keeping only open ones: journals and states of 20,000 ended experiments
+        # took 680 MB.
         if not _has_ended(shared, journal, core.state.options, archive):
             journals[folder] = journal
     replayed = replay_each(journals, core.state.options)
@@ -92,7 +91,7 @@ def recover(
     spaces = _opened(shared, going, leader, journals, archive)
     # Once for all that was read above: until then the archive writes nothing.
     archive.begin(leader.term)
-    # Without those that could not be opened, which the core would continue, too.
+    # Without unopened ones, which the core would continue, too.
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
     orders = (line.order for journal in journals.values() for line in journal)
@@ -139,7 +138,7 @@ def _folders(shared: SharedDirectory) -> list[str]:
 def _journals(
     folders: list[Path], cluster: str, archive: Archive, retry_policy: RetryPolicy
 ) -> Iterator[tuple[str, list[Line]]]:
-    """Read the journals of these folders, except those that do not belong to this cluster."""
+    """Read the journals of these folders, except foreign ones."""
     for folder in folders:
         try:
             names = names_in(folder)
@@ -157,7 +156,7 @@ def _journals(
                 yield folder.name, journal
             elif _was_never_begun(folder, names):
                 _remove(folder, names)
-            # A folder without a segment is no manager's, whatever it holds, and is not listed.
+            # A folder without a segment belongs to no manager, and is not listed.
             elif parts:
                 archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:
@@ -171,7 +170,7 @@ def _has_ended(
     try:
         experiment = replay_one(journal, options)
     except FileCorrupt:
-        return False  # it is left out with those that cannot go on
+        return False  # leave it out with the others that cannot continue
     if experiment.life.state.ended:
         _tidy(shared, experiment)
         archive.conclude(status.summary(experiment))
@@ -195,7 +194,7 @@ def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
 
 
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
-    """Whether a folder holds only what is written before a submission is acknowledged.
+    """Whether a folder holds only files from before the acknowledgement of a submission.
 
     A manager, or a run, may have been killed just after it had made the folder.
     """
@@ -218,7 +217,7 @@ def _was_never_begun(folder: Path, names: list[str]) -> bool:
 
 def _remove(folder: Path, names: list[str]) -> None:
     log.info("removing experiments/%s, which never began", folder.name)
-    with suppress(OSError):  # what stays is tried again by the next manager
+    with suppress(OSError):  # the next manager retries the rest
         for name in names:
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()

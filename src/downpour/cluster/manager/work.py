@@ -3,8 +3,8 @@
 `prepare` makes the dataset, the shards and the first version. `aggregate` and `measure` follow each
 round. All are plain functions of a workspace, called by `command_runner.py`.
 
-What needs torch is imported where it is needed: a manager that takes over continues the round
-without it, and its workers do not wait the 1 to 3 s of that import.
+Functions import torch only when they need it. So a manager that takes over continues the round
+without it, and its workers do not wait 1 to 3 s for that import.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
     cut = time.perf_counter()
     check_meetings(spec, [len(shard) for shard in shards])
-    # Tried for every shard, because a batch order that cannot be made would fail on the workers,
-    # one retry after the other, instead of here with the name of the field.
+    # Try it for every shard. An impossible batch order would otherwise fail on the workers, one
+    # retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     warnings = oddities(spec, [len(shard) for shard in shards])
@@ -218,7 +218,7 @@ def indices_of(
 ) -> IndexArray | IndicesFile:
     """Return a shard's indices as they travel: in the message, or as a file if they are too many.
 
-    A `portion` is a slice of all shards' indices, one after the other, if the round was cut anew.
+    A `portion` is a slice of all shards' indices, one after the other, if the round was recut.
     """
     shards = ready(space).shards
     # No portion ends at -1, so a shard and a portion never have the same key.
@@ -240,7 +240,7 @@ def indices_of(
 
 
 class NewVersion(NamedTuple):
-    """A model version, its outer optimizer's state, and parameters that shards have of their own.
+    """A model version, its outer optimizer's state, and the shards' own parameters.
 
     The latter are in the order of the updates.
     """
@@ -253,7 +253,7 @@ class NewVersion(NamedTuple):
 def gather(space: Workspace) -> None:
     """Sum the updates of a round that have arrived, so that less is left when the last one does.
 
-    What cannot be read or used is left to `aggregate`, which says whose it is.
+    Leave unreadable or unusable files to `aggregate`, which says whose it is.
     """
     arrived = list(space.arrived.values())
     space.arrived.clear()
@@ -320,8 +320,8 @@ def _rounded(
 ) -> tuple[dict[str, Array], Sequence[Buffer]]:
     """Return the version that is published for some tensors, and the content of its file.
 
-    Where versions are steps, it is as near to them as a step comes, also if it is written whole: so
-    the parameters do not depend on which versions are.
+    If versions are differences, it has the precision of a difference, even if it is written whole.
+    So the parameters do not depend on which versions are whole.
     """
     if not space.spec.publishes_steps:
         return arrays, encode(arrays, about)
@@ -378,8 +378,8 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
 def publish(space: Workspace, command: Publish) -> PublishedFile:
     """Publish the final model, whole, under the plain name that users look for.
 
-    The best one is published first, if it is kept. Where parameters were frozen, the final model's
-    that were trained are beside it as the adapter.
+    The best one is published first, if it is kept. If parameters were frozen, the adapter next to
+    the final model has the trained ones.
     """
     if command.best is not None:
         _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))

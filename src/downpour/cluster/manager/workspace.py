@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SPEC_BYTES_MAX = 2**20
-"""What is read of a spec's file: another process may have replaced it by a file of any size."""
+"""The limit for a spec's file, which another process may have replaced by one of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What an experiment begins with, or goes on with after a restart.
+    """The files that an experiment begins with, or continues with after a restart.
 
     `model` is a version, the first one or the newest. `outer` is the state of its outer optimizer,
     if it has one, and `frozen` the file of the parameters that are never trained, if there are
-    some. The shards go on with what an earlier experiment has `handed_on`. `drawn` is the network
-    and `step` what a training step costs on this machine, if they were tried here. `remarks` say
-    what is unusual, and `warnings` what its user should know before it is trained.
+    some. The shards start with the states that an earlier experiment has `handed_on`. `drawn` is
+    the network and `step` what a training step costs on this machine, if they were tried here.
+    `remarks` say what is unusual, and `warnings` what its user should know before it is trained.
     """
 
     model: PublishedFile
@@ -64,7 +64,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedExperiment:
-    """What `prepare` makes; remarks and warnings are those of the data, the shards and `begun`.
+    """The result of `prepare`; remarks and warnings come from the data, the shards and `begun`.
 
     `shard_classes` are as in the record's line (`PreparedLine`).
     """
@@ -83,16 +83,16 @@ class PreparedExperiment:
 
 @dataclass(slots=True)
 class Workspace:
-    """One experiment's folder, and what has been made for it so far.
+    """One experiment's folder, and the objects made for it so far.
 
     `journal` writes its journal, and `record` reads the record that is projected from that. The
     workspace of an embedded run holds `run_lock`, which shows other processes that the run is
-    alive. Its journal is not synced: it outlives the manager and not the machine, because
-    only the run itself continues it. Nothing is journaled once the experiment is `concluded`. While
+    alive. Its journal is not synced: it outlives the manager and not the machine, because only the
+    run itself continues it. The manager journals nothing once the experiment is `concluded`. While
     its folder `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model`
-    is made by `prepare` if the experiment begins here, else by its first evaluation. Of the round's
-    updates, `gathering` has summed some; those that have `arrived`, by shard, it may still sum.
-    `copies` are versions that were published whole, too, for workers that could not read them.
+    is made by `prepare` if the experiment begins here, else by its first evaluation. `gathering`
+    has summed some of the round's updates; it may still sum the `arrived` ones, by shard. `copies`
+    are versions that were published whole, too, for workers that could not read them.
     """
 
     experiment: str
@@ -138,7 +138,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Where its journal and its record are, and the files of its store that are not objects."""
+        """The folder of its journal, its record, and its store's files that are not objects."""
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
@@ -158,7 +158,7 @@ class Workspace:
 
     @property
     def gone_reason(self) -> str:
-        """What is wrong while it `is_gone`, in words."""
+        """The fault while it `is_gone`, in words."""
         if self.shared.bucket is not None:
             return f"its objects are gone from {self.shared.where}"
         return f"its folder is gone from {self.shared.experiments}"
@@ -269,7 +269,7 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     states = experiment.files_of_shards()
     singles = (experiment.frozen, experiment.outer, experiment.kept_best)
     kept = [file for file in singles if file is not None]
-    # Where rounds overlap, the next ones begin from the version before the newest.
+    # If rounds overlap, the next ones begin from the version before the newest.
     newest = experiment.models[-1 - experiment.mode.overlaps :]
     leading = leading_to(experiment, newest[0]) if newest else ()
     needed = (*leading, *newest, *experiment.evaluating.values(), *states, *kept)

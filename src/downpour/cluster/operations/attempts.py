@@ -1,8 +1,8 @@
 """Runs checks that may never end: each in its own thread, with a time limit.
 
-A thread that waits for a file server that is away waits in the kernel, where not even Ctrl-C
-interrupts it. So the main thread only waits for the thread that runs the check; what hangs ends
-with the process.
+A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C interrupts
+it. So the main thread only waits for the thread that runs the check; what hangs ends with the
+process.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _BLOCK_BYTES = 2**20
 
 
 def reachable(bucket: Bucket) -> Finding:
-    """The bucket exists, and its objects can be listed with what the environment holds."""
+    """The bucket exists, and the environment's credentials can list its objects."""
     try:
         bucket.names("presence")
     except SharedDirectoryError as error:

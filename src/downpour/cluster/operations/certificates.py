@@ -47,7 +47,7 @@ class Certified:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What `issue` wrote; `authority_is_new` is true if it made the authority, too."""
+    """The files that `issue` wrote; `authority_is_new` is true if it made the authority, too."""
 
     authority: Path
     authority_key: Path

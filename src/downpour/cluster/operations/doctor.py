@@ -1,8 +1,8 @@
 """`downpour doctor`: checks whether the shared directory, as this machine sees it, can be used.
 
-Each check answers one question in one row. Checks that need an earlier one are shown as not checked
-if that has failed, so no row claims what was not tried. All is tried in a hidden folder that is
-always removed again, and nothing else is touched.
+Each check answers one question in one row. If a check fails, the checks that need it show "not
+checked", so no row claims an untried thing. All checks use a hidden folder, which they always
+remove, and touch nothing else.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 class Finding:
     """One check's outcome.
 
-    `seen` is what was observed; `change` says what to change after a failure, or what a warning
+    `seen` is the observation; `change` says what to change after a failure, or what a warning
     means. `figures` are measurements, with units in their names.
     """
 
@@ -36,7 +36,7 @@ def good(seen: str, **figures: float) -> Finding:
 
 
 def doubtful(seen: str, change: str, **figures: float) -> Finding:
-    """Return the finding of what works, but less well than it could."""
+    """Return the finding of a thing that works, but less well than it could."""
     return Finding(verdict=Verdict.WARNING, seen=seen, change=change, figures=figures)
 
 

@@ -19,7 +19,7 @@ MEMORY_PER_WORKER_BYTES = 400 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """A look at a host, and what is wrong with what was seen."""
+    """A look at a host, and its problems."""
 
     look: Look
     problems: tuple[Finding, ...]
@@ -41,7 +41,7 @@ def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[Ho
 
 
 def judge(looks: Sequence[Look]) -> list[HostReport]:
-    """Say what is wrong with what hosts have shown."""
+    """List the problems that hosts have shown."""
     classes = Counter(look.numerics for look in looks if look.numerics)
     usual = max(classes, key=lambda numerics: classes[numerics], default="")
     return [HostReport(look, tuple(_problems(look, usual))) for look in looks]

@@ -161,7 +161,7 @@ def _write(path: Path, block: bytes) -> None:
 
 
 def _holder(path: Path) -> subprocess.Popen[bytes]:
-    # In a session of its own, because Ctrl-C must reach only the process that cleans up.
+    # In a separate session, because Ctrl-C must reach only the process that cleans up.
     command = [sys.executable, "-I", "-S", "-c", _HOLDER, str(path)]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own

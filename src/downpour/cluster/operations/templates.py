@@ -14,7 +14,7 @@ TEMPLATES = {
     "lora": "Fine-tunes GPT-2 with LoRA.",
     "own-step": "Trains a GAN: two optimizers, and a custom step.",
 }
-"""What each is, in a sentence."""
+"""Each template, in a sentence."""
 
 NEEDED = {"lora": ("transformers", "peft")}
 """Packages that a template imports and Downpour does not install."""
@@ -25,8 +25,8 @@ _README = """\
     downpour run
 
 trains it on this machine{needs}. `{module}.py` is the task, `spec.toml`
-says how it is trained; both are yours to change. What is trained is printed with its ID, which
-other commands take:
+has the settings; change both as you like. The run prints the ID of its model, which other
+commands take:
 
     downpour evaluate ID --allow {module}
     downpour export ID --to model --allow {module}

@@ -1,7 +1,7 @@
 """The worker's side of the protocol: it registers, accepts tasks, reports, and sends heartbeats.
 
 Three kinds of threads meet here. Calls from the manager arrive on the server's threads, heartbeats
-leave from one thread, training and reports run in the main one. What the worker does is decided by
+leave from one thread, training and reports run in the main one. The worker's decisions come from
 `WorkerNode`, which each thread calls under a lock. This module imports no torch.
 """
 
@@ -63,7 +63,7 @@ FindManager = Callable[[], ManagerClient | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWorker:
-    """What the manager shows of a worker: its user's labels for it, and where it trains.
+    """The manager's view of a worker: the user's labels for it, and its device.
 
     `processor_class` is that of its processor, if it trains elsewhere.
     `differs` returns in which packages it differs from the manager of the experiment at hand.
@@ -79,7 +79,7 @@ class WorkerAgent:
     """Speaks with one manager at a time, and handles the calls of the Worker service.
 
     If that manager cannot be reached, `find_manager` returns a client of another that may lead by
-    now. `node_class` is what decides; tests plant defects in it. `shown` is what the manager shows
+    now. `node_class` makes the decisions; tests plant defects in it. `shown` is the manager's view
     of the worker.
     """
 
@@ -103,7 +103,7 @@ class WorkerAgent:
         self._node = node_class(name)
         self._lock = Lock()
         # Queues wake the threads, not `threading.Event`s: a signal handler runs in the main thread,
-        # and if it interrupts `Event.set` there, its own `set` waits for the event's lock for ever.
+        # and if it interrupts `Event.set` there, its own `set` waits for the event's lock forever.
         # `SimpleQueue.put` is reentrant.
         self._news = SimpleQueue[None]()
         self._begun = SimpleQueue[None]()
@@ -174,7 +174,7 @@ class WorkerAgent:
         if not drain_seconds:
             self._hand_back()
             return
-        # In threads of their own, because the handler's may hold the lock.
+        # In separate threads, because the handler's may hold the lock.
         for wait, end in ((0.0, self.drain), (drain_seconds, self._hand_back)):
             timer = Timer(wait, end)
             timer.daemon = True
@@ -189,8 +189,8 @@ class WorkerAgent:
     def register(self, host: str, port: int) -> Address:
         """Register this worker with the manager, which calls it back at `host` and `port`.
 
-        Without a host, it is the address from which the manager is reached. That is looked up at
-        each registration, because a machine whose network was cut may return with another address.
+        Without a host, it is the address from which the manager is reached. We look it up at each
+        registration, because a machine whose network was cut may return with another address.
 
         Returns:
             The address at which the manager calls it back.
@@ -242,8 +242,8 @@ class WorkerAgent:
     ) -> None:
         """Work until the worker is to leave, then unregister.
 
-        `prepare` is called before the first task. It may take long, because heartbeats are sent
-        already, and a worker that is told to leave does not wait for it. After `alone_seconds`
+        `prepare` is called before the first task. It may take long, because heartbeats already
+        flow, and a worker with an order to leave does not wait for it. After `alone_seconds`
         without an answer of a manager, the worker leaves.
         """
         beating = (Samples(), alone_seconds)
@@ -325,7 +325,7 @@ class WorkerAgent:
             case Failure():
                 self._manager.report_failure(self.name, attempt, report.kind, report.reason)
 
-    # The heartbeat, in a thread of its own
+    # The heartbeat, in a separate thread
 
     def _beat(self, samples: Samples, alone_seconds: float) -> None:
         heard, heard_seconds = True, time.monotonic()
@@ -353,8 +353,8 @@ class WorkerAgent:
         Returns:
             Whether to send one: false if this worker leaves.
         """
-        # `get` returns when a task begins, and the wait is computed anew, because heartbeats follow
-        # the length of the task at hand. It raises Empty when the heartbeat is due.
+        # `get` returns when a task begins, and we recompute the wait, because heartbeats follow the
+        # length of the current task. It raises Empty when the heartbeat is due.
         with suppress(Empty):
             while not self._node.leaving:
                 with self._lock:

@@ -1,7 +1,7 @@
 """Reads the model versions that tasks begin from.
 
-Where versions are published as steps, the last one that was read stays in memory: the next is one
-step away from it, and what was read of the model needs no second reading.
+If versions are differences, the last one that the worker read stays in memory. The next is one
+difference away from it, so the worker needs no second reading.
 """
 
 from __future__ import annotations

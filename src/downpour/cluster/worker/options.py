@@ -13,16 +13,15 @@ class WorkerOptions:
     """How to start a worker.
 
     `manager` is its address; empty: that of the one that leads in the shared directory. `host` and
-    `port` are where it listens (port 0: any free port); `advertise` is the host, or
-    HOST:PORT, at which the manager calls it back, if that differs. Metrics are served at
-    `metrics_port` unless it is None. The worker waits `connect_seconds` each for the manager, its
-    folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. It
-    leaves by itself after `alone_seconds` without a manager's answer, unless they are 0. The file
-    `ready_file` exists, and holds its address, while it is registered. `labels` are shown with it,
-    each as KEY=VALUE. It trains a batch with at most `processes`; None: as many as the spec is for.
-    Of the workers that were started together on one machine it has the `place`, from 0: they take
-    the machine's accelerators in turn.
-    It takes an experiment's code from the manager if it `accepts_code`.
+    `port` are where it listens (port 0: any free port); `advertise` is the host, or HOST:PORT, at
+    which the manager calls it back, if that differs. Metrics are served at `metrics_port` unless it
+    is None. The worker waits `connect_seconds` each for the manager, its folder and its token.
+    After an order to leave, it may take `drain_seconds` to end its task. It leaves on its own after
+    `alone_seconds` without a manager's answer, unless they are 0. The file `ready_file` exists, and
+    holds its address, while it is registered. `labels` are shown with it, each as KEY=VALUE. It
+    trains a batch with at most `processes`; None: as many as the spec is for. Of the workers that
+    were started together on one machine it has the `place`, from 0: they take the machine's
+    accelerators in turn. It takes an experiment's code from the manager if it `accepts_code`.
     """
 
     shared: str
@@ -44,7 +43,7 @@ class WorkerOptions:
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
-        """Return the command line that starts this worker in a process of its own."""
+        """Return the command line that starts this worker as a separate process."""
         words = ["worker", "--shared", self.shared]
         words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
         words += ["--connect-seconds", str(self.connect_seconds)]

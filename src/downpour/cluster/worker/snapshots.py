@@ -39,7 +39,7 @@ class Snapshots:
             file = self._store.put_new(name, encode(training.snapshot(), {}))
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
-            # It may be there although it seemed to fail, and nobody else knows its name.
+            # It may exist although it seemed to fail, and no other process knows its name.
             self._remove(name)
             return None
         done, total = training.steps_done, training.steps_total

@@ -76,7 +76,7 @@ class Samples:
     """The state of the machine and of this process, sampled no more often than is wanted.
 
     Sampling takes longer than the rest of a heartbeat, and a machine's state over a tenth of a
-    second says little, so of ten heartbeats a second only one brings a sample.
+    second says little. So only one of ten heartbeats per second brings a sample.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,8 +98,8 @@ class Samples:
 def _family(process: psutil.Process) -> list[psutil.Process]:
     """Return this process and its helpers.
 
-    They are named, not looked for: psutil reads all of /proc for a process's children, which took
-    3 ms, and a sample may cost 1 % of a task's processor time.
+    We name them and don't search, because psutil reads all of /proc for a process's children. That
+    took 3 ms, and a sample may cost 1 % of a task's processor time.
     """
     return [process, *filter(None, map(_alive, tuple(PIDS)))]
 

@@ -49,7 +49,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedExperiment:
-    """What the tasks of one experiment share; `snapshots` is the same store, retried for less.
+    """The common inputs of one experiment's tasks; `snapshots` is the same store, retried for less.
 
     This machine `differs` in versions of packages: a phrase each.
     """

@@ -1,6 +1,6 @@
 """Carries out one task: load the model, train on the shard, publish the update.
 
-What the tasks of an experiment share (its spec, its dataset, the network) is kept between them.
+The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
 Nothing here knows the manager; a `TaskControl` holds the progress, and whether the task is still
 wanted.
 """
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AWAY_SECONDS = 300.0
-"""How long the shared directory may be gone, full or closed, at a patience of 1: long enough for a
-person to restart the manager that has ended because of it. After that this machine is suspect, and
-the task fails, to be tried on another one."""
+"""How long the shared directory may be gone, full or closed, at a patience of 1. That is long
+enough for a person to restart the manager that has ended because of it. After that this machine is
+suspect, and the task fails, to be tried on another one."""
 
 
 class TaskRunner:
@@ -202,7 +202,7 @@ class TaskRunner:
         return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:
-        """Let go of what the last experiment's tasks share."""
+        """Let go of the last experiment's common inputs."""
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
         if self._loaded is not None:
