@@ -15,7 +15,11 @@ from downpour.cluster.disturbing.disturbances import Slow
 from downpour.host.sessions import signal_group
 
 STRETCH_SECONDS = 0.05
-"""The shorter one of a run and a stop. A stop takes up to 3 ms longer on a busy machine. So with 20 ms, a process at 0.25 of its speed came to 0.21. With this much it comes to 0.24."""
+"""The shorter one of a run and a stop.
+
+A stop takes up to 3 ms longer on a busy machine. So with 20 ms, a process at 0.25 of its speed came
+to 0.21. With this much it comes to 0.24.
+"""
 STILL_SECONDS_MAX = 1.0
 """A heartbeat is late by a stop at most, and the manager misses a worker after five seconds."""
 _OWED_SECONDS_MAX = 3 * STILL_SECONDS_MAX

@@ -94,7 +94,7 @@ class CommandRunner(Effects[[]]):
         self._closing.set()
         self._lanes.close()
         for space in self._spaces.values():
-            # This was never committed, so no acknowledgement depends on it.
+            # No commit covers this, so no acknowledgement depends on it.
             with suppress(StoreError):
                 space.close()
                 # A run that closes has ended its experiments. `_conclude` may not have come yet.
