@@ -23,7 +23,7 @@ Request: TypeAlias = tuple[str, Features]
 LEVELS = (0.1, 0.5, 0.9, 0.98)
 MEDIAN = 1  # its place among the levels
 
-# What an ordinary machine needs for a sample, until anything better is known.
+# An ordinary machine's time for a sample, until we know anything better.
 START_LOG_SECONDS = -5.7
 
 

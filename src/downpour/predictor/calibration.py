@@ -5,7 +5,7 @@ down by one minus the level if it was below. An offset comes to rest where exact
 outcomes stays below. This is adaptive conformal inference (Gibbs and Candès 2021), which moves a
 quantile's level, applied to the quantile itself (Angelopoulos, Candès and Tibshirani 2023, section
 2.1). It assumes nothing about the outcomes: they need neither repeat nor be independent.
-Predictions at assignment, and after early and late reports of progress, have offsets of their own.
+Predictions at assignment, and after early and late reports of progress, have their own offsets.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LEVELS = np.array(LEVELS)
 # Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/concepts/forecasts.md).
 # The own step is the largest whose pinball loss on those jobs does not exceed a shared offset's.
 _FIRST_STEP, _SHRINK = 0.02, 0.6
-# Steps shrink as if there had been this many outcomes already: in a job's first round quantiles are
-# very wide, and longer steps would make those of the next tasks too narrow.
+# Steps shrink as if there had been this many outcomes already. In a job's first round the quantiles
+# are wide, and longer steps would make those of the next tasks too narrow.
 _HEAD_START = 100
 _OWN_STEP = 0.002
 # Fewer outcomes lie beyond the outer quantiles, so these take longer steps.
@@ -76,7 +76,7 @@ class PendingForecasts:
         """Remember forecasts; each replaces the worker's earlier one of the same stage.
 
         Beside the forecast of a task that has reported, one at assignment is of the worker's next
-        task. It is not kept, because the next outcome is that of the task that runs.
+        task. We don't keep it, because the next outcome belongs to the running task.
         """
         stage = stages(tasks).tolist()
         busy = {worker for worker, place in zip(workers, stage, strict=True) if place}

@@ -24,7 +24,7 @@ class Ewma(Point):
         return self._cluster.predicted_rate(worker) if mean is None else mean
 
     def observe_rate(self, worker: str, log_seconds: float) -> None:
-        """Move the worker's mean towards its latest time."""
+        """Move the worker's mean toward its latest time."""
         mean = self._means.get(worker, log_seconds)
         self._means[worker] = mean + self._rate * (log_seconds - mean)
         self._cluster.observe_rate(worker, log_seconds)

@@ -30,7 +30,7 @@ SHARE_BEFORE, SECONDS_BEFORE = 11, 12
 DURING = slice(13, 17)
 WIDTH = 17
 
-# No task, size or load is outside these limits, and logarithms of what is could overflow.
+# No task, size or load is outside these limits, and logarithms of other values could overflow.
 LEAST, MOST = 1e-9, 1e12
 
 _BATCH_SAMPLES = 32  # of the traces: `batches` is the size where `n_samples` is missing
@@ -57,7 +57,7 @@ def task_rows(tasks: Sequence[Features]) -> Array:
 class _Plan:
     """Where to read each feature in a list of values, whose last element is NaN.
 
-    A feature that is absent is read there, so that no case needs a branch of its own.
+    A feature that is absent is read there, so that no case needs a separate branch.
     """
 
     names: tuple[str, ...]

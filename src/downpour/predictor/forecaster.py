@@ -50,7 +50,7 @@ class _Task:
         return self.reports[-1][1] if self.reports else 0.0
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
-        """Take in the progress of the task, as a share of what its worker has to do."""
+        """Take in the progress of the task, as a share of its worker's part."""
         if self.is_first and not progress.steps_total:
             self.assigned_at = at_seconds
             return
@@ -106,7 +106,7 @@ class Forecaster:
         """Take in an event, and the scheduler's output for it."""
         if isinstance(event, on.HeartbeatReceived):
             self.heard(event.worker, event.running, event.system, event.at_seconds)
-        # Before the facts, because a worker that is told to stop may be assigned something else.
+        # Before the facts, because a worker with an order to stop may get something else.
         for command in output.commands:
             if isinstance(command, do.Cancel):
                 self.ended(command.worker, command.attempt)
@@ -160,7 +160,7 @@ class Forecaster:
     ) -> None:
         """Take in the assignment of a shard with `samples` samples, from a share of it on."""
         machine = self._machines.setdefault(worker, _Machine())
-        # For the predictor, the rest of a shard that is resumed is a task of its own.
+        # For the predictor, the rest of a resumed shard is a separate task.
         left = samples * (1.0 - began_at)
         machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
         self._news = True
@@ -185,9 +185,9 @@ class Forecaster:
         """Forecast paces and running attempts; None if nothing is new or no forecast is needed.
 
         Drivers call it before the scheduler's time advances, and before a round begins. Predicting
-        costs about 50 µs a worker, so it forecasts once a second; less often where there are more
-        than a thousand workers. A round that is shorter begins without: a forecast before each
-        took 2 of the 20 ms of a round of two workers, and no decision pays in so short a time.
+        costs about 50 µs a worker, so it forecasts once a second; less often with more than a
+        thousand workers. A shorter round begins without one. A forecast before each took 2 of the
+        20 ms of a round of two workers, and no decision pays in so short a time.
         """
         last = self._forecast_at
         between = max(_BETWEEN_SECONDS, _BETWEEN_SECONDS_A_WORKER * len(self._machines))

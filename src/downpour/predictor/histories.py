@@ -1,9 +1,9 @@
 """Statistics of every worker's past, and the learned predictors' inputs made from them.
 
 All times are logarithms of seconds per sample, relative to the worker's own running rate (its
-*base*), so that no input depends on how fast a machine or how large a network is. Rows are handled
-in batches: a batch costs little more than one of its rows. `describe` changes nothing; only `add`
-and `learn` do.
+*base*). So no input depends on the speed of a machine or the size of a network. Rows are handled in
+batches: a batch costs little more than one of its rows. `describe` changes nothing; only `add` and
+`learn` do.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BASE_RATE = 0.15
 _FAST_RATE, _MIDDLE_RATE = 0.6, 0.3
 _WIDTHS = np.array([0.12, 0.35, 0.35, 0.15])  # of the kernel, in units of `_warped`
 _AGE = 10.0  # tasks after which a time counts 1/e of a new one for `alike_lately`
-# Where few tasks were in a similar state, the mean is drawn towards the base: as if this much of a
-# task had taken exactly that.
+# With few tasks in a similar state, the mean stays near the base: as if this much of a task had
+# taken exactly that.
 _PRIOR_WEIGHT = 0.3
 # No input counts beyond a factor of e^5 = 148: one absurd measurement must not outweigh the rest.
 _LIMIT = 5.0
@@ -152,7 +152,7 @@ class Histories:
         known = self._statistics[at]
         size = self._log_samples(known, tasks)
         times = np.log(seconds) - size
-        # The outcome is compared with what was expected at assignment, before any report.
+        # We compare the outcome with the expectation at assignment, before any report.
         unreported = tasks.copy()
         unreported[:, f.SHARE] = np.nan
         base, center = self._bases(known, unreported, size)

@@ -1,8 +1,8 @@
 """The common part of the learned predictors: workers' histories as inputs, offsets as outputs.
 
-A learned model predicts how much longer the rest of a task takes than it would at the worker's
-running rate, or, after a report, at the pace of that report. So its weights hold for machines of
-any speed and tasks of any size, and no task is predicted to end before it has reported.
+A learned model predicts how much longer the rest of a task takes than at the worker's running rate
+or, after a report, at the pace of that report. So its weights hold for machines of any speed and
+tasks of any size, and no task is predicted to end before it has reported.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from downpour.predictor.base import LEVELS, START_LOG_SECONDS, Array
 from downpour.predictor.histories import Histories
 
 _LIMIT = 10.0  # a factor of 22,000; beyond it `exp` of a broken model's answer could overflow
-# Where neither a worker nor its cluster has a history, only the order of magnitude is known: a
-# tenth of the tasks below 0.22 times the usual time, a fiftieth above 12 times.
+# If neither a worker nor its cluster has a history, we only know the order of magnitude. A tenth of
+# the tasks are below 0.22 times the usual time, a fiftieth above 12 times.
 _UNKNOWN = (-1.5, 0.0, 1.5, 2.5)
 # The same as equally likely values; an odd number of them, so that the median is one.
 _UNKNOWN_VALUES = np.interp(

@@ -6,7 +6,7 @@ that have reported progress. Several such nets, trained from different seeds, an
 of their quantiles. A network's outputs are the median and the distances to the other quantiles,
 which cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights. They
 do not change while a job runs: fine-tuning them on the run at hand made predictions worse for about
-the first eighty rounds. It is written in numpy, so that what predicts need not import torch.
+the first eighty rounds. This uses numpy, so that predicting need not import torch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def spread_out(raw: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    # By the hyperbolic tangent, which overflows nowhere; exp(-x) does where x is very negative.
+    # By the hyperbolic tangent, which never overflows, as exp(-x) does for large negative x.
     return 0.5 * (np.tanh(0.5 * x) + 1)
 
 

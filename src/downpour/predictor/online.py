@@ -10,7 +10,7 @@ from downpour.base.values import Forecast
 from downpour.predictor.base import Features, Model, Request
 from downpour.predictor.features import LEAST, MOST, task_rows
 
-_WAITING_MAX = 64  # outcomes: where nothing is predicted for long, they must not pile up
+_WAITING_MAX = 64  # outcomes must not pile up if no prediction comes for long
 
 
 class Online:

@@ -36,7 +36,7 @@ class Point(ABC):
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
-        # Each offset moves by itself, so neighbouring ones could cross.
+        # Each offset moves separately, so neighboring ones could cross.
         offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
         quantiles = self._centers(workers, tasks)[:, None] + offsets
         reported = tasks[:, f.SHARE] > 0
@@ -45,7 +45,7 @@ class Point(ABC):
         return possible
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Take in finished tasks: first the errors of what was predicted, then the times."""
+        """Take in finished tasks: first the errors of the predictions, then the times."""
         outcomes = np.log(seconds)
         # A task that has reported was predicted twice, so it moves the offsets of both stages.
         unreported = tasks.copy()

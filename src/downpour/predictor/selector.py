@@ -3,8 +3,8 @@
 Every member predicts every task. When the outcome is known, each is judged by the pinball loss of
 its prediction, recent outcomes weighing most, separately at assignment and after reports of
 progress. The first member is favored at the beginning, and the chosen one is replaced only by one
-that is clearly better. Where a worker's name is no machine (functions rented by the call), history
-predicts nothing, and the cluster's median wins.
+that is clearly better. If a worker's name does not mean a machine (functions rented by the call),
+history predicts nothing, and the cluster's median wins.
 
 A member that raises, or whose quantiles are NaN, infinite or cross, is set aside with one logged
 warning, and the others go on.
@@ -68,7 +68,7 @@ class Selector:
         return chosen
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Judge the predictions of these tasks, have all members learn, and choose anew."""
+        """Judge the predictions of these tasks, let all members learn, and choose again."""
         judged, at, errors = self._pending.take(workers, tasks, seconds)
         if judged:
             loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)

@@ -34,8 +34,8 @@ class Look:
     """The result of a look at a host: the obstacle (empty: none), and the findings.
 
     `caller` is the address of this machine as the host sees it. The host's clock is `ahead_seconds`
-    ahead of this one, and `numerics` is its numeric class, if requested. Of its `cores` about `load`
-    are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
+    ahead of this one, and `numerics` is its numeric class, if requested. About `load` of its
+    `cores` are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
     """
 
     host: Host

@@ -1,7 +1,7 @@
 """How honest quantiles are: the share of outcomes below each one, for which workers, and when.
 
-Of all tasks, 90 % should stay below their 90 % quantile; and also of the tasks of each worker, of a
-worker that has just joined, and of one whose pace has just changed.
+Of all tasks, 90 % should stay below their 90 % quantile. The same should hold for the tasks of each
+worker, of a worker that has just joined, and of one whose pace has just changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of all predictors: each gets a score on jobs that it was not fitted on.
 
-What comes from a file is scored as it is. What is fitted (trees always, the rest where it is
+It scores models from a file as they are. What is fitted (trees always, the rest where it is
 trained anew) is fitted once a fold, on the jobs of all other folds. Jobs that share machines are in
 one fold: otherwise a predictor would be scored on machines that it has seen. A fold may be all jobs
 of a kind, which shows how good a predictor is on kinds that it was not trained on.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TREES = "trees"
 NAMES = (*MODELS, TREES)
-"""Every predictor that can be scored: those that a model file serves, and trees."""
+"""Every predictor that we can score: the ones in a model file, and trees."""
 
 Replayed: TypeAlias = Mapping[str, StageOutcomes]
 """The outcomes of one job, by stage."""
@@ -58,9 +58,9 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossValidation:
-    """Which predictors to score, and in how many folds; with `settings` they are trained anew.
+    """Which predictors to score, and in how many folds; with `settings` we retrain them.
 
-    `by` is a label of jobs: each of its groups gets scores of its own. `held_out` is a label whose
+    `by` is a label of jobs: each of its groups gets separate scores. `held_out` is a label whose
     groups are the folds. With `stress`, they are scored on harder traces (`stress.STRESSES`), and
     fitted on the traces as they are.
     """
@@ -79,7 +79,7 @@ class CrossValidation:
         return self.settings is not None or TREES in self.names
 
     def parts(self, traces: Traces) -> list[list[int]]:
-        """Return the folds, as job numbers; what is scored in one is fitted on the others.
+        """Return the folds, as job numbers; a model scored on one fold is fitted on the others.
 
         Raises:
             SpecError: there would be fewer than two, or two would share machines.

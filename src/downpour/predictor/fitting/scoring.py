@@ -123,7 +123,7 @@ def pinball(times: Array, predicted: Array) -> float:
 
 
 def folds(traces: Traces, count: int) -> list[list[int]]:
-    """Deal the jobs into `count` folds, those that share machines always into the same one."""
+    """Deal the jobs into `count` folds, and jobs that share machines always into the same one."""
     dealt: list[list[int]] = [[] for _ in range(count)]
     for job in traces.jobs:
         dealt[traces.families[job.number] % count].append(job.number)
@@ -156,7 +156,7 @@ def _ratios(seconds: Array, rounds: Array) -> Array:
 
 
 def _average_precision(late: Array, ratios: Array) -> float:
-    """Return the area under the precision-recall curve; NaN where no task was late."""
+    """Return the area under the precision-recall curve; NaN if no task was late."""
     from sklearn.metrics import average_precision_score
 
     return float(average_precision_score(late, ratios)) if late.any() else float("nan")

@@ -1,7 +1,7 @@
 """Harder traces, to score predictors on changing clusters: late workers, and new paces.
 
-What is varied is synthetic, the rest as recorded. The column `since` counts the tasks that a varied
-worker has had since it joined, or since its pace changed; it is NaN for all other tasks.
+The variations are synthetic, the rest as recorded. The column `since` counts the tasks that a
+varied worker has had since it joined, or since its pace changed; it is NaN for all other tasks.
 """
 
 from __future__ import annotations

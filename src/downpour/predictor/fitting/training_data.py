@@ -87,7 +87,7 @@ def prepare(traces: Traces, seed: int = 0, step: Step = lambda _: None) -> Train
 def build(
     traces: Traces, *, seed: int = 0, step: Callable[[], None] = lambda: None
 ) -> TaskSequences:
-    """Replay all jobs; with a seed, some of what was observed is left out.
+    """Replay all jobs; with a seed, leave out some of the observations.
 
     `step` is called after each job.
     """
@@ -111,8 +111,8 @@ def build(
 def augment(traces: Traces, seed: int) -> Traces:
     """Return augmented traces: as other clusters might have recorded them.
 
-    Every job has another scale of load and some noise, some have lost a column of their machines'
-    state, and in half of them tasks are of all sizes, their times in proportion. In half, some
+    Every job has another scale of load and some noise, and some have lost a column of their
+    machines' state. In half of them tasks have all sizes, and times in proportion. In half, some
     workers change their pace for good.
     """
     generator, changes = np.random.default_rng(seed), np.random.default_rng([seed, 1])

@@ -1,6 +1,7 @@
 """Gradient-boosted trees on the inputs: one ensemble per quantile, at assignment and later.
 
-They are fitted where they are used and never stored: scikit-learn stores them only as pickles.
+We fit them at their place of use and never store them, because scikit-learn stores them only as
+pickles.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Trees(Learned):
             for kind in np.unique(reported):
                 here = reported == kind
                 parts = [ensemble.predict(inputs[here]) for ensemble in self._ensembles[int(kind)]]
-                # Each quantile has trees of its own, so they may cross; sorting never adds error.
+                # Each quantile has its own trees, so they may cross; sorting never adds error.
                 quantiles[here] = np.sort(np.stack(parts, axis=1), axis=1)
         return quantiles
 
