@@ -80,7 +80,7 @@ def _class(thing: Any, name: str) -> Iterator[str]:
     parsed = thing.docstring.parsed if thing.docstring else ()
     told = any(section.kind.value == "attributes" for section in parsed)
     if values and not told and name not in _FROM_SPEC_PAGE:
-        yield "| attribute | type | meaning |\n|---|---|---|"
+        yield "**Attributes**\n"
         yield from (_attribute(own, member) for own, member in values.items())
         yield ""
     for own, member in members.items():
@@ -90,9 +90,10 @@ def _class(thing: Any, name: str) -> Iterator[str]:
 
 
 def _attribute(name: str, member: Any) -> str:
+    # A list, because tables of GitHub and of Python's Markdown read `|` in code differently.
     words = member.docstring.value.partition("\n\n")[0] if member.docstring else ""
-    kind = f"`{_in_table(str(member.annotation))}`" if member.annotation else ""
-    return f"| `{name}` | {kind} | {_in_table(words)} |"
+    kind = f": {member.annotation}" if member.annotation else ""
+    return f"- `{name}{kind}`" + (f": {_paragraph(words)}" if words else "")
 
 
 def _function(function: Any, name: str) -> Iterator[str]:
@@ -157,10 +158,6 @@ def _returned(items: Any) -> str:
 
 def _paragraph(text: str) -> str:
     return " ".join(text.split())
-
-
-def _in_table(text: str) -> str:
-    return _paragraph(text).replace("|", "\\|")
 
 
 _SECTIONS: dict[str, Callable[[Any], str]] = {

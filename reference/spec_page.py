@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import tomli_w
@@ -97,10 +98,15 @@ def _linked(sentence: str) -> str:
 
 def _type(fields: type[Fields], field: str) -> str:
     """Name the type as TOML does."""
-    schema = fields.model_json_schema()["properties"][field]
+    schema = _schema(fields)["properties"][field]
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
     names = [_TYPES[kind.get("type", "object")] for kind in kinds]
     return " or ".join(dict.fromkeys(names))
+
+
+@cache
+def _schema(fields: type[Fields]) -> dict[str, Any]:
+    return fields.model_json_schema()
 
 
 def _default(fields: type[Fields], field: str) -> str:

@@ -1,0 +1,109 @@
+"""The site as each of the two generators builds it, and as a browser without a network shows it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.built import SITES, built, meant, shown
+from tests.docs.pages import DOCS, ROOT, Page
+from tests.docs.pages import SITE as PAGES
+from tests.experiments.dashboard.browser.conftest import Minutes, browser, minutes
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+__all__ = ["browser", "minutes"]
+pytestmark = pytest.mark.slow
+
+PHONE = {"width": 390, "height": 844}
+TOUR = DOCS / "internals" / "tour.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def both_sites() -> None:
+    """Build the site with both generators, which fail if they have a warning."""
+    made = subprocess.run(
+        ["make", "site-both"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_readers_see_the_pages_that_github_shows(site: Path) -> None:
+    """Python's Markdown, which both use, differs from CommonMark in lists and in tables."""
+    for page in PAGES:
+        found, wanted = shown(built(site, page).read_text("utf-8")), meant(page)
+        assert found.elements == wanted.elements, page.name
+        assert found.text == wanted.text, page.name
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_no_page_and_no_style_names_another_host(site: Path) -> None:
+    """Except where a reader clicks: links of sentences may lead anywhere."""
+    loads = re.compile(
+        r"<(?:script|img|iframe|source|link)\b[^>]*(?:src|href)=\"?(https?://[^\"\s>]+)"
+    )
+    for page in site.rglob("*.html"):
+        assert not loads.findall(page.read_text("utf-8")), page
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"(?:url\(|@import)\s*['\"]?https?:", style.read_text("utf-8")), style
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_every_page_fits_a_phone_and_loads_nothing_from_elsewhere(
+    browser: Browser, minutes: Minutes, site: Path
+) -> None:
+    """Tables and blocks of code scroll by themselves; scripts raise no errors."""
+    visitor = browser.new_page(viewport=PHONE)  # type: ignore[arg-type]
+    minutes.listen(visitor, "file://")
+    for page in PAGES:
+        visitor.goto(built(site, page).as_uri(), wait_until="domcontentloaded")
+        width = visitor.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE["width"], f"{page.name}: {width} pixels wide"
+    assert not minutes.errors
+    assert not minutes.foreign
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_a_diagram_is_drawn_without_a_network(
+    browser: Browser, minutes: Minutes, site: Path
+) -> None:
+    """The copy of Mermaid in the site draws it."""
+    visitor = browser.new_page()
+    minutes.listen(visitor, "file://")
+    visitor.goto(built(site, Page(TOUR)).as_uri())
+    visitor.wait_for_selector("div.mermaid", state="attached")
+    assert visitor.locator("pre.mermaid").count() == 0
+    assert not minutes.foreign
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_the_search_finds_a_page_without_a_server(
+    browser: Browser, minutes: Minutes, site: Path
+) -> None:
+    """Someone opens the page from a disk, types a word and follows a result."""
+    visitor = browser.new_page(viewport={"width": 1280, "height": 800})
+    minutes.listen(visitor, "file://")
+    visitor.goto(built(site, Page(DOCS / "index.md")).as_uri())
+    visitor.keyboard.press("/")
+    visitor.keyboard.type("staleness")
+    visitor.get_by_text("Which mode on which machines?").first.wait_for()
+    assert not minutes.foreign
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_site_follows_the_reader_s_colors(browser: Browser, site: Path, scheme: str) -> None:
+    """A button changes to the other ones."""
+    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+    visitor = context.new_page()
+    visitor.goto(built(site, Page(DOCS / "index.md")).as_uri())
+    drawn = visitor.locator("body").get_attribute("data-md-color-scheme")
+    assert drawn == {"light": "default", "dark": "slate"}[scheme]
+    assert visitor.locator("form[data-md-component=palette] input").count() == 2
+    context.close()
