@@ -1,0 +1,39 @@
+"""A figure is followed by a caption that names the command which made it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from markdown_it.token import Token
+
+from tests.docs.pages import SITE, Page
+
+UNKNOWN = {"../figures/live-page.png": "a screenshot, and no text says of which run"}
+"""Figures whose command nobody wrote down, and why."""
+COMMANDS = ("downpour ", "python ", "make ")
+PAGES = [page for page in SITE if not page.name.startswith("docs/lessons/")]
+"""A lesson's figures are made by the cell above them."""
+
+
+def _figures(paragraph: Token) -> list[str]:
+    return [
+        str(token.attrGet("src"))
+        for token in paragraph.children or ()
+        if token.type == "image" and token.attrGet("src") not in UNKNOWN
+    ]
+
+
+def _names_a_command(paragraph: Token) -> bool:
+    spans = (one.content for one in paragraph.children or () if one.type == "code_inline")
+    return any(span.startswith(COMMANDS) for span in spans)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_figure_has_a_caption_with_its_command(page: Page) -> None:
+    """It stands in the paragraph below the figure, or below several that belong together."""
+    paragraphs = [token for token in page.tokens() if token.type == "inline"]
+    for figures, caption in pairwise(paragraphs):
+        if named := _figures(figures):
+            assert caption.content.startswith("*"), f"{page.name}: no caption below {named}"
+            assert _names_a_command(caption), f"{page.name}: no command below {named}"
