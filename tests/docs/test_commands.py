@@ -68,7 +68,7 @@ OF_OTHERS = {
     "--append": "wandb",
     **dict.fromkeys(("--build", "--scale"), "Docker"),
     "--logdir": "TensorBoard",
-    "--memory": "Docker",
+    **dict.fromkeys(("--build", "--memory", "--scale"), "Docker"),
     "--replicas": "kubectl",
 }
 """Options on pages that are not ours, and whose they are."""
