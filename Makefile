@@ -101,7 +101,7 @@ site-both: site  ## Build it with ProperDocs as well, into build/properdocs
 # An environment of its own: two generators and their icons are 250 MB that nobody else needs.
 build/site/.installed: docs/requirements.txt
 	$(PYTHON) -m venv build/site
-	build/site/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	build/site/bin/python scripts/install.py --requirement $<
 	touch $@
 
 lessons: venv  ## Run the lessons, and write their pages anew (LESSON=3: one)

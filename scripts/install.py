@@ -29,7 +29,7 @@ VARIABLES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-"""Where uv reads what a setting says. Variables, because an index may have a password."""
+"""The variable of uv for each setting. An index may have a password, so no options."""
 
 WITHOUT_EFFECT = {
     *("cache-dir", "compile", "disable-pip-version-check", "exists-action", "log", "no-color"),
@@ -69,7 +69,7 @@ def install_with_uv(words: list[str]) -> bool:
     given = for_uv(pip_settings(listed.stdout.splitlines()))
     if listed.returncode or given is None:
         return False
-    # One attempt: if the network is away, the packages may still lie on this machine.
+    # One attempt: without a network, pip may still find the packages on this machine.
     fetch = [*PIP, "install", "--quiet", "--no-compile", "--retries=0", "uv>=0.9"]
     if subprocess.run(fetch, check=False, capture_output=True).returncode:
         return False
@@ -82,7 +82,7 @@ def main(words: list[str]) -> int:
     if install_with_uv(words):
         return 0
     print("uv can't install this here, so pip does, which takes longer", file=sys.stderr)
-    # Python compiles what it imports, which is a small part of what lies there.
+    # Python compiles modules when it imports them, and it imports few of them.
     line = [*PIP, "install", "--quiet", "--no-compile", *words]
     return subprocess.run(line, check=False).returncode
 

@@ -72,10 +72,10 @@ def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
 
 
 def allow_beside(folder: Path, names: Iterable[str]) -> None:
-    """Allow the modules of `package.module:factory` names that lie in a folder.
+    """Allow the modules of `package.module:factory` names that are in a folder.
 
-    Whoever trains a spec of theirs on this machine runs their own code, as `python lab.py` does. A
-    module that Python finds elsewhere first is another one, so it stays as it is.
+    Users who start a spec on this machine run their own code, as `python lab.py` does. If Python
+    finds another module of that name first, this allows neither.
     """
     for name in names:
         match = _FACTORY.match(name)
@@ -149,7 +149,7 @@ def _place(module: str) -> Path | None:
 
 
 def _is_found_in(folder: Path, top: str) -> bool:
-    """Whether a top-level module lies in a folder, and in none that Python searches before it."""
+    """Whether Python finds a top-level module in this folder, and not in another one first."""
     files = [folder / f"{top}.py", folder / top / "__init__.py"]
     if top in sys.stdlib_module_names or not any(file.is_file() for file in files):
         return False
