@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -148,6 +149,27 @@ def test_make_installs_what_a_target_needs(
     line = ["make", "--dry-run", "--no-print-directory", target]
     told = subprocess.run(line, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert re.findall(r"--editable '\.\[(.*)\]'", told) == installed
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10"])
+def test_an_old_python_is_told_in_one_line(tmp_path: Path, version: str) -> None:
+    """From a clone, by `python -m downpour` and by `make`; pip has a line of its own."""
+    python = f"python{version}"
+    if shutil.which(python) is None or subprocess.run([python, "-c", ""], check=False).returncode:
+        pytest.skip(f"{python} is not installed")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for module in ("downpour", "downpour.cli"):
+        line = [python, "-m", module, "run"]
+        done = subprocess.run(line, env=environment, check=False, capture_output=True, text=True)
+        assert done.stderr == f"downpour: needs Python 3.11 or newer, and this is {version}\n"
+        assert done.returncode == 1
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    line = ["make", "--no-print-directory", "run", f"PYTHON={python}"]
+    done = subprocess.run(line, cwd=tmp_path, check=False, capture_output=True, text=True)
+    said, _made = done.stderr.splitlines()
+    assert said == "Downpour needs Python 3.11 or newer: make run PYTHON=python3.11"
+    assert not (tmp_path / ".venv").exists()
 
 
 @pytest.fixture

@@ -16,6 +16,10 @@ from collections.abc import Sequence
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    # pip refuses older versions; this is for users who start a clone without it.
+    if sys.version_info < (3, 11):  # noqa: UP036
+        found = ".".join(str(part) for part in sys.version_info[:2])
+        sys.exit(f"downpour: needs Python 3.11 or newer, and this is {found}")
     # A parent may ignore Ctrl-C (nohup, a shell's background job); then we ignore it too.
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:  # an interrupted import leaves half a module and prints a traceback

@@ -81,7 +81,7 @@ def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
 
 
 def allow_own_code(spec: Spec, file: Path | None) -> None:
-    """Allow the modules that a spec names and that are next to its file."""
+    """Allow the modules that a spec names if they are next to its file."""
     if file is not None:
         allow_beside(file.parent, spec.factories.values())
 
