@@ -8,6 +8,16 @@ from pathlib import Path
 
 UNKNOWN = "not stated"
 
+BUNDLED = {
+    "type": "library",
+    "bom-ref": "pkg:npm/uplot@1.6.32",
+    "name": "uplot",
+    "version": "1.6.32",
+    "purl": "pkg:npm/uplot@1.6.32",
+    "licenses": [{"license": {"id": "MIT"}}],
+}
+"""The one library that is part of our wheel, as CycloneDX lists it; see NOTICE."""
+
 
 def license_of(package: Distribution) -> str:
     """Return what the metadata says: an expression, or classifiers, or the first line of a text."""
@@ -23,10 +33,13 @@ def license_of(package: Distribution) -> str:
 
 
 def license_table(packages: Iterable[Distribution]) -> str:
-    """Return a Markdown table: name, version and license of each package, by name."""
-    found = {package.metadata["Name"]: package for package in packages}
+    """Return a Markdown table: name, version and license of each package, and of what we bundle."""
+    found = {
+        package.metadata["Name"]: (package.version, license_of(package)) for package in packages
+    }
+    found["uPlot (in the wheel)"] = (str(BUNDLED["version"]), "MIT")
     rows = [
-        f"| {name} | {found[name].version} | {license_of(found[name]).replace('|', '/')} |"
+        f"| {name} | {found[name][0]} | {found[name][1].replace('|', '/')} |"
         for name in sorted(found, key=str.lower)
     ]
     return "\n".join(["| package | version | license |", "|---|---|---|", *rows, ""])

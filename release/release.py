@@ -21,7 +21,7 @@ from pathlib import Path
 
 from archives import build
 from contents import check_sdist, check_wheel
-from licenses import installed_in, license_table
+from licenses import BUNDLED, installed_in, license_table
 from trial import first_steps, install
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +83,7 @@ def describe(python: Path, name: str, version: str) -> None:
     # It reads Downpour's name from pyproject.toml, where the version is dynamic.
     told = json.loads(bill.read_text())
     told["metadata"]["component"]["version"] = version
+    told["components"].append(BUNDLED)
     bill.write_text(json.dumps(told, indent=2) + "\n")
 
 

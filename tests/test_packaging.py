@@ -102,7 +102,18 @@ def test_a_license_is_read_where_packages_state_it(
         message[field] = value.replace("\n", "\n        ")
     (tmp_path / "METADATA").write_text(str(message))
     table = release["licenses"].license_table([PathDistribution(tmp_path)])
-    assert table.splitlines()[2:] == [f"| thing | 1.5 | {found} |"]
+    assert table.splitlines()[2] == f"| thing | 1.5 | {found} |"
+    assert len(table.splitlines()) == 4, "and the library that the wheel has"
+
+
+def test_the_library_in_the_wheel_is_the_one_that_is_listed(
+    release: dict[str, ModuleType],
+) -> None:
+    """Its own first line has its version; NOTICE names it as well."""
+    bundled = release["licenses"].BUNDLED
+    script = ROOT / "src/downpour/experiments/dashboard/page/uplot/uPlot.iife.min.js"
+    assert f"uPlot.js (v{bundled['version']})" in script.read_text("utf-8")[:200]
+    assert f"uPlot {bundled['version']}" in (ROOT / "NOTICE").read_text("utf-8")
 
 
 def test_the_citation_names_this_version() -> None:
