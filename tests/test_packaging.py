@@ -112,7 +112,7 @@ def test_the_library_in_the_wheel_is_the_one_that_is_listed(
     """Its own first line has its version; NOTICE names it as well."""
     bundled = release["licenses"].BUNDLED
     script = ROOT / "src/downpour/experiments/dashboard/page/uplot/uPlot.iife.min.js"
-    assert f"uPlot.js (v{bundled['version']})" in script.read_text("utf-8")[:200]
+    assert f"uPlot (v{bundled['version']})" in script.read_text("utf-8")[:200]
     assert f"uPlot {bundled['version']}" in (ROOT / "NOTICE").read_text("utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_a_mistyped_network_is_guessed(name: str, meant: str) -> None:
 def test_without_torchvision_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that may be torchvision's is not called unknown without the reason."""
     monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SpecError, match=r"torchvision.models, which need downpour-sgd\[vision\]$"):
+        check_model(Spec.make({"model": "squeezenet1_1"}))
+
+
+def test_a_broken_torchvision_is_told_from_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installing it once more would not help."""
+    (tmp_path / "torchvision.py").write_text("raise ImportError\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SpecError, match="torchvision does not import"):
         check_model(Spec.make({"model": "squeezenet1_1"}))
 
