@@ -29,8 +29,8 @@ from nbclient import NotebookClient
 from downpour.host.cores import usable_cores
 
 LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
-CELL_SECONDS_MAX = 180
-"""A cell should take a third of this on two cores that do nothing else."""
+CELL_SECONDS_MAX = 400
+"""Ends a cell that hangs. Cells take below a minute on two cores that do nothing else."""
 
 OUTPUTS = re.compile(
     r"(?:\n\n(?:```text\n.*?\n```|!\[[^]\n]+\]\(figures/[\w-]+\.png\)|\*In a notebook, [^\n]+\*))*",
