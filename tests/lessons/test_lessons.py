@@ -22,6 +22,8 @@ BREAKING = {
         'KILL = "worker-2@600s"',
         "No worker died: KILL = 'worker-2@600s' killed none.",
     ),
+    "1_averaging": ('SPLIT = "random"', "so its examples are mixed: SPLIT = 'random'."),
+    "3_asynchrony": ("WORKERS = 1", "The updates were hardly stale"),
 }
 """For some lessons, a control with which its claim does not hold, and what the check says."""
 WITHOUT_SKLEARN = "import sys\nsys.modules['sklearn'] = None\n"
