@@ -12,17 +12,22 @@ _PENALTY = 30.0  # in samples: small beside the tens of thousands of a trace
 
 
 def fit_ridge(sequences: TaskSequences) -> dict[str, Array]:
-    """Fit both regressions in closed form; the quantiles of their residuals are the spread."""
-    fitted: dict[str, list[Array]] = {"weights": [], "center": [], "scale": [], "spread": []}
-    for reported in (False, True):
-        inputs, target = sequences.rows(reported=reported)
-        center, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-3)
-        x = np.clip((inputs - center) / scale, -BEYOND, BEYOND).astype(np.float64)
-        gram = x.T @ x + _PENALTY * np.eye(x.shape[1])
-        level = target.mean()
-        weights = np.linalg.solve(gram, x.T @ (target - level))
-        fitted["weights"].append(weights)
-        fitted["center"].append(center)
-        fitted["scale"].append(scale)
-        fitted["spread"].append(np.quantile(target - x @ weights, LEVELS))
-    return {name: np.stack(parts).astype(np.float32) for name, parts in fitted.items()}
+    """Fit both regressions in closed form; the quantiles of their residuals are the spread.
+
+    Traces without reports of progress say nothing of the second one, which then extrapolates, and
+    is as unsure as at assignment.
+    """
+    assigned = _fit(*sequences.rows(reported=False))
+    inputs, target = sequences.rows(reported=True)
+    unreported = {**assigned, "weights": np.zeros_like(assigned["weights"])}
+    parts = [assigned, _fit(inputs, target) if len(inputs) else unreported]
+    return {name: np.stack([part[name] for part in parts]).astype(np.float32) for name in assigned}
+
+
+def _fit(inputs: Array, target: Array) -> dict[str, Array]:
+    center, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-3)
+    x = np.clip((inputs - center) / scale, -BEYOND, BEYOND).astype(np.float64)
+    gram = x.T @ x + _PENALTY * np.eye(x.shape[1])
+    weights = np.linalg.solve(gram, x.T @ (target - target.mean()))
+    spread = np.quantile(target - x @ weights, LEVELS)
+    return {"weights": weights, "center": center, "scale": scale, "spread": spread}

@@ -1,0 +1,216 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lesson 7: Reproduce a paper, and find its bug
+#
+# - **Question**: A report says that ten machines learn nothing at all if each of them sees one digit
+#   only. Is that a fact about distributed training, or a bug?
+# - **Time**: 40 minutes, of which your computer works for less than one.
+# - **Before**: [lesson 0](0_first_run.md) and [lesson 1](1_averaging.md), for rounds, averaging and
+#   splits.
+# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
+#   network.
+
+# %%
+try:
+    import downpour, matplotlib, sklearn, uvicorn
+except ModuleNotFoundError as missing:
+    extras = "pip install 'downpour-sgd[digits,report,dashboard]'"
+    raise SystemExit(f"{missing.name} is not installed. Run: {extras}") from None
+
+# %% [markdown]
+# ## What the report says
+#
+# The ECE751 report is a student project. It trains a network on MNIST, which has 60,000 images of
+# handwritten digits. Its workers train a shard each; after every epoch they average their parameters.
+# It cuts the images in three ways: at random, evenly (every shard has as many of each digit), and by
+# class (the first worker sees only zeros, the second one only ones, and so on).
+#
+# It prints these accuracies on the test images:
+#
+# | setting | after epoch 1, % | after epoch 5, % |
+# |---|--:|--:|
+# | 1 worker | 95.41 | 98.64 |
+# | 10 workers, random | 85.37 | 92.65 |
+# | 10 workers, even | 87.58 | 93.51 |
+# | 10 workers, by class | 9.80 | 9.80 |
+#
+# To reproduce a paper means to ask of each number: would it come out again? And where it does not,
+# who is wrong, they or we?
+#
+# ## Your prediction
+#
+# Look at the last row. **Write down your prediction** before you go on:
+#
+# 1. Ten models are averaged that know one digit each. How much will their average know after five
+#    rounds: nothing (10 %), some (10 to 40 %), much (40 to 90 %), or all?
+# 2. The table says 9.80 % twice, to the last digit. What may a model do that has *exactly* the same
+#    accuracy after one epoch and after five?
+#
+# ## As the report describes it
+#
+# The settings are the report's where they can be: momentum 0.5, five epochs, the mean of all
+# parameters after each epoch, and an optimizer that begins anew in every round. MNIST takes
+# minutes, so we train on scikit-learn's 1,797 small digits, with smaller batches and a higher
+# learning rate. If your machine has MNIST, in a folder that the variable `DOWNPOUR_DATA` names, the
+# lesson takes 6,000 images of it.
+#
+# A round comes to the same bytes with any number of workers, so two of them train all ten shards. They
+# are threads of this process (`on="inline"`), because that starts faster.
+
+# %%
+import os
+
+DIGITS = {"batch_size": 16, "learning_rate": 0.05}
+MNIST = {"dataset": "mnist", "model": "mnist-cnn", "train_limit": 6000, "batch_size": 16}
+DATA = MNIST | {"learning_rate": 0.02} if os.environ.get("DOWNPOUR_DATA") else DIGITS
+
+REPORT = {"epochs": 5, "momentum": 0.5, "last_batch": "rest", "optimizer_state": "reset"}
+REPORT |= {"policy": "wait", "outer": {"optimizer": "none"}}
+
+
+def train(shards, split, aggregate):
+    spec = REPORT | DATA | {"shards": shards, "split": split, "aggregate": aggregate}
+    return downpour.run(spec, workers=min(shards, 2), on="inline")
+
+
+SPLITS = {"random": "random", "even": "equal", "by class": "class"}
+one_worker = train(1, "random", "average")
+described = {name: train(10, split, "average") for name, split in SPLITS.items()}
+
+
+# %%
+def row(setting, result):
+    first, last = (100 * result.epochs[epoch].accuracy for epoch in (0, -1))
+    print(f"{setting:22} {first:8.2f} {last:8.2f}")
+
+
+print(f"{'accuracy, %':22} {'epoch 1':>8} {'epoch 5':>8}")
+row("1 worker", one_worker)
+for name, result in described.items():
+    row(f"10 workers, {name}", result)
+
+# %% [markdown]
+# The first rows look alike: one worker learns most, because ten workers make a tenth of the steps each
+# and the average of ten short ways is a short way. The last row does not look like the report's.
+# Averaging models that know one digit each is bad, but not hopeless.
+#
+# So either we made a mistake, or the report did. We look for a *hypothesis* that explains 9.80.
+#
+# ## What has exactly 9.80 %?
+#
+# MNIST's test images contain 980 zeros in 10,000. A model that calls *everything* a zero has 9.80 %
+# accuracy, after each epoch, to the last digit. And which worker sees only zeros? The first.
+#
+# That leads to the code that was published with the report. Shortened, its loop does this:
+#
+# ```python
+# for epoch in range(epochs):
+#     for model in models:              # each worker trains its shard
+#         train(model)
+#     mean = average(models)            # computed, and then not used
+#     models = [copy(models[0]) for _ in models]
+# ```
+#
+# The average is computed and never stored. Every round goes on from the first worker's model, and the
+# work of the other nine is thrown away. Downpour has this as an aggregation of its own, `first`, so
+# that we can try it.
+#
+# The control below is the hypothesis: how does the report's code make one model out of ten?
+
+# %% tags=["parameters"]
+AGGREGATE = "first"  # or "average", "weighted" (by loss), "samples" (by the size of the shard)
+
+# %%
+hypothesis = {name: train(10, split, AGGREGATE) for name, split in SPLITS.items()}
+
+print(f"{'accuracy, %':22} {'epoch 1':>8} {'epoch 5':>8}")
+for name, result in hypothesis.items():
+    row(f"10 workers, {name}", result)
+
+# %% alt="Two panels. Left: accuracy by epoch of the split by class; the mean rises, the hypothesis does not. Right: accuracy on each digit after the last epoch."
+import matplotlib.pyplot as plt
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+for label, result in {"mean": described["by class"], AGGREGATE: hypothesis["by class"]}.items():
+    epochs = [epoch.epoch for epoch in result.epochs]
+    left.plot(epochs, [100 * epoch.accuracy for epoch in result.epochs], "o-", label=label)
+    known = [100 * share for share in result.epochs[-1].class_accuracy]
+    right.bar([digit + 0.4 * (label != "mean") for digit in range(10)], known, 0.4, label=label)
+left.set(
+    xlabel="epoch", ylabel="accuracy, %", title="Shards by class", ylim=(0, 100), xticks=epochs
+)
+right.set(xlabel="digit", title="Accuracy on each digit, after the last epoch", xticks=range(10))
+left.legend()
+plt.show()
+
+# %% [markdown]
+# The right panel is the evidence. One bar at 100 %, nine at 0: with `first`, the model calls everything
+# a zero. Its accuracy is the share of zeros among the test images, and nothing else.
+#
+# The next cell checks what this lesson claims. If something else happened on your machine, it stops
+# and says what.
+
+# %% tags=["check"]
+last = hypothesis["by class"].epochs[-1]
+digits_known = [digit for digit, share in enumerate(last.class_accuracy) if share > 0]
+assert last.class_accuracy == (1.0,) + 9 * (0.0,), (
+    f"AGGREGATE = {AGGREGATE!r} does not explain the report. Its 9.80 % are of a model that calls "
+    f"every image a zero, and this one knows something of the digits {digits_known}."
+)
+accuracies = {epoch.accuracy for epoch in hypothesis["by class"].epochs}
+assert len(accuracies) == 1, f"The accuracy should not move from epoch to epoch: {accuracies}."
+mean = described["by class"].accuracy
+assert mean > 2 * last.accuracy, (
+    f"The mean of ten models came to {mean:.1%}, hardly more than {last.accuracy:.1%}. Then the "
+    "report's last row says nothing about its code: look at the learning rate and the epochs."
+)
+assert one_worker.accuracy > described["random"].accuracy, (
+    "Ten workers learned more than one in five epochs, which the report and we deny: "
+    f"{described['random'].accuracy:.1%} and {one_worker.accuracy:.1%}."
+)
+print(f"The check passed: {last.accuracy:.2%} of the test images are zeros, and with")
+print(f"AGGREGATE = {AGGREGATE!r} the model calls everything a zero. The mean has {mean:.1%}.")
+
+# %% [markdown]
+# ## What we found, and why
+#
+# The last row is a bug. The report describes an average, and its code goes on with the first
+# worker's model. Under the split by class that model has seen nothing but zeros.
+#
+# - **The bug hid where results looked plausible.** With random or even shards, one worker's tenth of
+#   the data is a fair sample. Throwing away the other nine costs some accuracy, and nobody saw that
+#   it was too much. Only the strange case gave it away.
+# - **A number that is too exact is a clue.** Noise never gives 9.80 twice. Whoever sees a result that
+#   equals a property of the data (the share of a class, 1 divided by the number of classes) should
+#   ask for the predictions before believing the conclusion.
+# - **What we did not show.** Our data are smaller, and one run of each setting has no error bars. The
+#   [full reproduction](../results/ece751.md) ran MNIST, three times each, on two cores for 43 minutes.
+#   With shards by class the mean came to 68.8 ± 9.2 %, and `first` to 9.80 ± 0.00 %. Its random
+#   shards came to 94.11 % with the mean and 92.84 % with `first`; the report prints 92.65. So the bug
+#   is in all rows with ten workers, and the others were never noticed.
+#
+# ## Exercises
+#
+# 1. Set `AGGREGATE = "weighted"`, which gives a model more weight the larger its loss is. The
+#    report proposes that, too. Is it better than the mean by class? And with random shards? Explain both.
+# 2. Which test would have found the bug before the report was written? Write it in three lines: it
+#    should fail for `first`, pass for `average`, and take less than a second.
+# 3. Run the whole reproduction: [Experiments](../how-to/experiments.md#the-ece751-report) says how.
+#    Which of its conclusions would you have drawn otherwise?
+#
+# ## Read on
+#
+# - [The ECE751 report, run again](../results/ece751.md) has all figures, and what else changed.
+# - [More workers](../how-to/more-workers.md) says how ten workers come close to one after all.
+# - [ConvLSTM](../results/convlstm.md) and [Lerat](../results/lerat.md): two more papers, run again.
