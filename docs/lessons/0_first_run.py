@@ -38,8 +38,8 @@ except ModuleNotFoundError as missing:
 # - A **worker** is a program that trains. In a real cluster, each one has its own machine. Here,
 #   two of them share your computer.
 # - A **shard** is a part of the examples. We cut them into two, and each worker trains one.
-# - A **round** begins with one model for everybody. Each shard is trained, the **manager** averages
-#   the two models that come of it, and the average is the model that the next round begins with.
+# - A **round** begins with one model for all workers. Each worker trains its shard. Then the
+#   **manager** averages the two resulting models, and the next round begins with that average.
 #
 # `batch_size=1` makes training slow on purpose, so that you have time to watch.
 
@@ -51,8 +51,8 @@ print(f"{calm.accuracy:.1%} of the test images are read correctly")
 
 # %% [markdown]
 # The timeline shows who trained what. Each worker has a row, and each bar is a shard in one round.
-# The two bars of a round begin together, because no worker may start a round before the last one
-# has ended.
+# The two bars of a round begin together, because no worker may start a round before the previous
+# one has ended.
 
 # %% alt="Timeline of two workers. In each of six rounds both train a shard, side by side."
 calm.timeline()
@@ -155,7 +155,8 @@ print("The check passed: a worker died, all work was done, and the model is the 
 # 1. Set `KILL = "worker-2@round3,restart"`, so that a new process takes the place of the dead one.
 #    What changes in the timeline, and does the check still pass?
 # 2. Set `KILL = "manager@round3"`. The manager hands out all work. What do the workers do while
-#    there is none? Here the first check fails, because no worker died. Lesson 4 looks closer.
+#    there is no manager? Here the first check fails, because no worker died.
+#    [Lesson 4](4_crashes.md) looks closer.
 #
 # ## Read on
 #
