@@ -41,7 +41,7 @@ except ModuleNotFoundError as missing:
 # | wait for everybody | `wait` |
 # | go on without the last ones | `drop`, `backup` |
 # | begin a copy of the late shard elsewhere | `late`, `clone`, `grass`, `mantri` |
-# | give slow machines no shards, or others | `blacklist`, `wrangler`, `replace` |
+# | give slow machines no shards, or different ones | `blacklist`, `wrangler`, `replace` |
 # | give slow machines less to do | `rebalance`, `dylu` |
 # | move the late shard, with the work done so far | `handoff` |
 #
@@ -183,14 +183,14 @@ print("The check passed: nobody has to wait, moving keeps the bytes, and dylu tr
 #   and a faster one goes on from exactly there. So the model has the bytes that it would have had
 #   without the move. That is why `handoff` is Downpour's default.
 #
-# No policy wins everywhere. On slow networks, moving a shard takes long; where shards hold similar
+# No policy wins everywhere. On slow networks, moving a shard takes long. If shards hold similar
 # examples, leaving some out hurts little.
 #
 # ## Exercises
 #
 # 1. Set `SPEED = 0.05`. Which policies still come close to ten seconds? Look at *wasted work*, too.
-# 2. Take the machine that stands by away: `machines = [1, 1, 1, 1, 1, 1, 1, SPEED]`, and
-#    `standbys=0`. Which policies become as slow as `wait`, and why?
+# 2. Remove the machine that stands by: `machines = [1, 1, 1, 1, 1, 1, 1, SPEED]`, and `standbys=0`.
+#    Which policies become as slow as `wait`, and why?
 #
 # ## Read on
 #
