@@ -34,9 +34,9 @@ except ModuleNotFoundError as missing:
 # *asynchronous* mode has no barrier. A worker that finishes a shard adds its step to the model at
 # once, which makes a new *version* of the model. Then it goes on from the newest version.
 #
-# Nobody waits. But look at a worker that began from version 10. While it trained, seven others
-# finished, so its step meets version 17. It says where to go from a place that the model has left.
-# The number of versions in between, here 7, is the *staleness* of the step.
+# No worker waits. But look at a worker that began from version 10. While it trained, seven others
+# finished, so its step meets version 17. The step starts from a place that the model has left. The
+# number of versions in between, here 7, is the *staleness* of the step.
 #
 # ## Your prediction
 #
@@ -76,8 +76,8 @@ barrier.timeline()
 free.timeline()
 
 # %% [markdown]
-# Every run keeps a record of what happened, a line of JSON for each fact. The lines of the kind
-# `aggregated` say how stale each step was that became part of the model.
+# Every run keeps a record, with a line of JSON for each event. Lines of the kind `aggregated` name
+# the staleness of each step that became part of the model.
 
 # %%
 import json
@@ -103,10 +103,10 @@ print(f"\nOn average, a step is {mean_staleness:.1f} versions old. With a barrie
 # To see what it does, we take the simplest problem there is: walk down the parabola w² / 2 to its
 # lowest point, 0. The gradient at w is w itself. A fresh step goes from w to w - rate · w.
 #
-# Now steps are stale by chance, as if they came from workers that take random times. We do that two
-# thousand times, and average. Beside it, we walk once with fresh steps, but with momentum. Ioannis
-# Mitliagkas and others proved in 2016 that the two are the same: with M workers, staleness acts
-# like a momentum of 1 - 1/M, and a rate of 1/M of yours.
+# Now steps are stale by chance, as if they came from workers that take random times. We take that
+# walk two thousand times, and average. Then we walk once with fresh steps, but with momentum.
+# Ioannis Mitliagkas and others proved in 2016 that the two are the same. With M workers, staleness
+# acts like a momentum of 1 - 1/M. The rate shrinks to 1/M of the one you set.
 
 # %% alt="Fresh steps fall smoothly; stale steps swing around 0, just as momentum does."
 import matplotlib.pyplot as plt
@@ -148,7 +148,7 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Staleness *is* momentum: nobody asked for it, and nobody can turn it off. So what happens if you
+# Staleness *is* momentum: you didn't ask for it, and you can't turn it off. So what happens if you
 # add your own?
 #
 # ## Two momentums add up
@@ -223,13 +223,14 @@ print(
 # - **Staleness is about the number of workers, less one.** While one of them trains, each of the
 #   others finishes about once.
 # - **A stale step repeats what the model wanted earlier.** Momentum does that, too. That is why the
-#   two curves above lie on each other.
+#   two curves above coincide.
 # - **So they add up.** With fresh steps, much momentum helps. With stale ones, the same momentum
 #   overshoots. The more workers there are, the less momentum you should add yourself.
 #
-# This is why Downpour leaves its momentum between rounds off in asynchronous modes, unless you ask
-# for it. And often you need no asynchrony at all: lesson 2 showed a way to wait less that keeps
-# the barrier, and with it the same bytes in every run.
+# This is why Downpour leaves its [outer momentum](../concepts/rounds.md#the-outer-step), the
+# momentum from one model version to the next, off in asynchronous modes, unless you ask for it. And
+# often you need no asynchrony at all: lesson 2 showed a way to wait less that keeps the barrier,
+# and with it the same bytes in every run.
 #
 # ## Exercises
 #
