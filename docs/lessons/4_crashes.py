@@ -28,20 +28,21 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed. Run: {extras}") from None
 
 # %% [markdown]
-# ## A network of our own
+# ## Our own network
 #
 # In lesson 0, Downpour's own network trained. Now we bring one, because we want to break it.
 #
-# Workers are processes of their own, so they cannot see what you define in a notebook. The network
-# must be in a file. The next cell writes a file with three functions, each of which makes a network:
+# Workers are separate processes, so they cannot see what you define in a notebook. The network must
+# be in a file. The next cell writes a file with three functions, each of which makes a network:
 #
 # - `healthy` makes an ordinary one.
-# - `clock` makes the same, and multiplies what it puts out by a number just above 1, which it takes
-#   from the clock.
-# - `process` takes that number from the one that the operating system gave to the process.
+# - `clock` makes the same, and multiplies its output by a number just above 1, which it takes from
+#   the clock.
+# - `process` makes that number from the process ID, which the operating system gives to each
+#   process.
 #
-# Real code does such things by accident. It draws from a random generator that nobody seeded, or it
-# reads an environment variable, a temporary file or the name of the machine.
+# Real code does such things by accident. It draws from an unseeded random generator, or it reads an
+# environment variable, a temporary file or the name of the machine.
 
 # %%
 import os, sys
@@ -79,8 +80,8 @@ downpour.allow("lesson4")  # no spec may name code that nobody allowed
 
 # %% [markdown]
 # Four shards and two workers: in each of five rounds, each worker trains two shards, one after the
-# other. The **manager** hands out the shards and averages the four models. With a batch size of 2,
-# training is slow enough to be interrupted.
+# other. The **manager** hands out the shards and averages the four models. Small batches make
+# training slow enough to interrupt.
 #
 # Accuracy is a coarse witness: two models can differ and still read the same images correctly. So we
 # compare the files of the models by their **SHA-256**, a fingerprint of their bytes. If a single bit
@@ -104,8 +105,8 @@ def fingerprint(result):
 # %% [markdown]
 # ## Your prediction
 #
-# We train `healthy` twice. The second time we kill a worker in round 2, and the *manager* in round 3:
-# the one process that knows what is done and what is not. Both are started again.
+# We train `healthy` twice. The second time we kill a worker in round 2, and the *manager* in round
+# 3: the one process that knows which shards are finished. Downpour restarts both.
 #
 # **Write down your prediction**: which of these differ between the two runs?
 #
@@ -161,7 +162,7 @@ except downpour.DownpourError as error:
     print(refused)
 
 # %% [markdown]
-# Nothing was trained. Before the first worker gets a shard, the manager takes a few steps by itself,
+# No shard was trained. Before the first worker gets one, the manager takes a few steps on its own,
 # *twice*, and compares all the numbers. The clock had gone on in between, so the second loss was
 # another one.
 #
@@ -176,7 +177,7 @@ faulty_killed = train("process", KILL)
 compare(undisturbed=faulty_calm, killed=faulty_killed)
 
 # %% [markdown]
-# The check found nothing, for it tries twice *in one process*, whose number is the same both times.
+# The check found nothing, because it tries twice *in one process*, whose ID is the same both times.
 # The accuracies may well be equal, too. Only the fingerprints give it away.
 #
 # Who is to blame: the kills, or our code? Downpour kept the checksum of every update and of every
@@ -191,7 +192,7 @@ for name, replay in replays.items():
 
 # %% [markdown]
 # The first difference is in round 1, *before* anything was killed. So the kills are innocent: the
-# update depends on who trained it, and no second run would have given it again.
+# update depends on the process that trained it, and no second run would have given it again.
 #
 # The next cell checks what this lesson claims. If something else happened on your machine, it stops
 # and says what.
@@ -223,14 +224,15 @@ print("The check passed: crashes changed no byte, and each fault of ours was fou
 # %% [markdown]
 # ## What we found, and why
 #
-# Crashes cost seconds, and not a single bit. A line of our own code was enough to lose that.
+# Crashes cost seconds, and not a single bit. One line of our code was enough to lose that.
 #
-# - **A task must be a function of its place.** What a step does may depend on the model, the examples
-#   and the place in the training (round, shard, step), and on nothing else. Then it does not matter
-#   who takes the step, or how often. Downpour seeds all random generators from that place, so random
-#   numbers are fine: `torch.rand` in a loss repeats, and `time.time()` does not.
-# - **The manager writes before it acts.** Each decision is a line of a journal on disk before anybody
-#   hears of it. So a new manager reads the journal, and goes on where the old one ended.
+# - **A task must be a function of its place.** A step may depend on the model, the examples and the
+#   place in the training (round, shard, step), and on nothing else. Then it does not matter which
+#   worker takes the step, or how often. Downpour seeds all random generators from that place, so
+#   random numbers are fine: `torch.rand` in a loss repeats, and `time.time()` does not.
+# - **The manager writes before it acts.** Each decision is a line of a journal on disk before any
+#   worker hears of it. So a new manager reads the journal, and goes on from the point at which the
+#   old one ended.
 # - **One check is not enough.** Trying twice on one machine finds clocks, counters and unseeded
 #   generators. It cannot find what is the same in one process and differs in the next. Comparing
 #   fingerprints finds everything, and comes last.
