@@ -32,23 +32,23 @@ except ModuleNotFoundError as missing:
 #
 # 1. **Send smaller numbers.** A model's parameters take four bytes each. A worker can send how far
 #    training moved each of them, in one byte, in three bits, or as no more than "up", "down" or
-#    "stay". What turns numbers into few bytes and back is a **codec**.
+#    "stay". The code that turns numbers into few bytes and back is a **codec**.
 # 2. **Send less often.** Workers can meet eight times an epoch, or once.
 #
 # Both lose something. Let us first see what a codec loses.
 #
 # ## What happens to what you leave out?
 #
-# Imagine that in each round a worker wants to move 4,096 parameters a little, in directions that are
-# nearly the same every time. The codec `ternary` sends -1, 0 or 1 for each, and one scale for all. So
-# small moves become 0 and are lost. If the worker forgets them, they are lost again in the next round,
-# and in every other one.
+# Imagine that in each round a worker wants to move 4,096 parameters a little, in directions that
+# are nearly the same every time. The codec `ternary` sends -1, 0 or 1 for each, and one scale for
+# all. So small moves become 0 and are lost. If the worker forgets them, it loses the same moves in
+# every round.
 #
 # With **error feedback**, the worker keeps what it did not send, and adds it to what it wants to send
 # in the next round. A third way needs no memory: `terngrad` *draws* whether a small number becomes 0
 # or 1, so that it is right on average.
 #
-# We add up what is sent, round by round, and compare it with what the worker wanted.
+# We add up the sent numbers, round by round, and compare the sum with the wanted one.
 
 # %%
 import matplotlib.pyplot as plt
@@ -109,7 +109,8 @@ plt.show()
 # 1. How many points of accuracy does the codec cost?
 # 2. How many points does it cost to meet once instead of eight times? Is it the same for both splits?
 #
-# The control is the codec. From many bytes to few: `int8`, `int3`, `terngrad`, `ternary`, `topk`.
+# The next cell has the only value that you have to change for experiments of your own: the codec.
+# From many bytes to few, the codecs are `int8`, `int3`, `terngrad`, `ternary`, `topk`.
 
 # %% tags=["parameters"]
 CODEC = "terngrad"
@@ -200,17 +201,18 @@ print(f"alike, and with different shards one meeting an epoch cost {drift:.1f} p
 # %% [markdown]
 # ## What we found, and why
 #
-# Most of what a training sends is not needed. Which saving is free depends on your data.
+# A training can do without most of its bytes. Which saving is free depends on your data.
 #
 # - **Rough numbers cost little.** A codec that is right on average, or remembers, is wrong in each round
 #   and right over many. Besides, each round begins from the model as it *is*, so training corrects
 #   what the codec got wrong.
-# - **Meeting rarely is free if shards are alike.** Each worker then walks in about the same direction,
-#   and it matters little how often they compare notes. With different shards, each worker walks towards
-#   its own digits. The longer it walks alone, the more of its way the average cancels.
+# - **Meeting rarely is free if shards are alike.** Each worker then walks in about the same
+#   direction, and it matters little how often they compare notes. With different shards, each
+#   worker walks toward its own digits. The longer it walks alone, the more of its way the average
+#   cancels.
 # - **The savings multiply**, because one makes each message smaller and the other sends fewer.
-# - **A tight codec needs many rounds.** What error feedback keeps back arrives later. In a short
-#   training, some of it never does.
+# - **A tight codec needs many rounds.** The part that error feedback keeps back arrives later. In a
+#   short training, some of it never does.
 #
 # ## Exercises
 #
