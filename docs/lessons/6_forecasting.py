@@ -36,15 +36,16 @@ except ModuleNotFoundError as missing:
 # few **quantiles**: half of all tasks should take less than the median, nine of ten less than the
 # 90 % quantile.
 #
-# The predictor that comes with Downpour is a small recurrent network. It was trained on 111,824 tasks
-# of other clusters. Of each task, it is told which worker has it and how many examples it has. And
-# it remembers how long that worker took before.
+# The predictor that comes with Downpour is a small recurrent network. We trained it on 111,824
+# tasks of other clusters. A *task* is one shard in one round. The manager tells the predictor which
+# worker has a task and how many examples the task has. And the predictor remembers how long that
+# worker took before.
 #
 # ## A training that it was not made for
 #
-# We train on texts of four kinds: messages, mails, articles and chapters. A text of the next kind is
-# three times as long. With `split="class"`, each of four shards has one kind only, and two workers
-# take turns at them. All shards have *equally many examples*. What the network learns does not matter
+# We train on texts of four kinds: messages, mails, articles and chapters. A text of the next kind
+# is three times as long. With `split="class"`, each of four shards has one kind only, and two
+# workers take turns at them. All shards have *equally many examples*. The content does not matter
 # here, so the texts are random words.
 
 # %%
@@ -134,7 +135,8 @@ for shard, kind in enumerate(("messages", "mails", "articles", "chapters")):
     print(f"shard {shard}, {kind:9} {median(seconds):6.3f} s (median of {len(seconds)} tasks)")
 
 # %% [markdown]
-# The control is what we tell a forecaster about the size of a task.
+# The next cell has the only value that you have to change for experiments of your own: the size of
+# a task, as we tell it to a forecaster.
 
 # %% tags=["parameters"]
 SIZE = "measured"  # what such a shard took in the traces; or "words", or "examples"
@@ -162,8 +164,8 @@ def size(task, told):
 # ## Train a predictor on your own traces
 #
 # A trace is a table with a row for each task, in a file that NumPy writes. Downpour needs five
-# columns: which job, which round, which worker, how large, and how many seconds. All of that is in the
-# results of our runs. Training then takes one command. In a terminal, it is
+# columns: the job, the round, the worker, the size and the seconds. The results of our runs have
+# all five. Training then takes one command. In a terminal, it is
 #
 # ```sh
 # downpour predictor train own.npz --out own.safetensors --nets 1
@@ -243,8 +245,8 @@ panels[0].legend()
 plt.show()
 
 # %% [markdown]
-# A perfect forecast lies on the gray line. Where points of one color lie side by side in a flat band,
-# the forecaster says the same for short and for long texts.
+# The gray line marks perfect forecasts. If the points of all colors form one flat band, the
+# forecaster says the same for short and for long texts.
 #
 # The next cell checks what this lesson claims. If something else happened on your machine, it stops
 # and says what.
@@ -273,24 +275,24 @@ print(f"The check passed: Downpour's forecasts are off by {ours:.0%}, yours by {
 # You beat our forecasts with the network that we ship, because you told it what a task costs.
 #
 # - **Say what the work is.** The number of examples is the same for all shards, so it explains
-#   nothing. A forecaster that is told no more must guess between short and long. Its memory of the
+#   nothing. A forecaster that knows no more must guess between short and long. Its memory of the
 #   *worker* does not help: the worker did not change, its tasks did.
 # - **Measure, don't count.** Words are not seconds. Each task also loads a model and publishes an
-#   update, whatever it trains, so 27 times the words take far less than 27 times as long. The traces
-#   know that.
+#   update, and that takes as long for short texts as for long ones. So 27 times the words take far
+#   less than 27 times as long. The traces know that.
 # - **A network learns little from a hundred tasks.** Compare the rows of the network that was trained
 #   on our traces. It may be better than Downpour's or worse, and it changes from run to run. Ours was
 #   trained on a thousand times as many tasks.
-# - **What we did not show.** These are some dozens of tasks on one machine, and errors depend on what
-#   else it does. [Forecasts](../concepts/forecasts.md) has the same comparison on 36 jobs, with error
+# - **The limits.** These are some dozens of tasks on one machine, and errors depend on its other
+#   work. [Forecasts](../concepts/forecasts.md) has the same comparison on 36 jobs, with error
 #   rates, honest quantiles and what limits them.
 #
 # ## Exercises
 #
 # 1. Set `SIZE = "words"` and run from there on. What does the check say, and what do you see in the
 #    right panel?
-# 2. Write a forecaster by hand, without a network: the median of the last five times that *this shard*
-#    took, whoever trained it. Does it beat yours? When would it fail, and `SIZE` not?
+# 2. Write a forecaster by hand, without a network: the median of the last five times that *this
+#    shard* took, on any worker. Does it beat yours? When would it fail, and `SIZE` not?
 # 3. Use `split="random"` in `train`. All shards are then alike. Which forecasters are best now,
 #    and why does the check fail?
 #
