@@ -32,9 +32,10 @@ except ModuleNotFoundError as missing:
 # ## What the report says
 #
 # The ECE751 report is a student project. It trains a network on MNIST, which has 60,000 images of
-# handwritten digits. Its workers train a shard each; after every epoch they average their parameters.
-# It cuts the images in three ways: at random, evenly (every shard has as many of each digit), and by
-# class (the first worker sees only zeros, the second one only ones, and so on).
+# handwritten digits. Its workers train a shard each; after every epoch they average their
+# parameters. It cuts the images in three ways: at random, evenly, and by class. *Evenly* means that
+# every shard has as many of each digit. *By class*, the first worker sees only zeros, the second
+# one only ones, and so on.
 #
 # It prints these accuracies on the test images:
 #
@@ -45,25 +46,25 @@ except ModuleNotFoundError as missing:
 # | 10 workers, even | 87.58 | 93.51 |
 # | 10 workers, by class | 9.80 | 9.80 |
 #
-# To reproduce a paper means to ask of each number: would it come out again? And where it does not,
-# who is wrong, they or we?
+# To reproduce a paper means to ask of each number: would it come out again? And if it does not, who
+# is wrong, they or we?
 #
 # ## Your prediction
 #
 # Look at the last row. **Write down your prediction** before you go on:
 #
 # 1. Ten models are averaged that know one digit each. How much will their average know after five
-#    rounds: nothing (10 %), some (10 to 40 %), much (40 to 90 %), or all?
+#    rounds: nothing (10 %), some (up to 40 %), much (up to 90 %), or all?
 # 2. The table says 9.80 % twice, to the last digit. What may a model do that has *exactly* the same
 #    accuracy after one epoch and after five?
 #
 # ## As the report describes it
 #
-# The settings are the report's where they can be: momentum 0.5, five epochs, the mean of all
-# parameters after each epoch, and an optimizer that begins anew in every round. MNIST takes
+# The settings are the report's if possible: momentum 0.5, five epochs, and the mean of all
+# parameters after each epoch. The optimizer begins from scratch in every round. MNIST takes
 # minutes, so we train on scikit-learn's 1,797 small digits, with smaller batches and a higher
-# learning rate. If your machine has MNIST, in a folder that the variable `DOWNPOUR_DATA` names, the
-# lesson takes 6,000 images of it.
+# learning rate. If the variable `DOWNPOUR_DATA` names a folder with MNIST, the lesson takes 6,000
+# images of it.
 #
 # A round comes to the same bytes with any number of workers, so two of them train all ten shards. They
 # are threads of this process (`on="inline"`), because that starts faster.
@@ -116,17 +117,18 @@ for name, result in described.items():
 #
 # ```python
 # for epoch in range(epochs):
-#     for model in models:              # each worker trains its shard
+#     for model in models:  # each worker trains its shard
 #         train(model)
-#     mean = average(models)            # computed, and then not used
+#     mean = average(models)  # computed, and then not used
 #     models = [copy(models[0]) for _ in models]
 # ```
 #
-# The average is computed and never stored. Every round goes on from the first worker's model, and the
-# work of the other nine is thrown away. Downpour has this as an aggregation of its own, `first`, so
-# that we can try it.
+# The average is computed and never stored. Every round goes on from the first worker's model, and
+# the work of the other nine is thrown away. Downpour has this as an aggregation, `first`, so that
+# we can try it.
 #
-# The control below is the hypothesis: how does the report's code make one model out of ten?
+# The next cell has the only value that you have to change for experiments of your own. It is the
+# hypothesis: how does the report's code make one model out of ten?
 
 # %% tags=["parameters"]
 AGGREGATE = "first"  # or "average", "weighted" (by loss), "samples" (by the size of the shard)
@@ -186,19 +188,19 @@ print(f"AGGREGATE = {AGGREGATE!r} the model calls everything a zero. The mean ha
 # ## What we found, and why
 #
 # The last row is a bug. The report describes an average, and its code goes on with the first
-# worker's model. Under the split by class that model has seen nothing but zeros.
+# worker's model. Under the split by class that model has seen only zeros.
 #
-# - **The bug hid where results looked plausible.** With random or even shards, one worker's tenth of
-#   the data is a fair sample. Throwing away the other nine costs some accuracy, and nobody saw that
-#   it was too much. Only the strange case gave it away.
-# - **A number that is too exact is a clue.** Noise never gives 9.80 twice. Whoever sees a result that
-#   equals a property of the data (the share of a class, 1 divided by the number of classes) should
-#   ask for the predictions before believing the conclusion.
-# - **What we did not show.** Our data are smaller, and one run of each setting has no error bars. The
-#   [full reproduction](../results/ece751.md) ran MNIST, three times each, on two cores for 43 minutes.
-#   With shards by class the mean came to 68.8 ± 9.2 %, and `first` to 9.80 ± 0.00 %. Its random
-#   shards came to 94.11 % with the mean and 92.84 % with `first`; the report prints 92.65. So the bug
-#   is in all rows with ten workers, and the others were never noticed.
+# - **The bug hid where results looked plausible.** With random or even shards, one worker's tenth
+#   of the data is a fair sample. Throwing away the other nine costs some accuracy, and that loss
+#   raised no question. Only the strange case gave it away.
+# - **A number that is too exact is a clue.** Noise hardly ever gives 9.80 twice. If a result equals
+#   a property of the data, such as the share of a class or 1 divided by the number of classes, look
+#   at the predictions first. Only then believe the conclusion.
+# - **The limits.** Our data are smaller, and one run of each setting has no error bars. The
+#   [full reproduction](../results/ece751.md) ran MNIST, three times each, on two cores for 43
+#   minutes. With shards by class the mean came to 68.8 ± 9.2 %. There `first` came to 9.80 ± 0.00
+#   %. With random shards the mean came to 94.11 %, and `first` to 92.84 %. The report prints 92.65
+#   %. So the bug is in all rows with ten workers, but only the last row gave it away.
 #
 # ## Exercises
 #
