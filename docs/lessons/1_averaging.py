@@ -42,7 +42,7 @@ except ModuleNotFoundError as missing:
 # way to cut the examples into shards.
 #
 # - `random`: every shard gets a mixture of all ten digits.
-# - `equal`: every shard gets the same number of each digit.
+# - `equal`: every shard gets about the same number of each digit.
 # - `class`: every shard gets whole digits. With five shards, each has two of them, and never sees
 #   the others. Hospitals with different patients are like that, and phones with different owners.
 #
