@@ -54,8 +54,8 @@ class CapacityEstimate:
 
     `staleness` has an item for each update that was applied: how many versions were made since the
     one that it began from. `training` is the share of the workers' time in which they held a task,
-    whatever became of it. `lost` counts workers that the manager took for lost; where none dies,
-    all of them were healthy.
+    however the task ended. `lost` counts workers that the manager believed lost; if no worker
+    dies, all of these were healthy.
     """
 
     round_seconds: tuple[float, ...]

@@ -1,7 +1,7 @@
-"""Checks that must hold in a simulated cluster, whatever goes wrong in it.
+"""Checks that must hold in a simulated cluster, no matter what goes wrong in it.
 
 Each check is an `Observer` of one promise or a few (`promises.py`). None of them
-relies on the core's state where it can count by itself.
+relies on the core's state for anything that it can count on its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FULL_CHECK_EVENTS = 1000
 
 
 class InvariantCheck(Observer):
-    """The core's own invariants; checked at some events only where there are many workers."""
+    """The core's own invariants. With many workers, only some events check them."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.CONSISTENT)
@@ -118,7 +118,7 @@ class RecordCheck(Observer):
 
 
 class DurabilityCheck(Observer):
-    """What a manager has acted on or acknowledged is in the journals that the next one reads."""
+    """The journals that the next manager reads have all that one acted on or acknowledged."""
 
     def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
         self._expect = comparisons.of(Promise.REMEMBERS)
@@ -129,7 +129,7 @@ class DurabilityCheck(Observer):
         self._concluded: dict[str, str] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Compare what was acted on with what has survived."""
+        """Check that all that earlier managers acted on has survived."""
         del stories
         harmed = self._disk.harmed
         missing = self._submitted - set(core.state.experiments) - harmed
@@ -196,7 +196,7 @@ class CallCheck(Observer):
         self._registered[core] = set()
 
     def handled(self, step: Observation) -> None:
-        """Follow which workers come and go, and check which are asked."""
+        """Note the workers that come and go, and check that only registered ones are asked."""
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
             here.add(step.event.worker)
@@ -219,7 +219,7 @@ class PlaceCheck(Observer):
         self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin without workers: those of an earlier manager register anew."""
+        """Begin without workers: an earlier manager's workers register again."""
         del stories
         self._labels[core] = {}
 

@@ -1,6 +1,6 @@
 """Checks that every shard of a round counts once, and that each model contains just these.
 
-What a file must hold follows from what counted, by digests that are computed anew here.
+From the updates that counted, it recomputes the digests that the files must hold.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_ver
 
 @dataclass(slots=True)
 class _Tally:
-    """What one core has counted of an experiment: the update of each shard in the current round.
+    """One core's count of an experiment: the update of each shard in the current round.
 
     The round is trained from `version`, cut as `cut` says, and `begun` once a shard is assigned.
-    Where rounds overlap, `ahead` are the updates of the next one.
+    If rounds overlap, `ahead` are the updates of the next one.
     """
 
     version: Version
@@ -55,8 +55,8 @@ class _Tally:
 class CountingCheck(Observer):
     """Shards count once in each round, and their updates hold what a run without faults makes.
 
-    Where the policy drops shards or cuts rounds anew, the journal says which and how; all else
-    follows from that.
+    If the policy drops shards or resizes them, the journal says which and how; all else follows
+    from that.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CountingCheck(Observer):
         self._by_number: dict[str, dict[int, Version]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count anew from the journals: what the earlier manager did not journal is lost."""
+        """Count again from the journals: all that the earlier manager did not journal is lost."""
         self._tallies[core] = {}
         strange = set(core.state.experiments) - set(self._specs)
         self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
@@ -83,7 +83,7 @@ class CountingCheck(Observer):
                 self._count(core, line.entry)
 
     def handled(self, step: Observation) -> None:
-        """Count what was accepted, refused and aggregated."""
+        """Count accepted updates, refused ones and aggregations."""
         if isinstance(step.event, on.ExperimentSubmitted):
             name = step.event.experiment
             self._own(name in self._specs, f"{name} is taken in, and was never submitted here")

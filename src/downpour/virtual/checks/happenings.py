@@ -1,9 +1,9 @@
-"""Counts the events of runs, and those that never occur: a check needs them to be worth anything.
+"""Counts the events of runs, and finds missing ones: a check needs them to be worth anything.
 
-The catalogue of what can happen is read from the code: the closed lists of events, facts, commands
-and lines of the record, the kinds of faults and failures, and the families of which a spec names
-members. So what is new there is missed here until a seed has shown it. Messages and the kinds of
-refusals are those of the interface, which the caller names (`cli/simulate.py`).
+It reads from the code all that can happen: the closed lists of events, facts, commands and lines of
+the record, and the kinds of faults and failures. It also reads the families of which a spec names
+members. So a new member counts as missing until a seed has shown it. Messages and the kinds of
+refusals are those of the interface, and the caller names them (`cli/simulate.py`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Happenings(Observer):
         self.counted["refusal", kind] += 1
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count managers that begin, and those that find something to go on with."""
+        """Count managers that begin, and managers that find journals to go on with."""
         del core
         self.counted["manager", "begins"] += 1
         self.counted["manager", "goes on"] += bool(stories)

@@ -31,12 +31,12 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Ledger:
-    """What one core has counted of an experiment, and what its newest version must hold.
+    """One core's count of an experiment, and the bytes that its newest version must hold.
 
     `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
     tasks began from, `shares` how much of their steps is trained. `arrived` are the updates that
     are part of no version yet, with their files' names, `arrived_at` when they came. `own` are the
-    parameters that shards have of their own.
+    shards' own parameters.
     """
 
     spec: ResolvedSpec
@@ -142,14 +142,14 @@ class PushCheck(Observer):
         self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count anew from the journals."""
+        """Count again from the journals."""
         self._ledgers[core] = {}
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             if isinstance(line.entry, Entry):
                 self._count(core, line.entry, line.at_seconds)
 
     def handled(self, step: Observation) -> None:
-        """Count what is journaled, and look at what is to be aggregated, or is refused."""
+        """Count journaled entries, and check aggregations that are commanded or refused."""
         if isinstance(step.event, on.AggregationFailed) and step.event.experiment in self._specs:
             self._look_at_refused(self._ledgers[step.core][step.event.experiment], step.event)
         for entry in step.kept:

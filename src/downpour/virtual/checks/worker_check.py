@@ -31,9 +31,9 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a worker: the attempt it was asked for last, and the one it has begun.
+    """The facts about a worker: the attempt it was asked for last, and the one it has begun.
 
-    One that `drains` begins nothing but the `last` that it was asked for before.
+    One that `drains` begins only the `last` attempt that it was asked for before.
     """
 
     term: int = 0
@@ -59,13 +59,13 @@ class WorkerCheck(Observer):
         self._seen: dict[object, _Seen] = {}
 
     def working(self, happened: WorkerAction) -> None:
-        """Compare an action of a worker with what it was asked."""
+        """Compare an action of a worker with its orders."""
         seen = self._seen.setdefault(happened.worker, _Seen())
         self._hears(seen, happened)
         self._acts(seen, happened)
 
     def _hears(self, seen: _Seen, happened: WorkerAction) -> None:
-        """Note what the worker is told."""
+        """Note the orders that the worker hears."""
         match happened.what:
             case "met":
                 seen.term = max(seen.term, happened.term)

@@ -59,8 +59,8 @@ class Fault:
 
     `number` names it within its plan. It lasts for `seconds`; a process that died is back after
     them. `share` is of messages. `amount` is a number of its kind: how many times slower, seconds
-    later, or seconds that a clock jumps by. `detail` says where a process dies, which direction is
-    cut, which operation fails with which error, or what is damaged.
+    later, or seconds that a clock jumps by. `detail` names the point where a process dies, the
+    direction that is cut, the operation that fails and its error, or the damaged thing.
     """
 
     number: int

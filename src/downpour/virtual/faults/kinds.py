@@ -51,7 +51,7 @@ DEATHS_OF_MANAGERS = frozenset(
     }
 )
 SELDOM = frozenset({FaultKind.CANCELLED, FaultKind.PREPARATION_FAILS})
-"""Where an experiment has ended early, the faults after that show nothing of it."""
+"""Once an experiment has ended early, later faults show nothing of it."""
 IN_SWARMS_ALONE = frozenset(
     {
         FaultKind.MANAGER_HALF_CUT_OFF,

@@ -46,7 +46,7 @@ _STEPS_SHARE = 0.3
 _BEGINNING_SECONDS = 3.0
 _SWARM_SHARE = 0.75
 _CANCELLED_SHARE = 0.1
-"""Where an experiment is cancelled, the faults after that show nothing of it."""
+"""Once an experiment is cancelled, later faults show nothing of it."""
 _MANAGERS = ("manager-a", "manager-b")
 _SHARES = {
     FaultKind.MESSAGES_LOST: 0.5,
@@ -71,7 +71,7 @@ _OPTIONS: dict[str, Callable[[Random], dict[str, Option]]] = {
 class Plan:
     """Everything that decides a run; equal plans have equal stories.
 
-    With `in_order`, workers start in the order of their names. `policies` are those that a spec can
+    With `in_order`, workers start in the order of their names. `policies` are all that a spec can
     name.
     """
 
@@ -121,7 +121,7 @@ def plan_of(seed: int, *, swarm: bool | None = None) -> Plan:
     """Return the plan of a seed.
 
     Args:
-        seed: whatever is drawn follows from it.
+        seed: all draws follow from it.
         swarm: draw a few kinds of faults, and all that takes time; False: draw of all kinds that
             were there before there were swarms, alike. None: most seeds are swarms.
     """
@@ -162,7 +162,7 @@ def _plan_of_all_kinds(seed: int) -> Plan:
     workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
-    # From a generator of its own, so that all else of a seed stays as it was.
+    # These have their own generators, so that all else of a seed stays as it was.
     goals, modes = Random(f"goals of {seed}"), Random(f"modes of {seed}")
     rounds = Random(f"rounds of {seed}")
     specs = tuple(
@@ -213,21 +213,21 @@ def _over_at_seconds(fault: Fault) -> float:
 
 
 def _fails_experiments(fault: Fault) -> bool:
-    """Whether whatever experiment a fault strikes may end without a result."""
+    """Whether each experiment that a fault strikes may end without a result."""
     fails = fault.kind is FaultKind.ATTEMPT_FAILS and fault.detail in {FailureKind.SPEC, ALIKE}
     return fails or fault.kind is FaultKind.PREPARATION_FAILS
 
 
 def _until_seconds(tasks: int, task_seconds: float, workers: Sequence[str]) -> float:
     """Return until when faults strike."""
-    # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
+    # Twice the time of a run without faults: the last faults strike what the first delayed.
     return _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
 
 
 def _with_an_unlucky_one(
     specs: tuple[tuple[str, ResolvedSpec], ...], unlucky: str
 ) -> tuple[tuple[str, ResolvedSpec], ...]:
-    """Give the experiment that loses files few retries: what is gone must not be awaited."""
+    """Give the experiment that loses files few retries: it must not wait for lost files."""
     return tuple(
         (name, spec.replace(retries=_FEW_RETRIES) if name == unlucky else spec)
         for name, spec in specs
@@ -257,7 +257,7 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
 
 
 def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Have some keep their best model, end where none gets better, or set examples apart."""
+    """Have some keep their best model, end when none gets better, or set examples apart."""
     if not spec.evaluate_every:
         return spec
     keep_best = random.choice((None, "loss", "max:loss"))
@@ -333,7 +333,7 @@ def _fault(
         at_seconds=random.uniform(0.0, until_seconds),
         kind=kind,
         target=target,
-        # What is not seen for longer than patience lasts is believed to be missing.
+        # Readers believe a file missing that stays unseen for longer than their patience lasts.
         seconds=min(seconds, UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,

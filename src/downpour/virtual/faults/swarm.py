@@ -1,8 +1,8 @@
 """Swarm testing: each run has a few kinds of faults, as many, strong and long as its seed says.
 
-A run that draws of all kinds alike has a little of everything, and kinds hide each other: where the
+A run that draws of all kinds alike has a little of everything, and kinds hide each other: while the
 directory is away, no worker hangs in its step. So a swarm leaves most kinds out, at random, and has
-more of the others (Groce et al., "Swarm Testing", ISSTA 2012). What takes time is drawn as well.
+more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
 DISK_PATIENCE_SECONDS = 12.0
 UNSEEN_SECONDS = 0.8 * DISK_PATIENCE_SECONDS
-"""What is not seen for longer than patience lasts is believed to be missing."""
+"""Readers believe a file missing that stays unseen for longer than their patience lasts."""
 TRANSFER_SECONDS_MAX = 150.0
 """No file takes longer, however slow the directory is: a run must end."""
 
@@ -69,7 +69,7 @@ _OF_MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where faults may strike: until when, which processes, and the one that may lose files."""
+    """The targets of faults: until when, which processes, and the experiment that may lose files."""
 
     until_seconds: float
     managers: tuple[str, ...]
@@ -150,7 +150,7 @@ def _target(random: Random, kind: FaultKind, stage: Stage) -> str:
 
 
 def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
-    """Draw what a kind has a number of its own for."""
+    """Draw a fault's `amount`, which means something else for each kind; 0 if a kind has none."""
     if kind in _LASTING:
         return log_uniform(random, 2.0, max(3.0, stage.slowest_factor))
     if kind in _FLAPPING:
@@ -192,7 +192,7 @@ def _failure(random: Random, target: str, workers: Sequence[str]) -> str:
     return how if fits else FailureKind.TASK
 
 
-# What takes how long, and what is trained
+# Durations and specs
 
 
 def swarm_timings(random: Random, task_seconds: float) -> Timings:

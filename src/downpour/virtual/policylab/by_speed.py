@@ -19,7 +19,7 @@ _ROUNDS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """What a policy gained and what it cost on the same machines as the others.
+    """A policy's gains and costs on the same machines as the others.
 
     `round_seconds` is the mean of all rounds. `extra_work` is the machines' time on work that did
     not count, over their time on work that did: copies, restarts, shards that were left out. `lost`
@@ -46,7 +46,7 @@ def compare_policies(
 ) -> list[PolicyOutcome]:
     """Simulate straggler policies on machines of these speeds, and return what each one did.
 
-    Nothing is trained. The scheduler and the policies are the ones of a cluster, with the
+    The simulation trains nothing. The scheduler and the policies are the ones of a cluster, with the
     pretrained forecasts. The network and the folder take no time. A hand-over takes a hundredth of
     a task.
 

@@ -1,7 +1,7 @@
 """Runs every policy in the same conditions, on the real scheduler and the simulated processes.
 
 The network, the directory and the aggregation take no time, so that only the conditions and the
-policies make a difference: with `wait`, a round takes exactly as long as its slowest task.
+policies make a difference. With `wait`, a round takes exactly as long as its slowest task.
 Publishing a state, and going on from it, take a share of a task each.
 """
 
@@ -48,8 +48,8 @@ Show = Callable[[int], None]
 class Contender:
     """A policy, a code or an oracle, with its number of standbys and its options.
 
-    With `snapshots`, a worker that is given a shard which another has begun goes on from the last
-    one; without, from the beginning, as in the papers that most policies come from.
+    With `snapshots`, a worker goes on with another's shard from the last snapshot. Without them, it
+    starts at the beginning, as in the papers that most policies come from.
     """
 
     name: str
@@ -62,9 +62,8 @@ class Contender:
 class Settings:
     """The costs of moves, as shares of the median task, and the interval of heartbeats.
 
-    `saving` is what a worker loses when it publishes its state, `moving` all that handing over
-    takes. Where there are snapshots, each worker publishes one every `snapshot_every` of a task. A
-    task has so many `steps`; a worker hands it over, and reports it, only between two of them.
+    `saving` is the cost of publishing a worker's state, `moving` the whole cost of handing over.
+    With snapshots, each worker publishes one every `snapshot_every` of a task. A task has so many `steps`; a worker hands it over, and reports it, only between two of them.
     """
 
     saving: float = 0.002
@@ -157,7 +156,7 @@ class Trial:
 
     @property
     def trainable(self) -> bool:
-        """Whether a model can be trained from what counted: only policies count updates."""
+        """Whether a model can be trained from counted updates: only policies count any."""
         return self.contender.name in POLICIES
 
     @property

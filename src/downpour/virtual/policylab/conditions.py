@@ -26,7 +26,7 @@ _BUSY = SystemState(cpu_others=0.9, load_average=4.0, memory_used=0.4, io_wait=0
 
 
 class Conditions(Protocol):
-    """A job's hosts in each of its rounds, independent of what a policy does.
+    """A job's hosts in each of its rounds, independent of the policy.
 
     `hosts` of them train, and `standbys` more are there. `task_seconds` is the median time of a
     shard, `samples` its size.
@@ -109,7 +109,7 @@ class OneStraggler:
 class Memoryless:
     """Hosts whose tasks take random times, independent of the host and of its past.
 
-    That is so where every task runs on a machine of its own, as functions in a cloud do. A shard
+    This holds if every task runs on its own machine, as functions in a cloud do. A shard
     takes three quarters of the usual time, and an exponential tail whose mean is the last quarter.
     """
 
@@ -131,7 +131,7 @@ class Memoryless:
         return "memoryless"
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return the work that a host would do in a round: shard after shard, each drawn anew."""
+        """Return the work that a host would do in a round: shard after shard, each with its own draw."""
         draw = Random(f"memoryless {self.seed} {number} {host}")
         seconds, done = [0.0], [0.0]
         for shard in range(_SHARDS_DRAWN):

@@ -1,8 +1,8 @@
 """The figure of a comparison: mitigation, lost gradients and extra work, by scenario and policy.
 
 A dot is a job, so that the figure shows how far they differ, and claims no more than was measured.
-Where the straggler comes early, in the middle and late of the rounds, the rows show what figures
-3 to 5 of DPro-SM (Ravikumar and Sriraman 2024) do. Accuracy is shown where models were trained.
+With a straggler early, in the middle and late of the rounds, the rows show what figures 3 to 5 of
+DPro-SM (Ravikumar and Sriraman 2024) do. Accuracy is shown if models were trained.
 Nothing here writes a file.
 """
 
@@ -82,7 +82,7 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
 
 
 def _values(trials: Sequence[Trial], measure: str) -> Values:
-    """Return what was measured, in percent, job by job."""
+    """Return the measured values, in percent, job by job."""
     known = (measured(trial, measure) for trial in trials)
     return [100.0 * value for value in known if value is not None and isfinite(value)]
 

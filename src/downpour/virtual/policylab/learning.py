@@ -1,7 +1,7 @@
 """Trains models from simulated rounds, to measure a policy's cost in accuracy.
 
-A model depends only on which shards a round dropped or trained in part, and on how it was cut, not
-on which worker trained what and when. So one training serves all policies that drop nothing. Codes
+A model depends only on the shards that a round dropped or trained in part, and on how it was cut.
+It does not depend on which worker trained what and when. So one training serves all policies that drop nothing. Codes
 and oracles are not trained, because they count no updates of shards.
 """
 
@@ -40,7 +40,7 @@ Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], ...]
 
 
 class Learning:
-    """An experiment that is trained in this process, once for each pattern of what counts.
+    """An experiment that is trained in this process, once for each pattern of counted work.
 
     Args:
         spec: what to train; rounds and shards are those of the comparison.

@@ -1,6 +1,6 @@
 """Keeps a ledger of the workers' time in a simulated run; it observes and never interferes.
 
-A worker's time is useful if what it trained counted in the end, even if another worker finished it.
+A worker's time is useful if its training counted, even if another worker finished the shard.
 All other time is extra: copies, shards begun again, shards dropped, and the time that moves take.
 """
 
@@ -21,10 +21,10 @@ from downpour.virtual.simulated.environment import Observation, Observer, Timing
 class RoundOutcome:
     """A round's outcome: its seconds, and the share of samples that were `lost`.
 
-    `busy_seconds` are those of all workers at its attempts, `useful_seconds` those that counted.
+    `busy_seconds` is the time of all workers at its attempts, `useful_seconds` the part that counted.
     `moves` is how often a shard was handed over, `updates` and `snapshots` how many were published.
-    `dropped` names shards; `sizes` are those of all shards if the round was cut anew, `shares` how
-    much of its steps each shard trained if not all did all.
+    `dropped` names shards. `sizes` has all shards if the policy resized them, `shares` how much of
+    its steps each shard trained if not all did all.
     """
 
     seconds: float
@@ -171,6 +171,6 @@ class Ledger(Observer):
             former = self._savers.get(entry.snapshot or "")
             if former is None:
                 return
-            # What an earlier attempt did after its snapshot was lost, so it counts until then.
+            # The steps of an earlier attempt after its snapshot were lost, so it counts until then.
             attempt, until = former
             entry = self._attempts[attempt]

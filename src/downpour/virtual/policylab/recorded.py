@@ -76,7 +76,7 @@ class RecordedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """What happened in a run: it took `seconds` from its first assignment to its last version.
+    """A run as its record tells it: it took `seconds` from its first assignment to its last version.
 
     `sizes` are those of the shards, in shards of the usual size. Between the last update of a round
     and the next round's first assignment there were `between_seconds`. `failed` attempts were
@@ -272,7 +272,7 @@ class _Reading:
         if joined and 0.0 < joined[0] <= tasks[0] and all(at > joined[0] for at, _ in left_at):
             found.append(Absence(from_seconds=-inf, until_seconds=joined[0]))
         for at, left in left_at:
-            # A worker that is given a task is there, whatever its lines say.
+            # A worker that gets a task is there, even if its lines say otherwise.
             back = min((one for one in [*joined, *tasks] if one > at), default=inf)
             if at < end and back > 0.0:
                 found.append(Absence(from_seconds=at, until_seconds=back, lost=left.lost))

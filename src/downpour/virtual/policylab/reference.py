@@ -1,7 +1,7 @@
 """The seconds of a round without a policy, and with perfect knowledge: computed, not simulated.
 
 All policies are measured against these. The oracles know every host's curve beforehand. One gives
-each shard to one host for good; one may also give second shards to hosts that are done; one divides
+each shard to one host for good. One may also give second shards to hosts that are done. One divides
 the work as finely as it likes, which step-by-step training cannot.
 """
 

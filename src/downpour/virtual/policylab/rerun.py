@@ -92,8 +92,8 @@ class Rerun:
 def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
     """Return what a run could have used, its own tactic first.
 
-    These are the policies in the run's mode, and the other modes with the policy `wait`. What its
-    spec does not allow is left out; a name that the user gave is refused.
+    These are the policies in the run's mode, and the other modes with the policy `wait`. It
+    leaves out tactics that the spec does not allow, but refuses such a name from the user.
 
     Args:
         run: the run.
@@ -197,7 +197,7 @@ class RecordedMachines:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A stretch of a curve, with what a task takes before its first step and after its last."""
+    """A stretch of a curve, with a task's seconds before its first step and after its last."""
 
     stretch: Stretch
     load_seconds: float

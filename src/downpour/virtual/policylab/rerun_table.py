@@ -1,8 +1,8 @@
 """Turns reruns of a recorded run into rows and a table: other settings, and their durations.
 
-A simulation leaves out what it does not know. How far its own result for the tactic that the run
-used is from what happened tells how far the others can be trusted, so the remarks say it. The times
-are not scaled by that: measured on runs whose truth was known, this made most of them worse.
+A simulation leaves out what it does not know. So the remarks say how far its result for the run's
+own tactic is off: that tells how far to trust the others. The times are not scaled by that: measured
+on runs whose truth was known, this made most of them worse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DOUBTFUL = 0.1
 
 
 def rerun_rows(run: RecordedRun, reruns: Sequence[Rerun]) -> list[dict[str, Any]]:
-    """Return a row for each rerun, fastest first; the first rerun is of what the run used.
+    """Return a row for each rerun, fastest first; the first rerun has the run's own tactic.
 
     That row has the time which the run really took. `saves` is the share of it that another tactic
     saves, and below 0 if that takes longer.

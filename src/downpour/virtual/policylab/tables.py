@@ -27,7 +27,7 @@ Measure = Callable[[Trial], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a node costs in an hour, the model's size, and how many models are held and saved.
+    """The price of a node's hour, the model's size, and how many models are held and saved.
 
     A node that trains holds `held_models` times the model: parameters, gradients and momentum. A
     snapshot is `snapshot_models` times as large: parameters and momentum.
@@ -130,7 +130,7 @@ def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
 
 
 def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
-    """Return a table of what each policy needs: nodes, memory, what is written, and money."""
+    """Return a table of each policy's needs: nodes, memory, written megabytes, and money."""
     table = Table(
         title="what it takes",
         title_justify="left",

@@ -41,8 +41,8 @@ Table = np.ndarray[Any, np.dtype[Any]]
 class Recording:
     """A recorded job, as arrays of shape [round, worker, ...].
 
-    `seconds` are those of the reports and of the end, `shares` the work done by then in shards of
-    the usual size, and `states` those of the machine at the beginning and at the reports.
+    `seconds` are those of the reports and of the end. `shares` are the work done by then, in shards
+    of the usual size. `states` are the machine's, at the beginning and at the reports.
     """
 
     number: int
