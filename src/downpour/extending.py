@@ -6,11 +6,11 @@ The package registers each addition by name, as entry points in its `pyproject.t
     latest-first = "my_package:LATEST_FIRST"
 
 The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`), `downpour.codecs`
-(a `Codec`), `downpour.splitters` (a function from a `SplitRequest` to the shard of each example),
-`downpour.aggregators` (a function from `Contribution`s to their weights) and `downpour.launchers`
-(a `LauncherKind` of `downpour.launchers`). A spec then names it, on every machine that has the
-package. Loggers are of the group `downpour.loggers` (a function from a target to a `Logger`), and
-`--log NAME:TARGET` names them.
+(a `Codec`), `downpour.launchers` (a `LauncherKind` of `downpour.launchers`), and two of functions.
+Those of `downpour.splitters` take a `SplitRequest` and return the shard of each example. Those of
+`downpour.aggregators` take `Contribution`s and return their weights. A spec then names it, on every
+machine that has the package. Loggers are of the group `downpour.loggers` (a function from a target
+to a `Logger`), and `--log NAME:TARGET` names them.
 """
 
 from __future__ import annotations

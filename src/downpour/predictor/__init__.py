@@ -1,9 +1,9 @@
 """Predicts how long a worker will take for a task: a family of predictors, and the default.
 
 `pretrained()` makes the predictor for a run: the LSTM that is shipped, recalibrated as outcomes
-come in, behind a selector that uses a simpler model where that is better on the run at hand. To
-add a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and
-scores models; nothing here imports it.
+come in. A selector in front of it uses a simpler model if that is better on the run at hand. To add
+a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and scores
+models; nothing here imports it.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ MEMORY = 64  # tasks a worker
 # About 5 kB a worker. There is a limit because names may be new with every call, as those of
 # rented functions are.
 WORKERS_MAX = 4096
-# Rates of exponential means. Each mean begins as a plain one, which its `1 / (count + 1)` keeps it
-# until that falls below the rate (at 0.15 for six tasks), so a first task does not weigh for long.
+# Rates of exponential means. Each mean begins as a plain one, with the rate `1 / (count + 1)`,
+# until that falls below its own rate (at 0.15 for six tasks). So a first task soon weighs little.
 _BASE_RATE = 0.15
 _FAST_RATE, _MIDDLE_RATE = 0.6, 0.3
 _WIDTHS = np.array([0.12, 0.35, 0.35, 0.15])  # of the kernel, in units of `_warped`
@@ -120,7 +120,7 @@ class Histories:
         alike, lately, weight = self._alike(self._states, at, known, base, during)
         alike_start, _, _ = self._alike(self._starts, at, known, base, state)
         pace, recent, share, reported, twice = _paces(tasks, base, size)
-        alike_now = alike  # where nothing was reported, now is what it was at assignment
+        alike_now = alike  # without a report, now is as it was at assignment
         if reported.any():
             alike_now, _, _ = self._alike(self._states, at, known, base, now)
         # A new worker has no past: 0 says that it is neither faster nor slower than its base.

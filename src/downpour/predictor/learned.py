@@ -66,10 +66,10 @@ class Learned(ABC):
 def for_a_stranger(times: Array) -> Array:
     """Return the quantiles (4,) of how a worker without a past compares with its cluster.
 
-    It is one more draw from those that the workers' `times` came from. So of n + 1 draws each
-    time is one, as in split conformal prediction (Vovk, Gammerman and Shafer 2005); the last one
-    stands for workers unlike all of these, and is only known to its order of magnitude. Models do
-    not answer here: in traces no worker joins late, so they have not learned what to say.
+    It is one more draw, from the same source as the workers' `times`. So of n + 1 draws each time
+    is one, as in split conformal prediction (Vovk, Gammerman and Shafer 2005). The last one stands
+    for workers unlike all of these, and is only known to its order of magnitude. Models do not
+    answer here: in traces no worker joins late, so they have not learned what to say.
     """
     values = np.concatenate([times, _UNKNOWN_VALUES])
     # Whole numbers, because sums of fractions would miss a level that is met exactly.

@@ -28,8 +28,8 @@ RATIOS = tuple(
         "pace", "recent_pace", "lately_faster", "pace_alike", "alike_now",
     )
 )  # fmt: skip
-# Such a ratio is also given as sign(r) log(1 + |r| / 0.03) / 2, which is steep near 0: whether a
-# worker is 1 or 4 % slower matters as well as whether it is twice as slow.
+# The network also gets such a ratio as `sign(r) log(1 + |r| / 0.03) / 2`, which is steep near 0.
+# Whether a worker is 1 or 4 % slower matters as well as whether it is twice as slow.
 RATIO_UNIT, RATIO_SCALE = 0.03, 0.5
 FAR = 6.0  # standard deviations: an input further out than all that were trained on is moved here
 KINDS = ("assigned", "reported")

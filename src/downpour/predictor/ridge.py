@@ -15,8 +15,8 @@ BEYOND = 3.0  # standard deviations: further out, a straight line does not hold
 class Ridge(Learned):
     """Linear in the inputs, with quantiles at a fixed distance from the center.
 
-    Arrays for both kinds of prediction, first at assignment, then after reports: `weights`
-    (2, inputs), `center`, `scale` (2, inputs) and `spread` (2, 4).
+    Arrays for both kinds of prediction, first at assignment, then after reports: `weights`,
+    `center` and `scale` of shape `(2, inputs)`, and `spread` of shape `(2, 4)`.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:

@@ -23,8 +23,8 @@ from downpour.predictor.calibration import STAGES, PendingForecasts, stages
 _log = logging.getLogger(__name__)
 
 _MEMORY = 0.995  # an outcome's weight after one more: about the last 200 outcomes count
-# At the beginning the first member's loss counts this much of itself, because the first few
-# outcomes are too noisy to choose by and it is the best on the traces (docs/concepts/forecasts.md).
+# At the beginning the first member's loss counts this much of itself. The first few outcomes are
+# too noisy to choose by, and that member is the best on the traces (docs/concepts/forecasts.md).
 # After `_FAVOR_OUTCOMES` half of that advantage is left.
 _FAVOR = 0.8
 _FAVOR_OUTCOMES = 30.0

@@ -25,9 +25,10 @@ PERIODS = {"all": (-np.inf, np.inf), "1st": (0, 1), "2nd–5th": (1, 5), "6th–
 class Coverage:
     """How honest one predictor is at one stage, for some of a worker's tasks.
 
-    Shares are from 0 to 1. `below` is the share of tasks that stayed below each quantile; `width`
-    the mean log of the 90 % over the 10 % quantile; `pinball` as in `Score`; `off` the share of
-    workers whose tasks stayed below their 90 % quantile more than 5 points too often or too seldom.
+    Shares are from 0 to 1. `below` is the share of tasks that stayed below each quantile. `width`
+    is the mean log of the 90 % over the 10 % quantile. `pinball` is as in `Score`. `off` is the
+    share of workers whose tasks stayed below their 90 % quantile more than 5 points too often or
+    too seldom.
     """
 
     predictor: str

@@ -1,7 +1,7 @@
 """The table of all predictors: each gets a score on jobs that it was not fitted on.
 
-It scores models from a file as they are. What is fitted (trees always, the rest where it is
-trained anew) is fitted once a fold, on the jobs of all other folds. Jobs that share machines are in
+It scores models from a file as they are. It fits the others (trees always, the rest if they
+are retrained) once a fold, on the jobs of all other folds. Jobs that share machines are in
 one fold: otherwise a predictor would be scored on machines that it has seen. A fold may be all jobs
 of a kind, which shows how good a predictor is on kinds that it was not trained on.
 """

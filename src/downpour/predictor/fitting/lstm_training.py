@@ -2,10 +2,10 @@
 
 Every worker's tasks of a job are one sequence. The loss is the pinball loss of the log of a whole
 task's seconds, even if the prediction is only for its rest. So a report late in a task, whose rest
-is short, weighs as little as its rest. Half of the batches come from the traces as they are, half
-from an augmented copy (`training_data.augment`), so that the net copes with other scales of load,
-noise and missing features. The same sequences, settings and seed give the same weights on one build
-of torch.
+is short, weighs as little as its rest. Half of the batches come from the traces as they are. The
+other half come from an augmented copy (`training_data.augment`), so that the net copes with other
+scales of load, noise and missing features. The same sequences, settings and seed give the same
+weights on one build of torch.
 """
 
 from __future__ import annotations

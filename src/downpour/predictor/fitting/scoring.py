@@ -27,9 +27,9 @@ _LEVELS = np.array(LEVELS)
 class Score:
     """How good one predictor is at one stage, over all tasks of all jobs of a group.
 
-    Shares are from 0 to 1. `pinball` is the mean over the quantiles, of log seconds; `coverage` the
-    share of tasks that stayed below their 90 % quantile; `microseconds` what a prediction cost,
-    learning included, where a round is predicted at once.
+    Shares are from 0 to 1. `pinball` is the mean over the quantiles, of log seconds. `coverage` is
+    the share of tasks that stayed below their 90 % quantile. `microseconds` is the cost of a
+    prediction, learning included, if a round is predicted at once.
     """
 
     predictor: str

@@ -28,7 +28,7 @@ FULL_CHECK_EVENTS = 1000
 
 
 class InvariantCheck(Observer):
-    """The core's own invariants. With many workers, only some events check them."""
+    """The core's own invariants; with many workers, it checks them at some events only."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.CONSISTENT)

@@ -333,7 +333,7 @@ def _fault(
         at_seconds=random.uniform(0.0, until_seconds),
         kind=kind,
         target=target,
-        # Readers believe a file missing that stays unseen for longer than their patience lasts.
+        # A file that stays unseen for longer than patience lasts is believed to be missing.
         seconds=min(seconds, UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,

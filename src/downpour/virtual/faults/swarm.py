@@ -36,7 +36,7 @@ from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
 DISK_PATIENCE_SECONDS = 12.0
 UNSEEN_SECONDS = 0.8 * DISK_PATIENCE_SECONDS
-"""Readers believe a file missing that stays unseen for longer than their patience lasts."""
+"""A file that stays unseen for longer than patience lasts is believed to be missing."""
 TRANSFER_SECONDS_MAX = 150.0
 """No file takes longer, however slow the directory is: a run must end."""
 
@@ -69,7 +69,7 @@ _OF_MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The targets of faults: until when, which processes, and the experiment that may lose files."""
+    """The range of faults: until when, which processes, and the experiment that may lose files."""
 
     until_seconds: float
     managers: tuple[str, ...]

@@ -46,9 +46,9 @@ def compare_policies(
 ) -> list[PolicyOutcome]:
     """Simulate straggler policies on machines of these speeds, and return what each one did.
 
-    The simulation trains nothing. The scheduler and the policies are the ones of a cluster, with the
-    pretrained forecasts. The network and the folder take no time. A hand-over takes a hundredth of
-    a task.
+    The simulation trains no model. The scheduler and the policies are the ones of a cluster, with
+    the pretrained forecasts. The network and the folder take no time. A hand-over takes a hundredth
+    of a task.
 
     Args:
         speeds: How fast each machine is, as a share of the usual: `[1, 1, 1, 0.25]`. Times vary by

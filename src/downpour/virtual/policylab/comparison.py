@@ -63,7 +63,8 @@ class Settings:
     """The costs of moves, as shares of the median task, and the interval of heartbeats.
 
     `saving` is the cost of publishing a worker's state, `moving` the whole cost of handing over.
-    With snapshots, each worker publishes one every `snapshot_every` of a task. A task has so many `steps`; a worker hands it over, and reports it, only between two of them.
+    With snapshots, each worker publishes one every `snapshot_every` of a task. A task has so
+    many `steps`; a worker hands it over, and reports it, only between two of them.
     """
 
     saving: float = 0.002

@@ -131,7 +131,7 @@ class Memoryless:
         return "memoryless"
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return the work that a host would do in a round: shard after shard, each with its own draw."""
+        """Return the work that a host would do in a round: shard after shard, drawn one by one."""
         draw = Random(f"memoryless {self.seed} {number} {host}")
         seconds, done = [0.0], [0.0]
         for shard in range(_SHARDS_DRAWN):

@@ -1,8 +1,8 @@
 """Trains models from simulated rounds, to measure a policy's cost in accuracy.
 
 A model depends only on the shards that a round dropped or trained in part, and on how it was cut.
-It does not depend on which worker trained what and when. So one training serves all policies that drop nothing. Codes
-and oracles are not trained, because they count no updates of shards.
+It does not depend on which worker trained what and when. So one training serves all policies that
+drop nothing. Codes and oracles are not trained, because they count no updates of shards.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from downpour.virtual.simulated.environment import Observation, Observer, Timing
 class RoundOutcome:
     """A round's outcome: its seconds, and the share of samples that were `lost`.
 
-    `busy_seconds` is the time of all workers at its attempts, `useful_seconds` the part that counted.
+    `busy_seconds` is the time of all workers at its attempts, `useful_seconds` the counted part.
     `moves` is how often a shard was handed over, `updates` and `snapshots` how many were published.
     `dropped` names shards. `sizes` has all shards if the policy resized them, `shares` how much of
     its steps each shard trained if not all did all.

@@ -76,7 +76,7 @@ class RecordedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run as its record tells it: it took `seconds` from its first assignment to its last version.
+    """A run by its record: it took `seconds` from its first assignment to its last version.
 
     `sizes` are those of the shards, in shards of the usual size. Between the last update of a round
     and the next round's first assignment there were `between_seconds`. `failed` attempts were

@@ -1,8 +1,8 @@
 """Turns reruns of a recorded run into rows and a table: other settings, and their durations.
 
 A simulation leaves out what it does not know. So the remarks say how far its result for the run's
-own tactic is off: that tells how far to trust the others. The times are not scaled by that: measured
-on runs whose truth was known, this made most of them worse.
+own tactic is off: that tells how far to trust the others. The times are not scaled by that: on
+runs whose truth was known, this made most of them worse.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class _Registered:
 
 
 class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
-    """What a manager does besides deciding."""
+    """A manager's work besides its decisions."""
 
     def __init__(self, environment: Environment, manager: Commander) -> None:
         super().__init__(environment, manager)
@@ -51,7 +51,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         self.cannot_prepare = ""
 
     def take_up(self, core: Scheduler) -> None:
-        """Remove files that no manager will name, and those that only ended experiments needed."""
+        """Remove files that no manager will name, and files that only ended experiments needed."""
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
@@ -178,7 +178,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             self._with_states.add(name)
 
         def ready(model: PublishedFile, rest: Sequence[PublishedFile | None]) -> None:
-            # As in a real manager: what was cancelled meanwhile has been released.
+            # As in a real manager: an experiment cancelled meanwhile has been released.
             if not self._manager.core.state.experiments[name].life.state.ended:
                 self._answers.prepared(
                     command,
@@ -229,7 +229,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         return self._manager.core.state.experiments[experiment].spec.hands_on
 
     def _gather(self, command: do.Gather, done: Done) -> None:
-        """Do nothing: files hold digests here, and what is gathered changes no bytes."""
+        """Do nothing: files hold digests here, and gathering changes no bytes."""
         del command
         done()
 
@@ -263,7 +263,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
     ) -> None:
         """Read the updates of a round, again and again while one cannot be used.
 
-        Each of them has a patience of its own, as in the real fold: `unusable` maps a shard to how
+        Each of them has its own patience, as in the real fold: `unusable` maps a shard to how
         long its update could not be used.
         """
         name, number = command.experiment, command.round
@@ -372,10 +372,10 @@ def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int
 def _own(
     command: do.Aggregate, model: bytes, contents: Sequence[tuple[int, bytes]]
 ) -> dict[int, bytes]:
-    """Return what the shards go on from that keep parameters of their own."""
+    """Return the next parameters of shards that keep their own."""
     met = zip(contents, command.pushes, strict=True) if command.elastic else ()
     return {n: fake_files.own_after(model, made, push.weight) for (n, made), push in met}
 
 
 def _nothing() -> None:
-    """Have nothing to do afterwards."""
+    """Have nothing to do next."""

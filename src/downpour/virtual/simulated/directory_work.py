@@ -136,7 +136,7 @@ class DirectoryWork:
         then: Callable[[bytes], None],
         done: Done,
     ) -> None:
-        """Read a version, and where it is a step, those that lead to it."""
+        """Read a version and, if it is a step, the versions that lead to it."""
 
         def read(content: bytes) -> None:
             if not fake_files.is_step(content):

@@ -1,8 +1,8 @@
 """The shared directory, in memory: slow, stale, refusing, and forgetful of unsynced data.
 
-A file appears whole, or not at all where its writer died before; others may see it late. Lines of a
-journal that were written outlive their writer, and only those that were synced outlive its machine.
-Nothing here decides what is written.
+A file appears whole, or not at all if its writer died before; others may see it late. Lines of a
+journal that were written outlive their writer, and only synced lines outlive its machine. Nothing
+here decides what to write.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Disk:
     def may_stay(self, name: str) -> bool:
         """Whether no process can remove a file of an experiment that has ended.
 
-        It could not be removed when that was tried; or a worker that was cut off published it
-        after that, and died before it could report it or hear that it was not wanted.
+        Either an attempt to remove it failed. Or a worker that was cut off published it after
+        that, and died before it could report it or hear that it was not wanted.
         """
         writer = self._published_late.get(name)
         return name in self.left_over or (writer is not None and not writer.alive)
@@ -219,7 +219,7 @@ class Disk:
 
         Raises:
             FileMissing: it does not exist, or is not visible on the process's host yet.
-            FileCorrupt: it is not what was published.
+            FileCorrupt: it differs from the published file.
             SharedDirectoryError: the directory cannot be used.
         """
         self.ask(reader.host, "read", file.name)
@@ -270,7 +270,7 @@ class Disk:
                     del segment.lines[kept:]
 
     def stories(self) -> dict[str, list[Line]]:
-        """Read the journals that managers of this cluster have written, each by itself.
+        """Read the journals that managers of this cluster have written, one at a time.
 
         Journals that cannot be read are `left_out`, with the reason.
         """

@@ -27,9 +27,9 @@ class Timings:
     """How long everything takes, in seconds.
 
     `task_seconds` is the median time of a shard; it differs between workers by `worker_spread`, and
-    between the tasks of one worker by `spread`, both relative to it. `event_seconds` is what an
-    event costs the manager, `update_seconds` what each update adds to an aggregation. A worker
-    publishes the state of its task every `snapshot_seconds`; 0: never. It does not train for
+    between the tasks of one worker by `spread`, both relative to it. `event_seconds` is the
+    manager's time for an event, `update_seconds` the time of each update in an aggregation. A
+    worker publishes the state of its task every `snapshot_seconds`; 0: never. It does not train for
     `saving_seconds` then, nor for `resuming_seconds` when it goes on from a snapshot.
     A shard has `shard_samples` examples, and a task `shard_steps` steps.
     """
@@ -94,8 +94,8 @@ class WorkerAction:
     over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has `stopped` or
     `trained` it, and is `free` of it when its report is acknowledged. It `drains`: begins nothing
     that it is asked for from now on. It `beats`: sends a heartbeat
-    that mentions the `attempts` it holds; the manager has `heard` it. `own_steps` are those that
-    the worker itself has made of the attempt, and `steps_left` those that remain.
+    that mentions the `attempts` it holds; the manager has `heard` it. `own_steps` are the
+    attempt's steps that the worker itself has made, and `steps_left` the remaining ones.
     """
 
     worker: object

@@ -21,7 +21,7 @@ _STEP = b"step "
 _DIGEST_BYTES = 16
 
 Portion = tuple[int, int]
-"""The range of a shard's samples (first, last + 1), where its round was cut anew."""
+"""The range of a shard's samples (first, last + 1), if the policy resized its round's shards."""
 
 
 def dataset(spec: ResolvedSpec) -> str:
@@ -127,7 +127,7 @@ def first_outer(spec: ResolvedSpec) -> bytes:
 
 
 def stepped(model: bytes, aggregate: bytes, outer: bytes) -> tuple[bytes, bytes]:
-    """Return the next model and the state after it, where there is an outer optimizer."""
+    """Return the next model of an outer optimizer, and its state after that."""
     after = _digest("outer", model.hex(), aggregate.hex(), outer.hex())
     return _digest("model", model.hex(), aggregate.hex(), after.hex()), after
 
@@ -155,7 +155,7 @@ def update_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a policy decided about a round: the `dropped` shards, and the `sizes` of all shards.
+    """A policy's decisions about a round: the `dropped` shards, and the `sizes` of all shards.
 
     Sizes are in samples; without any, the round is cut as the spec says. `shares` are how much of
     their steps some shards train; the others train all.
@@ -166,7 +166,7 @@ class Cut:
     shares: frozenset[tuple[int, float]] = frozenset()
 
     def portion(self, shard: int) -> Portion | None:
-        """Return the range of a shard's samples, or None unless the round was cut anew."""
+        """Return the range of a shard's samples, or None if the policy resized none."""
         if not self.sizes:
             return None
         end = list(accumulate(self.sizes))[shard]

@@ -80,7 +80,7 @@ class SimulatedPersistence:
         return [kept.entry for kept in self.journaling.keep(core, event, output.facts, story)]
 
     def commit(self) -> None:
-        """Write all gathered entries; may raise SharedDirectoryError, and be called again."""
+        """Write all gathered entries; after a SharedDirectoryError, callers may repeat the call."""
         self.journaling.commit()
 
     def tear(self) -> None:

@@ -10,8 +10,8 @@ from downpour.base.values import AttemptId, PublishedFile
 class TrainRequest(NamedTuple):
     """Train a shard of this many `samples`; `term` is that of the calling manager.
 
-    `portion` is the range of the samples, if the round was cut anew, and `share` how much of the
-    steps is trained. Where rounds overlap, the shard begins from the model moved by `step`. The
+    `portion` is the range of the samples, if the policy resized shards, and `share` how much of the
+    steps is trained. If rounds overlap, the shard begins from the model moved by `step`. The
     steps of the versions that are `leading` lead to the model.
     """
 

@@ -89,7 +89,7 @@ class Network:
         self._deadline_seconds = deadline_seconds
         self._servers: dict[str, Process] = {}
         self._open: dict[_Call, None] = {}
-        # Counted, because the faults of a run overlap: the end of one mends nothing of another.
+        # Counted, because the faults of a run overlap: the end of one leaves the cuts of another.
         self._cut: Counter[tuple[str, str]] = Counter()
 
     def serve(self, address: str, process: Process) -> None:
@@ -97,7 +97,7 @@ class Network:
         self._servers[address] = process
 
     def cut(self, source: str, target: str) -> None:
-        """Drop all messages from one host to another, until that is mended."""
+        """Drop all messages from one host to another, until `mend` takes that back."""
         self._cut[source, target] += 1
 
     def mend(self, source: str, target: str) -> None:

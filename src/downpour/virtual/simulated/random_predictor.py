@@ -20,7 +20,7 @@ class Guessing:
         self._random = random
 
     def predict(self, worker: str, features: Features) -> Forecast:  # noqa: ARG002
-        """Guess how long a task takes, whatever it is."""
+        """Guess how long a task takes, without a look at it."""
         middle = _TYPICAL_SECONDS * self._random.lognormvariate(0.0, _SPREAD)
         return Forecast.of(middle * share for share in _QUANTILES)
 

@@ -33,7 +33,7 @@ _ROUNDING = 1e-9
 
 
 class Trainer(Process):
-    """A process that trains: its node decides, and it is told how an attempt has ended."""
+    """A process that trains: its node decides, and `ended` tells it how an attempt has ended."""
 
     node: WorkerNode[SimulatedAttempt]
 
@@ -101,7 +101,7 @@ class Training:
         leading: Sequence[PublishedFile],
         then: Callable[[bytes], None],
     ) -> None:
-        """Read a version, and those that lead to it, back to a whole one or the last one read."""
+        """Read a version and all that lead to it, back to a whole one or the last one read."""
         if self._last is not None and self._last[0] == file:
             then(self._last[1])
             return
@@ -126,7 +126,7 @@ class Training:
         then: Callable[..., None],
         *read: bytes,
     ) -> None:
-        """Read files one after the other, and call with what they hold; nothing for no file."""
+        """Read files one after the other, and call with their contents; nothing for no file."""
         if not needed:
             then(*read)
             return
@@ -162,7 +162,7 @@ class Training:
             self._proceed(running)
 
     def end_step(self, running: SimulatedAttempt) -> None:
-        """Do what was asked of an attempt at its next step; it trains until then.
+        """Carry out an attempt's orders at its next step; it trains until then.
 
         An attempt that does not train at present does so as soon as it goes on.
         """

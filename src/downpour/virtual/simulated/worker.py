@@ -112,7 +112,7 @@ class SimulatedWorker(Trainer):
         self._do(self.node.hand_over(attempt))
 
     def drain(self, answer: Answer) -> None:
-        """Finish what was accepted so far, then leave."""
+        """Finish the attempts accepted so far, then leave."""
         answer(None)
         self.see("drains")
         self.node.drain()
@@ -166,7 +166,7 @@ class SimulatedWorker(Trainer):
         )  # fmt: skip
 
     def crash(self, why: str, *, with_machine: bool = False) -> None:
-        """Die at once; nobody hears that its connections end if its machine dies as well."""
+        """Die at once; its peers don't hear its connections end if its machine dies as well."""
         if self.alive:
             self.die()
             if not with_machine:

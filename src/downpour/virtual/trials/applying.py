@@ -52,7 +52,7 @@ def check_compared(
 ) -> None:
     """Raise Broken for a promise that applies, and that nothing was compared with.
 
-    Of experiments that have lost files, and of those that may fail, little can be compared.
+    Little can be compared of experiments that have lost files or may fail.
     """
     excused = {name for name, _ in plan.specs} <= plan.may_fail | set(harmed)
     for promise, applies in _APPLIES.items():

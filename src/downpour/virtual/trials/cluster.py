@@ -1,4 +1,4 @@
-"""The processes of a simulated cluster: starts them, and restarts those that end."""
+"""Starts the processes of a simulated cluster, and restarts processes that end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs seeds again in another process: one seed must be one run, whatever came before it.
+"""Runs seeds again in another process: one seed must be one run, after any other runs.
 
-The other process hashes text otherwise, so an order that comes from a set shows, and it has run no
-other seeds, so what one run leaves behind for the next shows as well.
+The other process hashes text differently, so an order that comes from a set shows. It has run no
+other seeds, so anything that one run leaves behind for the next shows as well.
 """
 
 from __future__ import annotations

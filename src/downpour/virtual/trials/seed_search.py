@@ -30,8 +30,8 @@ def outcomes(
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
     """Return a plan with the fewest of its faults that still fails.
 
-    Faults are left out while the plan still fails, many at once at first; in the end none can be
-    left out. A plan that does not fail is returned as it is.
+    The search leaves faults out while the plan still fails, many at once at first, until it can
+    leave out none. A plan that does not fail is returned as it is.
     """
 
     def fails(numbers: set[int]) -> bool:

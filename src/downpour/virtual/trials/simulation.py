@@ -53,10 +53,10 @@ _TASK_GRACE = 8.0
 class Outcome:
     """The result of a run: the first check that failed in `failure`, if any; `seconds` virtual.
 
-    `broken` is the promise that was not kept, if the failure is one of these. `compared` are the
-    comparisons made with each promise, and `happened` is what the run has shown. Runs of one plan
-    have the same `digest`, which is of all that they did and when. `records` are the lines of each
-    experiment's record, if they are wanted.
+    `broken` is the promise that was not kept, if the failure is one of these. `compared` counts the
+    comparisons made with each promise, `happened` the events that the run has shown. Runs of one
+    plan have the same `digest`, which is of all that they did and when. `records` are the lines of
+    each experiment's record, if they are wanted.
     """
 
     plan: Plan
@@ -156,7 +156,7 @@ class _Run:
         self._records = RecordCheck(made, disk)
         self._ending = _Ending(disk)
         observers: list[Observer] = [
-            # First: what has happened counts whatever a check makes of it.
+            # First: an event counts even if a check fails at it.
             self.happenings,
             InvariantCheck(made),
             self._counting,
@@ -189,7 +189,7 @@ class _Run:
                 wrong = "nothing has gone wrong for long, and the run does not end"
                 raise Broken(Promise.ENDS, wrong)
         self.comparisons.expect(Promise.ENDS, True, "")  # noqa: FBT003
-        # Of the journals alone: the manager that ended it may be dead, or believe what is not kept.
+        # From the journals alone: the manager that ended it may be dead, or believe lost entries.
         core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed

@@ -50,7 +50,7 @@ class Stricken(Protocol):
 
 
 class Striking:
-    """Brings faults; `struck` hears of those that have found their target."""
+    """Brings faults; `struck` hears of each one that has found its target."""
 
     def __init__(self, cluster: Stricken, plan: Plan) -> None:
         self.struck: Callable[[Fault], None] = lambda _: None
@@ -58,7 +58,7 @@ class Striking:
         self._plan = plan
 
     def strike(self, fault: Fault) -> None:
-        """Bring a fault; if it lasts, it ends by itself."""
+        """Bring a fault; if it lasts, it ends on its own."""
         cluster = self._cluster
         cluster.environment.tell(f"[{fault.number}] {fault}")
         manager, worker = cluster.managers.get(fault.target), cluster.workers.get(fault.target)
@@ -145,7 +145,7 @@ class Striking:
     # The network
 
     def _cut(self, fault: Fault) -> bool:
-        """Cut links, if that is what the fault does; returns whether it is."""
+        """Cut links if the fault does so, and return whether it does."""
         ends = [*self._ends(fault)]
         if ends:
             pause = fault.amount * (1 - fault.share) if fault.amount else 0.0
