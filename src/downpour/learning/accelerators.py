@@ -38,7 +38,7 @@ def devices_here() -> Devices:
 
 
 def in_use(device: str) -> AbstractContextManager[Any]:
-    """Return a context in which a device with a number is what its kind alone stands for.
+    """Return a context in which a kind of device stands for the device with this number.
 
     Generators, and kernels that a user's code launches, follow torch's current device.
     """
@@ -91,7 +91,7 @@ def repeatable(device: str, *, strict: bool) -> Iterator[None]:
     filled = filling.fill_uninitialized_memory
     _ignore_missing_kernels()
     torch.set_deterministic_debug_mode("error" if strict else "warn")
-    # Only for finding reads of what was never written; it costs a pass over each new tensor.
+    # Filling only helps to find reads of unwritten memory, and costs a pass over each new tensor.
     filling.fill_uninitialized_memory = False
     try:
         yield
@@ -117,8 +117,8 @@ def release(device: str) -> None:
 
 @cache
 def _ignore_missing_kernels() -> None:
-    # They tell of settings that the user never made; the loop has logged it in words of ours. Once,
-    # because each change of the filters lets warnings that were shown be shown again.
+    # They tell of settings that the user never made, and the loop has logged it in our own words.
+    # Once, because Python repeats its past warnings after each change of the filters.
     for said in (_NO_SUCH_KERNEL, _OTHER_WORKSPACE, "defaults to a non-deterministic algorithm"):
         warnings.filterwarnings("ignore", f".*{said}")
 

@@ -27,7 +27,7 @@ from downpour.learning.blame import describe_error
 VARIABLE = "DOWNPOUR_ALLOW"
 FOLDERS = "DOWNPOUR_CODE"
 INSTALLED = {"site-packages", "dist-packages"}
-"""Folders whose modules every process finds by itself."""
+"""Folders whose modules every process finds on its own."""
 
 _KINDS = {"task": "Class"}
 """How the last part of a name is called, by field; all others are factories."""
@@ -43,10 +43,10 @@ def allowed_prefixes() -> tuple[str, ...]:
 
 
 def allow(*modules: str) -> None:
-    """Let specs name what these modules define, in this process and those that it starts.
+    """Let specs name the definitions of these modules, in this process and its child processes.
 
-    That is what the environment variable `DOWNPOUR_ALLOW` does; a name stands for the modules under
-    it, too. Processes of this machine find a module where this one does.
+    The environment variable `DOWNPOUR_ALLOW` does the same. A name stands for the modules under it,
+    too. Processes of this machine find a module where this one does.
 
     Raises:
         SpecError: one is no name of a module.
@@ -134,7 +134,7 @@ def source_file(module_name: str) -> Path | None:
 
 
 def in_installed_folder(name: str) -> bool:
-    """Whether a top-level module lies in a folder of installed packages, found first or not."""
+    """Whether a folder of installed packages has a top-level module, found first or not."""
     folders = [folder for folder in sys.path if Path(folder).name in INSTALLED]
     return PathFinder.find_spec(name, folders) is not None
 

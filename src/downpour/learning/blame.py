@@ -25,11 +25,11 @@ _NOT_THE_USERS = sys.stdlib_module_names | {"downpour", "torch", "numpy"}
 
 
 def users_errors() -> tuple[type[BaseException], ...]:
-    """Return what a user's code may raise that is told, for an `except` clause.
+    """Return the exceptions of a user's code that Downpour reports, for an `except` clause.
 
-    A sys.exit() in it would otherwise end, unseen, the thread of the manager's or worker's that it
-    is called in, and its experiment would wait for ever. So would a KeyboardInterrupt that the code
-    raises itself; only where Ctrl-C raises one, it is the user at the keyboard who is meant.
+    A sys.exit() in the code would otherwise end, unseen, the manager's or worker's thread that
+    calls it, and its experiment would wait forever. So would a KeyboardInterrupt that the code
+    raises itself. Only where Ctrl-C raises one does it come from the user at the keyboard.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -40,9 +40,9 @@ def users_errors() -> tuple[type[BaseException], ...]:
 def describe_error(error: BaseException, called: Any = None) -> str:
     """Return an error in one line: "ValueError: 3 channels are needed (net.py:17 in forward)".
 
-    A `DownpourError` is complete by itself. The place is the innermost one outside of Downpour,
-    torch, numpy and Python's own library, or else where the function of the user's is that was
-    `called`, if there is one.
+    A `DownpourError` is complete on its own. The place is the innermost one outside of Downpour,
+    torch, numpy and Python's own library. If no such place exists, it is that of the user's
+    function that was `called`, if any.
     """
     message = " ".join(str(error).split())
     if isinstance(error, DownpourError):
@@ -55,15 +55,15 @@ def describe_error(error: BaseException, called: Any = None) -> str:
 
 
 def is_of_users_code(error: BaseException) -> bool:
-    """Whether an error in the user's code is the cause of ours, so that a log has its traceback.
+    """Whether an error in the user's code caused our error, so that a log has its traceback.
 
-    Our one line shows the last call in the user's code, not those that led to it.
+    Our one line shows the last call in the user's code, not the calls that led to it.
     """
     return isinstance(error, SpecError) and error.__cause__ is not None
 
 
 def with_place(said: str, defined: Any) -> str:
-    """Return what is said of a user's class or function, with "(net.py:9 in loss)" where known."""
+    """Return a remark on a user's class or function, with "(net.py:9 in loss)" where known."""
     if str(getattr(defined, "__module__", "")).partition(".")[0] in _NOT_THE_USERS:
         return said
     try:

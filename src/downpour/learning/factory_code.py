@@ -1,10 +1,10 @@
 """The identity of a factory's code: its files, and a digest of each.
 
-What a network computes follows from its factory's module and from the modules of the same project
-that this imports. The files are found by reading `import` statements, without importing, so that
-every machine finds the same ones under the same names: paths from the root of the project. For an
-installed module, only its own package counts. A process goes on with the code that it has imported,
-so its digests are those of the last look before the import.
+A network's results follow from its factory's module and from the modules of the same project that
+this imports. We find the files by reading `import` statements, without importing. So every machine
+finds the same ones under the same names: paths from the root of the project. For an installed
+module, only its own package counts. A process goes on with the code that it has imported, so its
+digests are those of the last look before the import.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def code_of(field: str, name: str) -> Mapping[str, str]:
 
 
 def forget() -> None:
-    """Look at all files anew, because Python may find other ones from now on."""
+    """Read all files from scratch next time, because Python may find others from now on."""
     _read.clear()
 
 
@@ -124,7 +124,7 @@ def project_of(field: str, name: str) -> Project:
 
 
 def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path, bytes]]:
-    """Yield the files of a module and of what it imports from its project, with their content."""
+    """Yield the files of a module and of its imports from its project, with their content."""
     within = f"{module.partition('.')[0]}." if root.name in INSTALLED else ""
     seen: set[str] = set()
     waiting = [module]

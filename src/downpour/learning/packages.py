@@ -1,8 +1,8 @@
 """The packages that a project imports: their versions at submission, and which differ here.
 
-They are not shipped. What a network computes may depend on them, so the resolved spec notes the
-manager's versions, and each worker compares its own. Nothing is imported for that: names come from
-`import` statements, versions from what pip has installed.
+Downpour does not ship them. A network's results may depend on them, so the resolved spec notes the
+manager's versions, and each worker compares its own. That needs no imports: names come from
+`import` statements, versions from pip's records of installed packages.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ALWAYS = "torch"
 
 
 def versions_of(spec: Spec) -> dict[str, str]:
-    """Return the versions here of what a spec's trained project imports, and of torch.
+    """Return the versions here of the packages that a spec's trained project imports, and of torch.
 
-    They are by the names of distributions, without what a build adds after "+": numeric classes
-    tell builds apart. A spec without code of its own has none. What only a dataset's factory
-    imports does not count, because a worker reads what that has made.
+    They are by the names of distributions, without a build's addition after "+": numeric classes
+    tell builds apart. A spec without the user's own code has none. Imports of a dataset's factory
+    alone do not count, because a worker reads the arrays that the factory has made.
 
     Raises:
         SpecError: the factory is not on the allow-list.
@@ -47,7 +47,7 @@ def differences(noted: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _imported(project: Project) -> Iterator[str]:
-    """Yield the top-level names of what a project imports and does not have itself."""
+    """Yield the top-level names of the modules that a project imports and does not have itself."""
     own = {path.partition("/")[0].removesuffix(".py") for path in project.files}
     for path, content in project.files.items():
         module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")

@@ -1,10 +1,10 @@
 """A folder of flat arrays that never changes; its content gives its name.
 
 Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
-So the key determines every byte. Nothing in the folder is trusted: each process compares all
-checksums before it maps the arrays for the first time, and reports what is missing, short or
-altered instead of training on it. A folder is written under a temporary name, flushed to the disk,
-and renamed: it appears whole or not at all. Its writer holds a lock.
+So the key determines every byte. No process trusts the folder. Each compares all checksums before
+it maps the arrays for the first time, and reports a missing, short or altered array instead of
+training on it. A writer holds a lock, writes the folder under a temporary name, flushes it to the
+disk, and renames it: it appears whole or not at all.
 
 An array that shrinks well is compressed, and read through a copy of this machine's (`packed`).
 """
@@ -58,7 +58,7 @@ _LOOKS = RetryPolicy(seconds=0.2)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayFolder:
-    """What a folder holds: what its `facts.json` states, and its arrays by name, mapped."""
+    """The contents of a folder: the facts in its `facts.json`, and its arrays by name, mapped."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
@@ -87,7 +87,7 @@ def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder
 
     Raises:
         FileMissing: there is no such folder, or a file of it is missing.
-        FileCorrupt: `key` is no bare name, or a file is not what was written.
+        FileCorrupt: `key` is no bare name, or a file differs from the written one.
         SharedDirectoryError: a file cannot be read.
     """
     if not is_bare_name(key):
@@ -213,7 +213,7 @@ def _described(array: NDArray[Any]) -> dict[str, Any]:
 def _opened(
     folder: Path, there: Collection[str], name: str, stated: dict[str, Any]
 ) -> NDArray[Any]:
-    """Map an array into memory and verify it, whichever way it is stored."""
+    """Map an array into memory and verify it, stored packed or not."""
     file = folder / f"{name}.npy"
     if f"{file.name}{packed.ENDING}" in there:
         file = file.with_name(f"{file.name}{packed.ENDING}")
@@ -253,7 +253,7 @@ def _of_own_copy(
         array, actual = _mapped(copy)
         if actual == stated:
             return array, actual
-    copy.unlink(missing_ok=True)  # not what was unpacked once
+    copy.unlink(missing_ok=True)  # it has changed since it was unpacked
     return _mapped(packed.own_copy(file, stated["checksum"], size))
 
 
@@ -261,7 +261,7 @@ def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
     """Map a file; returns the array, and the description that it should have."""
     same = _identity(path)
     raise_limit(same[1])
-    # Mode c: torch wants writable memory, and what is written there never reaches the file.
+    # Mode c: torch wants writable memory, and writes to it never reach the file.
     with _PARSING:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     checksum = _checksum(path, array.offset, same)
@@ -295,8 +295,8 @@ def _identity(path: Path) -> tuple[int, int, int]:
 def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
     """Return the checksum of a file's bytes from `offset` on; cached by the file's identity.
 
-    The file is read, not mapped, so that it does not count as the process's memory, and so that a
-    failure of a file server is an exception here and not a fault in a mapped page.
+    The file is read, not mapped: so it does not count as the process's memory, and a failure of a
+    file server is an exception here. In a mapped page it would be a fault.
     """
     digest = xxhash.xxh3_128()
     window = bytearray(_WINDOW_BYTES)

@@ -1,7 +1,7 @@
 """CIFAR-10 in its binary version, read with numpy.
 
-torchvision's own CIFAR-10 is the pickled version; pickle is not opened here, not even a checked
-one, so the files must lie in `cifar-10-batches-bin/` under the data folder, or torchvision's
+torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked one.
+So the files must be in `cifar-10-batches-bin/` under the data folder. Otherwise torchvision's
 downloader fetches the binary archive into the cache and checks its MD5.
 """
 

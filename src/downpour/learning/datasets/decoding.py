@@ -1,10 +1,10 @@
 """Turns the arrays of any source into the arrays of a prepared dataset.
 
-Here the limits are applied, images resized and laid out as [n, h, w, c] bytes (a batch of them,
-seen as [b, c, h, w], is what torch calls channels_last, without a copy), numbers made float32,
-labels int64, and the statistics for normalization computed. A dataset on which no training is
-possible is refused with the reason, and so is an ambiguous one: integers that may be amounts or
-names, amounts in place of class numbers. What is merely unusual becomes a remark.
+It applies the limits, resizes images and lays them out as [n, h, w, c] bytes. A batch of them, seen
+as [b, c, h, w], has torch's channels_last layout without a copy. Numbers become float32 and labels
+int64. Then it computes the statistics for normalization. It refuses a dataset that allows no
+training, with the reason, and an ambiguous one: integers that may be amounts or names, amounts in
+place of class numbers. A merely unusual property becomes a remark.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _EXAMPLES_OF_A_CLASS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What a prepared dataset holds.
+    """The contents of a prepared dataset.
 
     `x` is uint8 [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`)
     or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
-    one number a channel of images and one a feature of anything else; 0 and 1 where nothing is
-    `normalized`. `remarks` are for people, one line each.
+    one number a channel of images and one a feature of anything else. They are 0 and 1 if
+    `normalized` is false. `remarks` are for people, one line each.
     """
 
     train_x: NDArray[Any]
@@ -56,9 +56,9 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     """Bring a source's arrays into the prepared form.
 
     Raises:
-        SpecError: a part is empty, shapes do not fit, numbers are not finite, or are integers
-            without a `normalize`; labels are neither class numbers nor zeros and ones, or all of
-            one class; or `image_size` is given and the examples are no images.
+        SpecError: a part is empty, shapes do not fit, or numbers are not finite or are integers
+            without a `normalize`. Or labels are neither class numbers nor zeros and ones, or all of
+            one class. Or `image_size` is given and the examples are no images.
     """
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that come with scikit-learn: 8 x 8 pixels of 0..16, no download."""
+"""The 1,797 handwritten digits of scikit-learn, without a download. Pixels (8 x 8) are 0..16."""
 
 from __future__ import annotations
 

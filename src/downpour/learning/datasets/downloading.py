@@ -1,7 +1,7 @@
 """Finds a well-known dataset's folder: in the data folder, in the cache, or by a download.
 
-A download goes to a folder of its own under a lock and is renamed into the cache when it is whole,
-so that no process reads half of one. If it fails, or the server stops sending, one line says what
+A download goes to its own folder under a lock and is renamed into the cache when it is whole, so
+that no process reads half of one. If it fails, or the server stops sending, one line says what
 to do without a network.
 """
 
@@ -38,7 +38,7 @@ def found_or_downloaded(
         spec: names the dataset.
         folder: the name of the folder that holds the files, in either place.
         places: the data folder, if there is one, and the cache that a download goes to.
-        present: returns the files under a place's folder, or None where one is missing.
+        present: returns the files under a place's folder, or None if one is missing.
         fetch: downloads into a place, with torchvision.
 
     Raises:
@@ -84,7 +84,7 @@ def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -
 
 
 class _Deadlines(BaseHandler):
-    """Sets a timeout for requests without one: torchvision's would wait for ever."""
+    """Sets a timeout for requests without one: torchvision's would wait forever."""
 
     def http_request(self, request: Request) -> Request:
         """Set the timeout; urllib calls this before each request."""

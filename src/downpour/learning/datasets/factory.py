@@ -1,9 +1,10 @@
 """Examples from a function: `package.module:factory`, if the allow-list permits it.
 
-The factory is called with `dataset_options` and returns the named arrays of `layout` as a
-dictionary, or (x, y) or (x, y, x_test, y_test). The dataset's key follows from what it returns, so
-it is called for each experiment. A dictionary may also name the `files` that it was made from: then
-the factory is called again only when one of them, its module's file or its options have changed.
+Downpour calls the factory with `dataset_options`. It returns the named arrays of `layout` as a
+dictionary, or (x, y) or (x, y, x_test, y_test). The dataset's key follows from the result, so
+Downpour calls the factory for each experiment. A dictionary may also name the `files` that it was
+made from. Downpour then repeats the call only after a change of one of them, of the factory's
+module file or of its options.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies a user's data from an object store to files of this machine.
 
-A URL names one object, or a folder of them. They are kept below `DOWNPOUR_LOCAL`, and fetched again
-only where the store's entity tag or size is another one: so a changed object is noticed, and
+A URL names one object, or a folder of them. We keep the copies below `DOWNPOUR_LOCAL`, and replace
+one only when the store's entity tag or size has changed. So Downpour notices a changed object, and
 workers of one machine fetch together. A file's time of change is that of its object.
 """
 

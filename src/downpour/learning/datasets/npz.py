@@ -1,7 +1,7 @@
 """A `.npz` file of numeric arrays, such as those of MedMNIST; never one that needs pickle.
 
-Its directory and the headers of its arrays are read first, so that a file that is encrypted,
-inconsistent or too large for the memory is refused before its content is read.
+We read its directory and the headers of its arrays first. So we refuse an encrypted or inconsistent
+file, or one too large for the memory, before we read its content.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Arrays in compressed files, and this machine's copies of them.
 
-Workers on slow links read the examples through the shared folder. Where that pays, an array lies
-there compressed, as `train_x.npy.gz`, and each machine unpacks it once into a folder of its own.
-All processes of the machine map that copy into memory. A copy is named by its content's checksum.
+Workers on slow links read the examples through the shared folder. If compression pays, that
+folder holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
+processes of the machine map that copy into memory. A copy is named by its content's checksum.
 
 MNIST's images shrink 4.3 times. Packing them takes 0.36 s and unpacking 0.16 s (47 MB, one core).
 """
@@ -36,13 +36,13 @@ _WINDOW_BYTES = 2**20
 
 
 class NoCopy(Exception):
-    """This machine has no room for a copy of its own; says why."""
+    """This machine has no room for its own copy; says why."""
 
 
 def pays(content: NDArray[np.uint8]) -> bool:
     """Say whether bytes [n] should be packed: they are many, and samples shrink to less than half.
 
-    Photographs do not, and then nothing but the samples has been compressed.
+    Photographs do not, and then only the samples have been compressed.
     """
     if len(content) < _BYTES_MIN:
         return False
@@ -62,7 +62,7 @@ def pack(path: Path, header: bytes, content: NDArray[np.uint8]) -> None:
 
 
 def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
-    """Return this machine's copy of what a packed file holds, made if it is missing.
+    """Return this machine's unpacked copy of a packed file, made if it is missing.
 
     The caller verifies it. `checksum` names it, and is 32 hexadecimal digits.
 
@@ -111,7 +111,7 @@ def _unpack(packed: Path, copy: Path, content_bytes: int) -> None:
 
 
 def _unpacked(packed: Path, content_bytes: int) -> Iterator[bytes]:
-    """Yield what a packed file holds; never more than expected, whatever it would unpack to."""
+    """Yield a packed file's content; never more bytes than expected, even if it has more."""
     left = content_bytes + _HEADER_BYTES_MAX
     with open(open_regular(packed), "rb") as file, gzip.GzipFile(fileobj=file) as content:
         try:

@@ -3,9 +3,9 @@
 The folder is named by its content, see `prepared`. So the same examples are the same folder,
 wherever they came from, and an experiment finds its examples again without their source. Beside the
 folders, `sources/` remembers the key of each source, so that a second preparation of unchanged
-files returns at once. A folder is written under a temporary name and a lock, flushed to the disk,
-and renamed: it appears whole or not at all, however many processes start together or die in
-between.
+files returns at once. A process holds a lock, writes the folder under a temporary name, flushes it
+to the disk, and renames it. So the folder appears whole or not at all, however many processes start
+together or die in between.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from downpour.learning.datasets.source import DataSource, SourceFiles, fingerpri
 
 log = logging.getLogger(__name__)
 
-# Part of every name; must be raised with any change of what is written for the same source.
+# Part of every name. Raise it with any change of the bytes written for the same source.
 FORMAT = 3
 DOWNLOADS = "downloads"
 SOURCES = "sources"

@@ -26,8 +26,8 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 class Examples:
     """Examples in a file mapped into memory.
 
-    `x` is uint8 images [n, h, w, c], channels last whatever `sample_shape` says, or float32
-    numbers [n, ...]; `y` is int64 class numbers [n] or float32 zeros and ones [n, k].
+    `x` is uint8 images [n, h, w, c], channels last in spite of `sample_shape`, or float32 numbers
+    [n, ...]. `y` is int64 class numbers [n] or float32 zeros and ones [n, k].
     """
 
     x: NDArray[Any]
@@ -41,9 +41,9 @@ class Examples:
 class PreparedDataset:
     """Training and test examples, and what normalizes them: (x - mean) / std.
 
-    `mean` and `std` are in the units of `x`: one number a channel of images (of values 0..255),
-    and one a feature, in the shape of a sample, of anything else; 0 and 1 where nothing is
-    `normalized`. `remarks` say what is unusual about the examples, for people, one line each.
+    `mean` and `std` are in the units of `x`. Images (of values 0..255) have one number a channel.
+    Anything else has one a feature, in the shape of a sample. They are 0 and 1 if `normalized`
+    is false. `remarks` say what is unusual about the examples, for people, one line each.
     """
 
     facts: DatasetFacts
@@ -84,7 +84,7 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
 
     Raises:
         FileMissing: there is no such folder, or a file of it is missing.
-        FileCorrupt: `key` is no bare name, or a file is not what was prepared.
+        FileCorrupt: `key` is no bare name, or a file differs from the prepared one.
         SharedDirectoryError: a file cannot be read.
     """
     opened = open_array_folder(datasets_root, key, ARRAYS)
@@ -95,7 +95,7 @@ def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
     """Return a dataset of no examples, of the kind that a `facts.json` describes.
 
     Raises:
-        FileCorrupt: it is not what was prepared; `name` is named.
+        FileCorrupt: no preparation can have written it; `name` is named.
     """
     facts = checked(stated, ARRAYS, name)
     try:

@@ -1,7 +1,7 @@
 """The interface of a source of examples: the place of its files, and the arrays that it decodes.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
-the prepared folder; those are the same for all and are in `decoding` and `preparation`. Sources
+the prepared folder. Those are the same for all and are in `decoding` and `preparation`. Sources
 import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a machine
 without them can use the others.
 """
@@ -57,7 +57,7 @@ class DataSource(Protocol):
     """One kind of dataset."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Raise SpecError for what is cheaply seen to be invalid; `find` may still fail."""
+        """Raise SpecError for mistakes that are cheap to see; `find` may still fail."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the source's files; some sources download them into `downloads`.
@@ -89,7 +89,7 @@ def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, 
 def named_path(spec: Spec, data_dir: Path | None) -> Path:
     """Return `data_path`, looked up in `data_dir` first where it is relative.
 
-    Where it is an object store's URL, it is what was fetched from there.
+    For an object store's URL, it is the path of the file or folder that was fetched.
 
     Raises:
         SpecError: there is no such file or folder.

@@ -1,7 +1,7 @@
 """Checks the `facts.json` of prepared examples against the arrays that it describes.
 
-A model that was exported brings the file along, so it may come from anybody. Whatever could not
-have been prepared makes it corrupt.
+A model that was exported brings the file along, so it may come from anybody. The file is corrupt if
+no preparation can have written it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stated(BaseModel):
 
     @property
     def known(self) -> DatasetFacts:
-        """What the rest of the program is told."""
+        """The facts that the rest of the program gets."""
         return DatasetFacts(
             train_samples=self.train_samples,
             test_samples=self.test_samples,
