@@ -1,12 +1,15 @@
 """Inside a worker: processes of one machine that train each batch together.
 
-The batch is cut into parts (`spec.parts`). Either each process computes the gradients of some parts
-(`data`), or each has some layers, which all parts pass through (`pipeline`, `stage`), or some parts
-up to the first dense layer and slices of dense layers (`hybrid`). The worker's own process takes
-the step. The bytes are those of one process that computes everything in order, so a worker with a
-single core can go on with a shard that another has begun with four.
+The batch is cut into parts (`spec.parts`). The processes share the work in one of three ways:
 
-`team` is the worker's side and `process` a helper as it sees it, `helper` what runs in the others,
-`shared_network` what they have in common, `link` what lies between two of them, and `running` tells
-which helpers there are.
+- `data`: each computes the gradients of some parts.
+- `pipeline` (and `stage`): each has some layers, which all parts pass through.
+- `hybrid`: each has some parts up to the first dense layer, and slices of dense layers.
+
+The worker's own process takes the step. The bytes are those of one process that computes everything
+in order. So a worker with a single core can continue a shard that another began with four.
+
+`team` is the worker's side, `helper_process` a helper as the worker sees it, and `helper` the
+program of a helper. `shared_network` is the network that they share, `link` the connection between
+two of them, and `running` tells which helpers exist.
 """

@@ -19,8 +19,8 @@ from downpour.learning.training.step import BatchPart, GradientOf
 class TeamStep:
     """A step that a worker takes with its helpers.
 
-    `job` is what they are told of it, without the parts. `add` adds the gradient of a part, of the
-    whole network or through what stands for it.
+    `job` is the job that they get, without the parts. `add` adds the gradient of a part, of the
+    whole network or through the module that stands for it.
     """
 
     helpers: Sequence[HelperProcess]
@@ -42,7 +42,7 @@ class Arrangement(Protocol):
         """How many gradients need a place in the shared memory."""
 
     def tasks(self, work: HelperTask) -> list[HelperTask]:
-        """Return what each helper is told, by what is the same for all."""
+        """Return the task of each helper, given the fields that are the same for all."""
 
     def gradient(self, step: TeamStep) -> list[Tensor] | None:
         """Compute a step's gradient, see `training.step.StepHelp`.
@@ -52,7 +52,7 @@ class Arrangement(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what only the helpers needed."""
+        """Release the resources that only the helpers needed."""
 
 
 def blocks(count: int, processes: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Chooses how a worker trains inside its machine, if a spec leaves it open.
 
-The arrangements that a machine's cores allow are measured in a process of their own (`measuring`),
-so that the caller never imports torch.
+The arrangements that a machine's cores allow are measured in a separate process (`measuring`), so
+that the caller never imports torch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from downpour.host.cores import usable_cores
 log = logging.getLogger(__name__)
 
 GAIN_MIN = 1.1
-"""A worker leaves its single process only for a step that is so many times as fast: steps of two
-processes that did nothing else differed by 7 % (two cores, the report's network, eight turns)."""
+"""A worker leaves its single process only for a step that is at least this many times as fast.
+Steps of two processes that did nothing else differed by 7 % (two cores, the report's network, eight
+turns)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Measured:
 
 
 def closed(spec: Spec, chosen: Candidate) -> Spec:
-    """Return a spec with what was chosen."""
+    """Return a spec with the chosen arrangement."""
     return spec.replace(**chosen.fields)
 
 
@@ -106,7 +107,7 @@ def settled(
     """Return a spec that says how a worker trains inside its machine, measured if it was open.
 
     Args:
-        spec: what is trained.
+        spec: the experiment's spec.
         workers: how many share this machine's cores.
         datasets: the folder of prepared data, to which these are added if they are missing.
         data_dir: is searched for the files of well-known datasets.

@@ -1,6 +1,6 @@
 """A helper's process: computes its share of each step until its worker is gone.
 
-It is started as `python -m downpour.learning.intra_worker.helper SOCKET MEMORY`, both file
+A worker starts it as `python -m downpour.learning.intra_worker.helper SOCKET MEMORY`. Both are file
 descriptors.
 """
 
@@ -30,7 +30,7 @@ from downpour.learning.training import numerics
 
 
 class _Work(Protocol):
-    """What a helper computes of a step."""
+    """A helper's share of a step."""
 
     def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
         """Do a job, among settings and generators of its task."""
@@ -70,7 +70,7 @@ class Helper:
             with numerics.settings(self._spec), randomness.active():
                 return self._work.do(job, randomness)
         except users_errors() as error:
-            # The worker computes the step by itself, and tells what is wrong if that fails.
+            # The worker computes the step on its own, and tells what is wrong if that fails.
             self._work.forget()
             return Answer(job=job.number, done=False, short=isinstance(error, OutOfMemory))
 

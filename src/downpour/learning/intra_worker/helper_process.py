@@ -29,7 +29,7 @@ _NOTHING = Answer(job=0, done=False)
 
 
 def patience_seconds(taken_seconds: float) -> float:
-    """Return how long to wait for a helper, by what its work should take."""
+    """Return how long to wait for a helper whose work should take so long."""
     return _WAIT_SECONDS + _WAIT_FACTOR * taken_seconds
 
 

@@ -1,8 +1,8 @@
 """The hybrid of data and model parallelism: parts of the batch, then slices of dense layers.
 
-Whatever a process has computed goes to the worker, which hands it to all others: slices of a dense
-layer's outputs, and gradients of its inputs, which are small. Of the dense layers' gradients, which
-are large, each process writes its own rows where the worker's optimizer reads them.
+Each process sends its results to the worker, and the worker hands them to all others: slices of a
+dense layer's outputs, and gradients of its inputs. Those are small. The dense layers' gradients are
+large, so each process writes its own rows of them where the worker's optimizer reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Hybrid:
 
     Args:
         loaded: the task; its spec says how many slices there are.
-        network: what is trained, at its place in memory.
+        network: the network, at its place in memory.
         processes: how many share parts and slices.
 
     Raises:
@@ -46,7 +46,7 @@ class Hybrid:
         self.gradients = spec.parts - len(blocks(spec.parts, processes)[0]) + 1
 
     def tasks(self, work: HelperTask) -> list[HelperTask]:
-        """Return what each helper is told: which slices it has, and its link to the worker."""
+        """Return each helper's task: which slices it has, and its link to the worker."""
         processes, dense = len(self._links) + 1, self.gradients - 1
         slices = [
             SliceTask(number=number, processes=processes, dense=dense, link=its)
@@ -85,7 +85,7 @@ class SliceWork:
 
     Args:
         loaded: the task.
-        network: what is trained.
+        network: the network to train.
         shared: where gradients belong.
         task: which helper it is.
     """
@@ -107,7 +107,7 @@ class SliceWork:
         return Answer(job=job.number)
 
     def forget(self) -> None:
-        """Let go of the worker, which would wait for what has failed here."""
+        """Close the link to the worker, which would wait for the failed job."""
         self.network.zero_grad()
         self._link.close()
 

@@ -18,7 +18,7 @@ from downpour.learning.training.step import BatchPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTask:
-    """Which layers of a pipeline's network a helper has, and the links to its neighbours.
+    """Which layers of a pipeline's network a helper has, and the links to its neighbors.
 
     `number` is that of the stage, of `stages`; `begin` and `end` are numbers of layers; the first
     stage has no link to one `before` it.
@@ -59,7 +59,7 @@ class SliceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperTask:
-    """What a helper trains: a spec as TOML, and the folder and key of its prepared data.
+    """The training of a helper: a spec as TOML, and the folder and key of its prepared data.
 
     `gradients` is how many gradients the shared memory has a place for. A helper has a `stage` of
     a pipeline, `slices` of dense layers, or neither: then it has parts of batches only. `code` is

@@ -1,7 +1,7 @@
 """A link between two processes of a worker: tensors in shared memory, a line of JSON for each.
 
 Each end has memory that it writes and the other reads. A sender chooses a slot for a tensor, and
-uses it again only once the other end is done with it; it lies there as it lay with the sender.
+reuses it only once the other end is done with it. The tensor keeps the sender's memory layout.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Link:
             raise ProcessGone("has ended") from error
 
     def receive(self, seconds: float | None = None) -> Parcel:
-        """Wait for the next tensor; it lies in the memory that the other end writes.
+        """Wait for the next tensor; it stays in the memory that the other end writes.
 
         Raises:
             ProcessGone: the process at the other end has ended, or sends nothing for so long.

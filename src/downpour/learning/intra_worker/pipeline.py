@@ -28,7 +28,7 @@ class Pipeline:
 
     Args:
         loaded: the task.
-        network: what is trained, at its place in memory.
+        network: the network, at its place in memory.
         processes: how many share its layers.
 
     Raises:

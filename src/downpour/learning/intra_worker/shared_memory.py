@@ -44,12 +44,12 @@ class Memory:
         """Return the numbers [count] of a type from a byte on."""
         end = begin + count * dtype.itemsize
         if end > len(self._mapped):
-            # What was mapped before stays so while a tensor lies there.
+            # The previous mapping lasts while a tensor uses it.
             self._mapped = mapped(self._descriptor, os.fstat(self._descriptor).st_size)
         return self._mapped[begin:end].view(dtype)
 
     def close(self) -> None:
-        """Close the descriptor; what is mapped stays so while a tensor lies there."""
+        """Close the descriptor; the mapping lasts while a tensor uses it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,7 +1,7 @@
 """A network whose tensors are in memory that several processes of one machine map.
 
-The worker's optimizer writes the parameters in place, so its helpers see them without a copy. What
-helpers compute has places of its own: one for each gradient, of all parameters or some.
+The worker's optimizer writes the parameters in place, so its helpers see them without a copy. The
+helpers' results have separate places: one for each gradient, of all parameters or some.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from downpour.learning.intra_worker.shared_memory import aligned, mapped
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies, and how."""
+    """A tensor's offset in the memory, and a tensor of the same layout."""
 
     offset: int
     like: Tensor
@@ -67,7 +67,7 @@ class SharedNetwork:
         return self
 
     def attach(self) -> Self:
-        """Let the network's tensors lie in the memory, with the values that are there."""
+        """Move the network's tensors to the memory, and let them take the values in it."""
         for value, view in self._state:
             value.data = view
         return self
@@ -100,7 +100,7 @@ class SharedNetwork:
             torch._foreach_add_(mine, theirs)
 
     def gradient(self, number: int, parameter: Tensor) -> Tensor:
-        """Return where a parameter's gradient lies in one of the places."""
+        """Return the part of one of the places that is for a parameter's gradient."""
         index = next(n for n, value in enumerate(self._trained) if value is parameter)
         return self._gradients[number][index]
 

@@ -1,8 +1,8 @@
 """A stage of a pipeline: some consecutive layers, which all parts of a batch pass through.
 
-A part arrives from the stage before as a tensor, with where its random generators are, and leaves
-for the next one in the same way; its gradient comes back on the same links. So a stage computes
-exactly what the whole network would there, wherever it is cut.
+A part arrives from the stage before as a tensor, with the state of its random generators, and
+leaves for the next one in the same way. Its gradient comes back on the same links. So a stage
+computes exactly the same as its layers would in the whole network, wherever that is cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from downpour.learning.training.step import BatchPart, add_gradient
 
 
 class Turn(Enum):
-    """What a stage does with a part."""
+    """The direction in which a part passes a stage."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -36,9 +36,9 @@ class Turn(Enum):
 def turns(ahead: int, parts: int) -> Iterator[tuple[Turn, int]]:
     """Return what a stage does, part after part: one forward, one backward.
 
-    A stage is ahead of the last one by as many parts as there are stages after it, so that all are
-    busy and no more is kept than that takes (Narayanan et al. 2019, "PipeDream", section 3.2).
-    Backward, the parts are in their order, and so their gradients add up as in one process.
+    A stage is ahead of the last one by one part for each stage after it. So all are busy, and keep
+    no more than that takes (Narayanan et al. 2019, "PipeDream", section 3.2). Backward, the parts
+    are in their order, and so their gradients add up as in one process.
     """
     ahead = min(ahead, parts)
     for number in range(parts + ahead):
@@ -87,7 +87,7 @@ class StageWork:
         return Answer(job=job.number)
 
     def forget(self) -> None:
-        """Let go of the neighbours, who would wait for what has failed here; then they fail too."""
+        """Close the links to the neighbors, which wait for the failed job; then they fail too."""
         self._network.zero_grad()
         self._outputs.clear()
         for link in (self._before, self._after):
@@ -126,7 +126,7 @@ def arrived(link: Link, number: int, seconds: float | None = None) -> Tensor:
 
 
 class _Arrival(torch.autograd.Function):
-    """Where a tensor enters a stage; on the way back its gradient leaves here.
+    """The entry of a tensor into a stage; on the way back its gradient leaves here.
 
     The first argument is only there to require a gradient. The result is no leaf, so the first
     layer may change it in place.
@@ -144,7 +144,7 @@ class _Arrival(torch.autograd.Function):
 
 
 class Exit(nn.Module):
-    """Stands for the network in the task's loss, with what the last stage makes of a part.
+    """Stands for the network in the task's loss, with the last stage's output for a part.
 
     Args:
         layers: of the last stage.

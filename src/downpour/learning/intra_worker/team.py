@@ -33,12 +33,12 @@ class Team:
     """The helpers of one worker with one experiment.
 
     Training never waits for them to start, and goes on without them when one fails: the worker
-    then computes the whole step by itself, to the same bytes. There are as many as memory has room
-    for; where it does not suffice for a step, half as many processes go on from there.
+    then computes the whole step on its own, to the same bytes. There are as many as memory has room
+    for; when it does not suffice for a step, half as many processes go on from there.
 
     Args:
         loaded: the task; its spec says how many processes it is for, and what each has.
-        network: what is trained, at its place in memory; it moves into shared memory.
+        network: the network, at its place in memory; it moves into shared memory.
         datasets: the folder of prepared data.
         data_key: the data's name in it.
         processes: how many there are with the worker's own at most, from 2 to as many as it is
@@ -78,7 +78,7 @@ class Team:
         self.mend()
 
     def mend(self) -> None:
-        """Start helpers where there are none: as many as memory has room for by now."""
+        """Start helpers if none run: as many as memory has room for by now."""
         if self._helpers:
             return
         processes = min(self._most, _room_for())
@@ -148,7 +148,7 @@ class Team:
             return None
         except BaseException as error:
             if not _tells_of_memory(error):
-                self.close()  # they may wait for what this process was about to send
+                self.close()  # they may wait for a message that this process was about to send
                 raise
             self._take_fewer()
             return None
@@ -211,8 +211,8 @@ def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrange
 def _room_for() -> int:
     """Return for how many processes like this one there is memory.
 
-    A helper needs at least what this process has for itself by now: before the first step that is
-    torch, the network and the data, and later what a part of a batch takes as well.
+    A helper needs at least as much as this process has for itself by now. Before the first step
+    that is torch, the network and the data, and later the memory for a part of a batch as well.
     """
     return 1 + free_memory() // max(1, own_memory())
 
@@ -221,7 +221,7 @@ def _tells_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | OutOfMemory) or is_lack_of_memory(error)
 
 
-@cache  # once, and not again where helpers are started anew
+@cache  # only once, even if the team restarts its helpers
 def _warn_of_few_cores(wanted: int) -> None:
     cores = usable_cores()
     if wanted > cores:

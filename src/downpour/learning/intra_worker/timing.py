@@ -41,7 +41,7 @@ _SLICES = 5
 
 
 class Subject:
-    """What all candidates train: the first examples, as many as a shard has."""
+    """The examples that all candidates train: the first ones, as many as a shard has."""
 
     def __init__(self, spec: Spec, datasets: Path, data_dir: Path | None) -> None:
         self.spec = spec
