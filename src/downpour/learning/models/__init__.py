@@ -45,7 +45,7 @@ def check_model(spec: Spec) -> None:
     """Refuse a network that is unknown or not allowed; imports torchvision for other names only.
 
     Raises:
-        SpecError: names what is known.
+        SpecError: names the known networks.
     """
     if ":" in spec.model:
         check_factory("model", spec.model)

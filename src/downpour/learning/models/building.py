@@ -46,7 +46,7 @@ def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
 
 
 def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -> nn.Module:
-    """Call a builder with what it asks for by name, and the spec's `model_options`.
+    """Call a builder with the values that it asks for by name, and the spec's `model_options`.
 
     Offered are `num_classes` (the outputs needed), `sample_shape` and `in_channels`. All global
     generators are seeded for the call, and restored after it. Lazy layers get their sizes.

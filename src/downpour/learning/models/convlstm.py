@@ -1,10 +1,14 @@
 """The two networks of ConvLSTM-D-Accel, as far as the paper describes them, for chest X-rays.
 
-Of the paper's CNN (its Table 2) we know that 512 numbers are left of an image after three poolings
-of 2 x 2, which is so for images of 50 x 50 alone, that there is dropout, and that weights are
-penalised (L2: the spec's `weight_decay`). Of its CNN with an LSTM we know the order of the parts:
-convolution, flattening to a sequence, LSTM, dense layer. All else here, sizes of kernels and
-numbers of channels and units, is our reading. As in `networks.py`, pooling comes before ReLU.
+Of the paper's CNN (its Table 2) we know three things:
+
+- An image leaves 512 numbers after three poolings of 2 x 2. Only images of 50 x 50 do.
+- It has dropout.
+- It penalizes weights (L2: the spec's `weight_decay`).
+
+Of its CNN with an LSTM we know the order of the parts: convolution, flattening to a sequence, LSTM,
+dense layer. All else here, sizes of kernels and numbers of channels and units, is our reading. As
+in `networks.py`, pooling comes before ReLU.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ def xray_cnn(
 ) -> nn.Module:
     """Three convolutions with pooling, a dense layer and the output; 520,706 parameters at 50 x 50.
 
-    The kernels of 5 x 5 without padding and the 32, 64 and 128 channels are those of a network that
-    is widely taught and has the 512 numbers: sides of 50 become 46, 23, 19, 9, 5 and 2, and
-    2 * 2 * 128 = 512. The dense layer of `hidden` units and `dropout` after it are our reading.
+    The kernels of 5 x 5 without padding and the channels (`32, 64, 128`) are those of a widely
+    taught network. It has the 512 numbers: convolutions and poolings shrink sides as
+    `50, 46, 23, 19, 9, 5, 2`, and `2 * 2 * 128 = 512`. The dense layer of `hidden` units and
+    `dropout` after it are our reading.
     """
     channels, height, side = image(sample_shape, smallest=_SMALLEST)
     layers: list[tuple[str, nn.Module]] = []
@@ -114,5 +119,5 @@ class ConvLstm(nn.Module):
 
 
 def _pooled(side: int) -> int:
-    """Return what is left of a side after a convolution and pooling by 2."""
+    """Return the length of a side after a convolution and pooling by 2."""
     return (side - _KERNEL + 1) // 2

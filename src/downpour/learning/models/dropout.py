@@ -1,7 +1,7 @@
 """Dropout that spends less on random numbers.
 
-On a CPU torch draws one word of the Mersenne Twister for every element; here each 64-bit word
-decides four, which makes dropout three times and a whole step of a small network about a tenth
+On a CPU torch draws one word of the Mersenne Twister for every element. Here each 64-bit word
+decides four. That makes dropout three times and a whole step of a small network about a tenth
 faster. The generator is torch's own, so a saved generator state still repeats the same masks.
 """
 
@@ -23,8 +23,9 @@ class Dropout(nn.Dropout):
             return input
         if input.device.type != "cpu" or self.p == 1:
             return super().forward(input)
-        # Four 16-bit numbers of one random word are compared with a threshold. They are signed, so
-        # the threshold is moved by half of the range; scaling by the rounded share keeps the mean.
+        # Four 16-bit numbers of one random word are compared with a threshold. The numbers have a
+        # sign, so we move the threshold by half of the range. Scaling by the rounded share keeps
+        # the mean.
         dropped_levels = round(self.p * _LEVELS)
         words = torch.empty(-(-input.numel() // _LANES), dtype=torch.int64)
         lanes = words.random_(-(1 << 63), None).view(torch.int16)[: input.numel()]

@@ -28,8 +28,8 @@ _LENT = np.random.MT19937(0)
 def lent() -> Iterator[None]:
     """Return a context in which code may seed these generators; it restores their state."""
     python = random.getstate()
-    # Copying the state of numpy's takes five times as long as lending it another generator. Where
-    # that is lent already, as where a step opens its examples, there is none but to copy.
+    # Copying the state of numpy's takes five times as long as lending it another generator. If
+    # that is lent already, as when a step opens its examples, we can only copy.
     numpy = get_bit_generator()
     state = _LENT.state if numpy is _LENT else None
     set_bit_generator(_LENT)
@@ -47,7 +47,7 @@ def seeded(number: int) -> Iterator[None]:
     """Return a context in which all global generators are seeded, and no other code draws."""
     with ALONE, lent(), torch.random.fork_rng(devices=[]), accelerators.seeded(number):
         # Not `torch.manual_seed`: for each kind of device that was never used it keeps the stack
-        # of the call, to seed it later, which takes a hundred times as long and is never freed.
+        # of the call, to seed it later. That takes a hundred times as long and is never freed.
         torch.default_generator.manual_seed(number)
         seed(number)
         yield

@@ -1,7 +1,7 @@
 """Downpour's own networks; they adapt to the size, channels and classes of the data.
 
-Where a convolution is followed by ReLU and max-pooling, the pooling comes first: the two commute,
-values and gradients alike, and ReLU then has a quarter of the work.
+If ReLU and max-pooling follow a convolution, the pooling comes first. The two commute, values and
+gradients alike, and ReLU then has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def mnist_cnn(
 ) -> nn.Module:
     """The network of the ECE751 report's Table I: 1,199,882 parameters on MNIST.
 
-    Convolutions 3 x 3 with 32 and 64 channels, max-pooling by 2, `dropout`, a dense layer of 128,
-    `dropout2`, and the output.
+    Convolutions `3 x 3` with 32 and 64 channels, max-pooling by 2, and `dropout`. Then a dense
+    layer of 128, `dropout2`, and the output.
     """
     channels, height, width = image(sample_shape, smallest=6)
     return nn.Sequential(

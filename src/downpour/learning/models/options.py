@@ -20,7 +20,7 @@ def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, in
 
 
 def probability(name: str, value: float) -> float:
-    """Return an option that is a share of what is dropped.
+    """Return an option that is the share of elements to drop.
 
     Raises:
         SpecError: it is no number from 0 on and below 1.

@@ -1,10 +1,10 @@
 """Examples that your own task reads on demand, by index.
 
-What `learning/datasets/` prepares is decoded once for all workers and lies in the shared directory
-as arrays. What is here stays where and as it is: a file of tokens is mapped into memory, an image
-is decoded by the worker that trains on it. So it may be larger than memory and disk together. Each
-class has `len()` and `[i]`, as a task's `examples` needs, and example i never changes, except by
-random augmentation, which follows from the position in training.
+`learning/datasets/` decodes examples once for all workers, to arrays in the shared directory. The
+classes here leave the data where and as they are. They map a file of tokens into memory, and each
+worker decodes the images that it trains on. So the data may be larger than memory and disk
+together. Each class has `len()` and `[i]`, as a task's `examples` needs. Example i never changes,
+except by random augmentation, which follows from the position in training.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A folder of images by class; each worker decodes only the images that it needs.
 
-What was decoded is kept up to a bound, so that epochs after the first decode nothing where the
-images of a shard fit. What is kept first stays: each epoch takes every image once, in another
-order, and then no rule finds more of them again. Pixels are kept as they are before augmentation,
-so no result changes.
+A worker keeps decoded images up to a bound. If the images of a shard fit, epochs after the first
+decode nothing. The first images stay: each epoch takes every image once, in another order, and then
+no other rule would find more of them. Pixels are kept as they are before augmentation, so no result
+changes.
 """
 
 from __future__ import annotations

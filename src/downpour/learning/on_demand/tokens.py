@@ -1,7 +1,7 @@
 """Windows over a long row of tokens, for language models.
 
-The row is a file that is mapped into memory, or an array. A worker reads the pages that its windows
-lie on, and nothing else. Nothing here knows what a token means.
+The row is a file that is mapped into memory, or an array. A worker reads the pages of its
+windows, and nothing else. Nothing here knows what a token means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Augmentation from plain values: torchvision's transforms, written as in Python.
 
-A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. It is read as a name
-and literals and never evaluated; only the classes in `ALLOWED` are made. They draw from torch's
+A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. We parse it as a name
+and literals and never evaluate it. Only the classes in `ALLOWED` are made. They draw from torch's
 global generator, which is seeded before each step of training, so augmentation follows from the
 position alone.
 """

@@ -36,7 +36,7 @@ _PYTHONS = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}
 _NEEDED = {"filelock", "numpy", "obstore", "psutil", "pydantic", "pydantic_core", "rich"}
 _NEEDED |= {"setproctitle", "tenacity", "thrift", "tomli_w", "torch", "torchvision", "typer"}
 _NEEDED |= {"xxhash"}
-"""What Downpour imports, wherever it is installed: a developer's torch is in no usual folder."""
+"""Downpour's imports, wherever they are installed: a developer's torch is in no usual folder."""
 
 
 class BadBundle(Exception):

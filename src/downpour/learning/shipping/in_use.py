@@ -47,7 +47,7 @@ def use(folder: Path) -> None:
 
 
 def leave() -> None:
-    """Import what this machine has by itself from now on."""
+    """Import only the modules that this machine has without bundles from now on."""
     while _used:
         used = _used.pop()
         _forget(used.names)
@@ -57,7 +57,7 @@ def leave() -> None:
 
 
 def _forget(names: Collection[str]) -> None:
-    """Forget the modules under these names, and those that other versions of them have."""
+    """Forget the modules under these names, and the submodules that only other versions have."""
     for module in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[module]
 

@@ -1,7 +1,7 @@
 """Decides, on a worker, whether to run its own files or the experiment's bundle.
 
 The worker's own files count where they are the ones that were submitted. Else it takes the bundle,
-if it accepts code. Whichever it is, `check_code` compares the files with the experiment's digests
+if it accepts code. In either case, `check_code` compares the files with the experiment's digests
 before the worker imports any.
 """
 

@@ -1,8 +1,8 @@
 """Unpacks each bundle once per machine, into a folder that its SHA-256 names.
 
-A folder appears whole or not at all. It is verified before each use, because a person may have
-edited it; then it is made again. One that nobody has used for a month is removed. Where the
-machine's own folder cannot be written, as in some containers, a process has a temporary one.
+A folder appears whole or not at all. We verify it before each use, because a person may have edited
+it, and replace an edited one. A folder without use for a month is removed. If a process cannot
+write to the machine's own folder, as in some containers, it has a temporary one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def unpacked_folder(
 ) -> Path:
     """Return this machine's folder with the files of a bundle, which is read if it must be.
 
-    What `read` and `check` raise is passed on.
+    Exceptions of `read` and `check` are passed on.
 
     Args:
         digest: the bundle's SHA-256.

@@ -2,7 +2,7 @@
 
 `prepare_data` puts what all processes must agree on into a folder, and returns its key;
 `open_data` reads it. Neither opening nor this module imports torch. `loaded.load` makes the task of
-a spec, for those that train or evaluate.
+a spec, for code that trains or evaluates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from downpour.learning.tasks.agreement import TaskData, alike, open_task_data, t
 from downpour.learning.tasks.task import Task
 
 Data = PreparedDataset | TaskData
-"""What is known of a spec's examples: counts, labels, and for the built-in task themselves."""
+"""The facts about a spec's examples: counts, labels, and the built-in task's examples too."""
 
 __all__ = [
     "Data",
@@ -79,7 +79,7 @@ def open_data(spec: Spec, root: Path, key: str) -> Data:
 
 
 def check_same_data(spec: Spec, root: Path, key: str) -> None:
-    """Check that the data of a key are those that the spec's `data_key` names, if it names any.
+    """Check that a key's data are the data of the spec's `data_key`, if it names any.
 
     Raises:
         SpecError: they are others.

@@ -1,8 +1,8 @@
 """The facts about a user's examples on which manager and workers must agree, in a shared folder.
 
-The examples stay where the task reads them. The folder holds how many there are, the labels, and a
-sketch of a few: so a worker whose task reads other data, or data that changed, refuses to train on
-them. Its key follows from all that, as a prepared dataset's does from its arrays.
+The examples stay where the task reads them. The folder holds their number, the labels, and a
+sketch of a few. So a worker refuses to train if its task reads other data, or data that changed.
+The folder's key follows from all that, as a prepared dataset's does from its arrays.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskData:
-    """What is known of a task's examples without reading them; `sketches` are by part and index.
+    """The facts about a task's examples without reading them; `sketches` are by part and index.
 
-    `labels` has shape (train_samples,), int64, or is None where examples have no classes.
+    `labels` has shape (train_samples,), int64, or is None if examples have no classes.
     """
 
     facts: DatasetFacts
@@ -54,7 +54,7 @@ class TaskData:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is unusual, for people: nothing is known to be."""
+        """Remarks on unusual properties, for people: we know of none."""
         return ()
 
 
@@ -130,10 +130,10 @@ def check_examples(
         data: what the manager has found.
         part: "train" or "test".
         examples: what there is here.
-        number: which one to look at, of those that the manager looked at; absent: all of them.
+        number: which of the manager's sketches to compare; absent: all of them.
 
     Raises:
-        UnfitWorker: their number or one of those that were looked at is another.
+        UnfitWorker: their number or one of the compared examples differs.
     """
     from downpour.learning.tasks.sketch import resemble, sketched
 
@@ -175,7 +175,7 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
 
 
 def _remedy(examples: object) -> str:
-    """Say what to return instead of what has no examples by index; empty if it may have them."""
+    """Say what to return instead of an object without examples by index; empty if it may have."""
     from torch.utils.data import IterableDataset
 
     if isinstance(examples, tuple | dict):
@@ -187,7 +187,7 @@ def _remedy(examples: object) -> str:
 
 
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
-    """Return how many examples a part has, and sketches of some of those that are used."""
+    """Return how many examples a part has, and sketches of some used ones."""
     from downpour.learning.tasks.own import examples_of, mistake, theirs
     from downpour.learning.tasks.sketch import resemble, sketched
 
@@ -222,7 +222,7 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
 
 
 def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
-    """Return the labels of the examples that are used; of length 0 where there are none.
+    """Return the labels of the used examples; of length 0 if the task has none.
 
     There are `count` training examples, used or not.
     """

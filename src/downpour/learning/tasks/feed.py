@@ -1,8 +1,8 @@
 """Turns a prepared dataset into batches of tensors, without Python work for single examples.
 
-A batch is gathered from mapped memory as bytes, a quarter of what floats would move, and normalized
-by one multiplication and one addition. Images lie as [b, h, w, c] in memory and are handed over
-as [b, c, h, w], which is torch's channels_last layout without a copy; the plain layout takes one.
+A batch is gathered from mapped memory as bytes, a quarter of the size of floats, and normalized by
+one multiplication and one addition. Images are [b, h, w, c] in memory. Networks get them as
+[b, c, h, w], which is torch's channels_last layout without a copy. The plain layout takes a copy.
 """
 
 from __future__ import annotations

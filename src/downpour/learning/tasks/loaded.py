@@ -27,7 +27,7 @@ def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = Non
 
     Args:
         spec: names the task.
-        data: what is known of its examples.
+        data: the facts about its examples.
         begun: sets a network that was just built to where training begins, if not as drawn.
 
     Raises:
@@ -42,8 +42,8 @@ class LoadedTask:
     """A task with its spec and its data, as the loop and the evaluation use it.
 
     Args:
-        spec: what is asked for.
-        task: what is trained.
+        spec: the experiment's spec.
+        task: the task to train.
         data: counts and labels of its examples.
         begun: see `load`.
     """
@@ -90,7 +90,7 @@ class LoadedTask:
         return model
 
     def mistake(self, method: str, accepted: str) -> SpecError:
-        """Return the refusal of what a method of the task returns, see `own.mistake`."""
+        """Return the refusal of a result of one of the task's methods, see `own.mistake`."""
         return mistake(self.spec, self.task, method, accepted)
 
     def check_fit(self, model: nn.Module) -> None:
@@ -108,7 +108,7 @@ class LoadedTask:
         "validation" are the training examples, of the built-in task without what training draws.
 
         Raises:
-            UnfitWorker: they are not those that the experiment began with.
+            UnfitWorker: the experiment began with other examples.
         """
         return self._examples(part)
 

@@ -1,7 +1,7 @@
 """Loads a user's task by name: finds, makes and checks the class, and puts errors in one line.
 
-A task's code is called through `theirs`, which turns whatever it raises into a `SpecError` with the
-line of the user's file.
+We call a task's code through `theirs`, which turns its exceptions into a `SpecError` with the line
+of the user's file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LACKING = re.compile(
     r"|alloc(ation)?_failed|invalid buffer size",
     re.IGNORECASE,
 )
-"""What torch says on the CPU, and what CUDA with its libraries, Metal and SYCL say."""
+"""Messages of torch on the CPU, and of CUDA with its libraries, Metal and SYCL."""
 
 NEEDED = ("model", "examples", "loss")
 
@@ -50,8 +50,9 @@ def own_task(spec: Spec) -> Task:
     """Make the task that a spec names.
 
     Raises:
-        SpecError: it is not allowed, cannot be imported or made, is no subclass of `Task`, lacks a
-            method, or one takes other arguments; or spec and task both say the same thing.
+        SpecError: it is not allowed, cannot be imported or made, or is no subclass of `Task`. Or
+            it lacks a method, or a method takes other arguments, or spec and task both say the same
+            thing.
     """
     name = spec.task or ""
     made = load_factory("task", name)
@@ -86,12 +87,12 @@ def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
 
 
 def mistake(spec: Spec, task: Task, method: str, accepted: str) -> SpecError:
-    """Return the refusal of what a user's method returns, with the line where it begins."""
+    """Return the refusal of a result of a user's method, with the line where that begins."""
     return SpecError(*spec.trained_code, with_place(accepted, getattr(task, method)))
 
 
 def overrides(task: Task | type[Task], method: str) -> bool:
-    """Whether a task brings a method of its own."""
+    """Whether a task brings its own method."""
     kind = task if isinstance(task, type) else type(task)
     return getattr(kind, method) is not getattr(Task, method)
 

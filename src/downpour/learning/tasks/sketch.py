@@ -24,7 +24,7 @@ _TOLERANCE = 1e-3
 def sketched(examples: ExampleList, index: int) -> list[Any]:
     """Return a sketch of an example, as values that JSON holds.
 
-    What the example draws from global generators follows from its index here.
+    The example's draws from global generators follow from its index here.
     """
     with generators.seeded(index):
         whole = getattr(examples, "__getitems__", None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Batch = Any
-"""What `collate` makes: tensors, in any tuple, list or dictionary."""
+"""The result of `collate`: tensors, in any tuple, list or dictionary."""
 
 
 class ExampleList(Protocol):
@@ -32,22 +32,22 @@ class ExampleList(Protocol):
 class Task:
     """A training that a spec names: `task = "package.module:Class"`.
 
-    It is made as `Class(**task_options)`, in the manager and in every worker, so making it should
-    be cheap and must depend on the options alone. Methods that are not overridden leave the choice
+    The manager and every worker make it as `Class(**task_options)`, so making it should be cheap
+    and must depend on the options alone. Methods that are not overridden leave the choice
     to the spec.
     """
 
     def model(self) -> nn.Module:
         """Return the network, on the CPU; all global generators are seeded by the spec's seed.
 
-        What does not require a gradient is frozen: it is sent once and never again.
+        Parameters that require no gradient are frozen: Downpour sends them only once.
         """
         raise NotImplementedError(_unwritten(self, "model"))
 
     def examples(self, part: str) -> ExampleList:
         """Return the examples of a part, "train" or "test": anything with `len()` and `[i]`.
 
-        Example i must be the same on every machine, but for what it draws from the generators of
+        Example i must be the same on every machine, except for its draws from the generators of
         Python, numpy and torch: an augmentation repeats with the step. If the object has
         `__getitems__(indices)`, as torch's datasets may, a whole batch is asked for at once.
         """
@@ -64,10 +64,10 @@ class Task:
         return default_collate(examples)
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
-        """Return what is measured on a batch of test examples, by name.
+        """Return the measurements on a batch of test examples, by name.
 
-        A value is a mean over the batch, or a pair of a sum and a count where examples are not
-        what is counted. If "loss" is among the names, `loss` is not called as well.
+        A value is a mean over the batch. If it counts something other than examples, it is a
+        pair of a sum and a count. If "loss" is among the names, `loss` is not called as well.
         """
         del model, batch
         return {}
@@ -111,7 +111,7 @@ class Task:
     def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Batch) -> Tensor:
         """Take a training step and return its loss; only called where a task overrides it.
 
-        An override does everything by itself: gradients to zero, backward, the optimizers' steps.
+        An override does everything on its own: gradients to zero, backward, the optimizers' steps.
         A single optimizer is called "optimizer".
         """
         raise NotImplementedError(_unwritten(self, "step"))
