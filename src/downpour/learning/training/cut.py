@@ -44,7 +44,7 @@ def check_cut(loaded: LoadedTask, part: BatchPart) -> None:
 def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) -> list[range]:
     """Return the layers of each stage; of `processes`, if there are fewer than the spec is for.
 
-    Where the spec says to cut is then for more stages, and measured time decides.
+    The spec's places to cut are then for more stages, and measured time decides.
 
     Raises:
         SpecError: the network cannot be cut into so many, or not where the spec says.

@@ -19,7 +19,7 @@ class EntranceDone(BaseException):
 
 
 class Entrance(nn.Module):
-    """Runs the first layers; `output` is what they return.
+    """Runs the first layers; `output` is their result.
 
     Args:
         layers: the first layers.

@@ -1,23 +1,23 @@
 """The order of a shard's examples in an epoch: one permutation, cut into batches.
 
 `shuffled` is a seeded permutation. `balanced` is stratified: the batches are filled one after the
-other, and each takes from every class its share of what is left, s * r_c / R examples for a batch
-of s, with r_c of the R remaining examples in class c. Shares are rounded down, and the places left
-over go to the largest remainders (ties in random order); so a class never differs from its share by
-a whole example, and every index appears exactly once. The order follows from (seed, epoch, shard)
-alone.
+other, and each takes from every class its share of the remaining examples. For a batch of s, that
+is s * r_c / R examples, with r_c of the R remaining examples in class c. Shares are rounded down,
+and the places left over go to the largest remainders (ties in random order). So a class never
+differs from its share by a whole example, and every index appears exactly once. The order follows
+from (seed, epoch, shard) alone.
 
-A task trains a part of it: where an epoch has `meet` meetings, the m-th of as many consecutive,
-nearly equal slices of the epoch's batches. So each example is trained once an epoch, whatever
-`meet` is.
+A task trains a part of it. If an epoch has `meet` meetings, the m-th task trains the m-th of `meet`
+consecutive, nearly equal slices of the epoch's batches. So each example is trained once an epoch,
+for any `meet`.
 
 The last batch is as large as the others, to one example: all sizes are even. With `last_batch` =
-`rest`, it has what is left, as in PyTorch's DataLoader. A few examples then move the parameters as
-far as a whole batch does, just before they are averaged and evaluated
+`rest`, it has the remaining examples, as in PyTorch's DataLoader. A few examples then move the
+parameters as far as a whole batch does, just before they are averaged and evaluated
 (docs/results/more-workers.md).
 
 A single example that is left over joins the batch before it: batch normalization has no variance of
-one example. So there are as many steps, whatever the sizes.
+one example. So the number of steps is the same for all sizes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def batch_order(
         shard: the shard's number.
 
     Raises:
-        SpecError: balanced batches are asked for where there are no classes, or more in the shard
-            than fit into a batch.
+        SpecError: the spec asks for balanced batches without classes, or with more classes in the
+            shard than fit into a batch.
     """
     if spec.batches == "shuffled":
         return indices[random_order(len(indices), _SHUFFLED, spec.seed, epoch, shard)]
@@ -89,7 +89,7 @@ def samples_in(batches: int, samples: int, spec: Spec) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a task trains of a shard's epoch: `steps` batches from the batch `first` on.
+    """A task's part of a shard's epoch: `steps` batches from the batch `first` on.
 
     `samples` are the examples in them. The task takes the steps of the epoch from `before` on, of
     `of_epoch` that the shard has in all its meetings.
@@ -162,7 +162,7 @@ def _stratified(classes: Indices, tie_order: Indices, sizes: Indices) -> Indices
 
 
 def _shares(remaining: Indices, size: int, tie_order: Indices) -> Indices:
-    """Divide a batch of `size` among the classes by what remains of each (largest remainder)."""
+    """Divide a batch of `size` among the classes by each one's rest (largest remainder)."""
     wanted = size * remaining
     shares: Indices = wanted // remaining.sum()
     missing = size - int(shares.sum())

@@ -24,11 +24,11 @@ from downpour.learning.tasks.own import shown, theirs
 from downpour.learning.training import numerics
 
 _METRICS_MAX = 1000
-"""Each is added up after every batch, told in messages, and a line of every evaluation."""
+"""We add up each one after every batch, send it in messages, and show it in every evaluation."""
 _BLOCK_VALUES = 1 << 18
 _BLOCK_SAMPLES_MAX = 512
 _WIDEST_VALUES = 1 << 26
-"""What the largest tensor of a block may hold; 256 MiB of float32."""
+"""How many values the largest tensor of a block may hold; 256 MiB of float32."""
 
 
 def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
@@ -79,7 +79,7 @@ def evaluate_on(
 
 
 class Sums:
-    """What was measured on some batches, added up by name.
+    """Measurements on some batches, added up by name.
 
     Args:
         loaded: the task that measures it, for errors.

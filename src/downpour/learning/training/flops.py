@@ -1,19 +1,20 @@
 """Floating-point operations of an epoch: by formula, and as torch counts them in a training step.
 
-The formulas are our reading of equations (1) to (3) of ConvLSTM-D-Accel. For one example
+The formulas are our reading of equations (1) to (3) of ConvLSTM-D-Accel. A multiplication and an
+addition are two operations. For one example
 
     (1) a convolution takes  2 * C_in * K_h * K_w * C_out * H_out * W_out,
     (2) a dense layer takes  2 * N_in * N_out,
 
-a multiplication and an addition being two operations, and (3) an epoch takes three times its
-examples' forward passes, as going backward takes two products where going forward takes one: for
-the weights' gradient and for that of the layer's input. An LSTM takes at each step what its four
-gates' matrices do as dense layers. Biases, poolings and activations are left out, as usual.
+and (3) an epoch takes three times its examples' forward passes. Going backward takes two products
+for each one forward: for the weights' gradient and for that of the layer's input. An LSTM takes at
+each step as many operations as its four gates' matrices do as dense layers. Biases, poolings and
+activations are left out, as usual.
 
 Torch's counter (`torch.utils.flop_counter`) looks on while a step is computed, and so differs where
 
-- nothing needs the gradient: of the examples, which the first layer takes, and of an LSTM's first
-  state, which is all zeros. One forward pass of the first layer is saved, and one product of the
+- nothing needs the gradient: that of the examples, the first layer's input, and that of an LSTM's
+  first state, all zeros. One forward pass of the first layer is saved, and one product of the
   LSTM's recurrent matrix for each example;
 - it does not know the operation: an LSTM on the CPU is one call of a kernel, of which it counts
   nothing. On torch's device without memory (`meta`) an LSTM is taken apart into its products.
@@ -39,7 +40,7 @@ from downpour.learning.training import numerics
 Counted = nn.Conv2d | nn.Linear | nn.LSTM
 
 _PASSES = 3
-"""What a step takes, in forward passes."""
+"""The cost of a step, in forward passes."""
 _NO_MEMORY = "meta"
 
 
@@ -86,8 +87,8 @@ def counted_flops(
 ) -> int:
     """Return what torch counts of an epoch: of one training step, for as many steps as it takes.
 
-    The step is a real one, forward and backward, on examples of zeros. What a batch takes is in
-    proportion to its size, so that the smaller batches at the ends of shards make no difference.
+    The step is a real one, forward and backward, on examples of zeros. The cost of a batch is
+    in proportion to its size, so the smaller batches at the ends of shards make no difference.
 
     Args:
         model: the network of the spec; it stays as it is.

@@ -1,9 +1,9 @@
 """A network as a chain of layers: the runs of operations between places that one tensor crosses.
 
-Any network computes a graph of operations. Where a single value leads from what comes before to all
-that comes after, it can be cut: an `nn.Sequential` between its modules, a residual network between
-its blocks. Inside of a module whose forward is no plain sequence of operations, as with a loop over
-the values of a tensor, no place is known, and the whole module is one layer.
+Any network computes a graph of operations. We can cut it at any single value that alone connects
+the operations before it with those after it: an `nn.Sequential` between its modules, a residual
+network between its blocks. Some modules' forward is no plain sequence of operations, such as a loop
+over the values of a tensor. In them we know no place to cut, and the whole module is one layer.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Stretch:
 
 
 def _runs(begin: fx.Node, nodes: list[fx.Node]) -> Iterator[list[fx.Node]]:
-    """Cut operations wherever the last one's value is all that is needed afterwards."""
+    """Cut operations wherever the later ones need only the last one's value."""
     place = {node: number for number, node in enumerate([begin, *nodes])}
     # After the last of its users nothing needs a value any more.
     until = {

@@ -1,11 +1,11 @@
 """Training on one shard in one round, as a value that advances.
 
-It can stop after any step; its whole state (parameters, buffers, optimizer, position, loss) can be
-taken as arrays, and another process of the same numeric class that restores them goes on with the
+It can stop after any step, and gives its whole state (parameters, buffers, optimizer, position,
+loss) as arrays. Another process of the same numeric class that restores them continues with the
 same bytes as if nothing had happened. It knows nothing of files, messages or time. Everything else
-is a function of the position: the order of examples follows from (seed, epoch, shard), the learning
-rate from the epoch and the step, and all generators are seeded before each step from (seed, round,
-shard, step). After an exception the value must not be used again.
+is a function of the position. The order of examples follows from (seed, epoch, shard), and the
+learning rate from the epoch and the step. All generators are seeded before each step from (seed,
+round, shard, step). Discard the value after an exception.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ShardTraining:
         SpecError: the spec's batches do not fit the shard, or a user's task or its optimizer is
             not what it should be.
         FileCorrupt: `optimizer_state` is not of this network, or an index is out of range.
-        UnfitWorker: the examples are not those that the experiment began with.
+        UnfitWorker: the experiment began with other examples.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class ShardTraining:
         return self._optimizers.arrays()
 
     def snapshot(self) -> Arrays:
-        """Return the whole state as arrays with names of their own, for `restore`.
+        """Return the whole state as arrays with distinct names, for `restore`.
 
         Raises:
             NonFinite: a loss became NaN or infinite.
@@ -288,7 +288,7 @@ def _operation(error: RuntimeError) -> str:
 
 
 def _sliced(loaded: LoadedTask, model: nn.Module) -> Callable[..., list[Tensor]]:
-    """Return what computes all slices of the dense layers, where no helper does."""
+    """Return the function that computes all slices of the dense layers, if no helper does."""
     # Here, because few trainings cut layers.
     from downpour.learning.training.sliced_step import Everything, HybridStep
 

@@ -2,7 +2,7 @@
 
 Torch and the libraries under it choose kernels by the processor, its vendor and environment
 variables, and the kernels differ in the order of their sums. So the class has the instructions that
-torch reports to use, not those that the processor has.
+torch reports to use, not all instructions of the processor.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def numeric_class(device: str) -> NumericClass:
 
 def _build() -> str:
     """Return a short digest of how torch was built: compiler, MKL, oneDNN, CUDA."""
-    # Without what is in use: that is a part of its own, and a variable may change it.
+    # Without the instructions in use: they are a separate part, and a variable may change them.
     lines = torch.__config__.show().splitlines()
     lasting = "\n".join(line for line in lines if "CPU capability usage" not in line)
     return xxhash.xxh3_64_hexdigest(lasting.encode())[:8]

@@ -121,7 +121,7 @@ class Randomness:
         self._seed = seed
         self._beyond_torch = beyond_torch
         self._device = device
-        # Where torch keeps them: the CPU's, and those of an accelerator.
+        # The modules that hold torch's generators: the CPU's, and an accelerator's.
         self._homes = (torch,) if device == CPU else (torch, module_of(device))
 
     @contextmanager
@@ -139,7 +139,7 @@ class Randomness:
     def begin(self, step: int, part: int = 0) -> None:
         """Seed all generators for a part of a step's batch, both counted from 0; only while active.
 
-        With a seed of its own, a part may be computed by another process.
+        Because each part has its own seed, another process may compute it.
         """
         seed = (_seed_of(step, self._seed) + part * _PART_STRIDE) & _SEED_MAX
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.

@@ -39,7 +39,7 @@ class Optimizers:
     A task's own may be several; the spec's is called "optimizer".
 
     Args:
-        loaded: the task, which may choose groups of parameters and optimizers of its own.
+        loaded: the task, which may choose its own groups of parameters and optimizers.
         model: the network.
 
     Raises:
@@ -88,7 +88,7 @@ class Optimizers:
             one.step()
 
     def arrays(self) -> Arrays:
-        """Return copies of the state, each named `parameter/what`; empty where there is none.
+        """Return copies of the state, each named `parameter/what`; empty if it has none.
 
         Raises:
             SpecError: a part of it is no tensor, so it cannot go on elsewhere.
@@ -101,7 +101,7 @@ class Optimizers:
         }
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the state by what `arrays` returned.
+        """Replace the state by a result of `arrays`.
 
         Raises:
             FileCorrupt: a name or a shape is not of this network.
@@ -129,7 +129,7 @@ class Optimizers:
 def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
     """Say which fields were given although the task's own optimizer decides: a line, or none.
 
-    They are not refused: an optimizer() may leave the choice to the spec, and one spec may be of
+    We do not refuse them: an optimizer() may leave the choice to the spec, and one spec may be of
     several tasks.
 
     Raises:
@@ -156,7 +156,7 @@ def _restored(
         FileCorrupt: it does not have the shape that the spec's optimizers give it.
     """
     if what in _OF_ITS_SHAPE or array.shape == tuple(parameter.shape):
-        # Fused kernels walk through memory: a buffer must lie in it as its parameter does.
+        # Fused kernels walk through memory: a buffer must have the layout of its parameter.
         value = torch.empty_like(parameter, requires_grad=False)
         copy_into(value, array, full_name)
         return value

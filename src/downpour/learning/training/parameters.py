@@ -31,7 +31,7 @@ def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
 
 
 def buffers_of(model: nn.Module) -> list[str]:
-    """Return the names of what `parameters_of` returns and no optimizer trains."""
+    """Return the names of the arrays of `parameters_of` that no optimizer trains."""
     state = model.state_dict(keep_vars=True)
     return [name for name, value in state.items() if not isinstance(value, nn.Parameter)]
 
@@ -109,14 +109,14 @@ def check_finite(
 
 
 def infinite_constants(model: nn.Module) -> Arrays:
-    """Return copies of what holds infinities or NaN and is never trained, such as causal masks."""
+    """Return copies of untrained tensors that hold infinities or NaN, such as causal masks."""
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     arrays = {n: array_of(value) for n, value in model.state_dict().items() if n not in trained}
     return {name: array for name, array in arrays.items() if not is_finite(array)}
 
 
 def is_finite(array: NDArray[Any]) -> bool:
-    """Whether all numbers of an array are finite; those that are no floats always are."""
+    """Whether all numbers of an array are finite; integers and booleans always are."""
     if array.dtype.kind != "f":
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -131,7 +131,7 @@ def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
 
 
 def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
-    """Copy an array into a tensor of the same shape and type, whatever their memory layouts.
+    """Copy an array into a tensor of the same shape and type; their memory layouts may differ.
 
     Raises:
         FileCorrupt: shape or type differ; `name` is named.

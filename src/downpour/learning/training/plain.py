@@ -3,7 +3,7 @@
 The first optimizer that a process makes imports torch's compiler, only to be left alone by it:
 1.3 s of processor time, as much again as torch itself. And each step says to compiler and profiler
 that it is one: 5 % of a step of the digits network. Neither is used here, so the methods below
-are torch's own, called without these wrappers. Where a version of torch has others, they stay.
+are torch's own, called without these wrappers. If a version of torch has other wrappers, they stay.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _sgd(groups: Groups, spec: Spec) -> Optimizer:
     )
     if spec.momentum:
         # The fused kernel takes buffers for all parameters or for none, and a parameter may get its
-        # first gradient late. From zeros the first step is what it is from nothing.
+        # first gradient late. From zeros the first step is the same as without a buffer.
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer

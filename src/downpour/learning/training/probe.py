@@ -1,8 +1,8 @@
 """Runs a network layer by layer: does it give the network's bytes, and what do layers cost?
 
-Between two layers lies a copy of the tensor that leads on, forward and backward, as it does where
-each process has some of the layers. In the task's loss the run stands for the network, and has none
-of its parameters: so a loss that looks at these, or calls the network twice, is found out.
+Between two layers is a copy of the tensor that leads on, forward and backward, as if each process
+had some of the layers. In the task's loss the run stands for the network, and has none of its
+parameters. So it finds out a loss that looks at these, or that calls the network twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEEDED = "its loss must call the model once, with one tensor, and use only its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a run has shown: the layers, and the seconds of each, forward and backward.
+    """The findings of a run: the layers, and the seconds of each, forward and backward.
 
     `points` are the layers that a stage may begin with, besides the first: one tensor of floats
     leads there, and no parameter is used on both sides. `step_seconds` is about what an optimizer
@@ -161,7 +161,7 @@ class _Run(nn.Module):
         """Return what the last run has shown."""
         times = self._times
         seconds = [after - before for before, after in pairwise(times.forward)]
-        # What no mark tells apart goes to the first of its layers.
+        # If no mark separates some layers, their time goes to the first of them.
         for (_, before), (layer, after) in pairwise(times.backward):
             seconds[layer] += after - before
         return Probe(

@@ -1,14 +1,14 @@
 """The learning rate as a function of the training's progress, so that no scheduler has state.
 
 A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T warm
-up. Step k, counted from 0 over all epochs, multiplies the learning rate by min(1, (k + 1) / W), and
-after the warm-up by what the schedule says of p = (k - W) / (T - W). How often the shards meet in
-an epoch changes none of it.
+up. Step k, counted from 0 over all epochs, multiplies the learning rate by `min(1, (k + 1) / W)`.
+After the warm-up it also multiplies it by the schedule's factor at `p = (k - W) / (T - W)`. How
+often the shards meet in an epoch changes none of it.
 
 With `scale_rate`, the learning rate of n shards is n times as high (the linear scaling rule), and
-the warm-up rises to it from the rate of one: by 1 + (n - 1) k / W. Both are of Goyal et al. 2017,
-"Accurate, Large Minibatch SGD", sections 2.1 and 2.2, and so is the warm-up that is taken where the
-spec names none, five of ninety epochs.
+the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et al. 2017,
+"Accurate, Large Minibatch SGD", sections 2.1 and 2.2. So is the warm-up of a spec that names none,
+five of ninety epochs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _by_spec(spec: Spec, position: Position) -> float:
 
 
 def _by_schedule(spec: Spec, position: Position, share: float) -> float:
-    """Return the factor at a share, in 0..1, of what is left after the warm-up."""
+    """Return the factor at a share, in 0..1, of the steps after the warm-up."""
     match spec.schedule:
         case "cosine":
             return spec.final_rate + (1 - spec.final_rate) * (1 + math.cos(math.pi * share)) / 2

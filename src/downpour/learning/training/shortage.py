@@ -17,8 +17,8 @@ class Shortage:
 
     The first time, this process gives back all device memory that it does not use, and trains again
     from the last snapshot, or from the beginning of the task. From the second time on, it also
-    keeps in the host's memory what its steps need later. Neither changes a byte. On a CPU there is
-    no other memory, so nothing is tried again.
+    keeps in the host's memory what its steps need later. Neither changes a byte. A CPU has no
+    other memory, so no process retries there.
     """
 
     device: str
@@ -37,7 +37,7 @@ class Shortage:
         return True
 
     def make_room(self) -> None:
-        """Give back what this process does not use, once nobody refers to the failed step."""
+        """Give back unused memory, once nothing refers to the failed step."""
         gc.collect()  # an error and the frames that it names may refer to each other
         release(self.device)
 

@@ -1,11 +1,11 @@
 """A step whose dense layers are cut by columns: each slice sees the whole batch.
 
-Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks", section 4, has
-the convolutions data-parallel, because they have most of the work, and the dense layers
+The idea is from Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks",
+section 4. Convolutions are data-parallel, because they have most of the work. Dense layers are
 model-parallel, because they have most of the parameters. Here a batch's parts pass the layers
-before the first dense one, each alone. What they come to is put together, and each dense layer
-computes some of its outputs after the others for all examples: as many slices as there are
-processes. Then each part has its loss.
+before the first dense one, each alone. Their results are put together. Then each dense layer
+computes its outputs for all examples, one slice after the other: one slice for each process. Then
+each part has its loss.
 
 One process that computes everything takes the same operations in the same order as several do, so
 the bytes are the same. They are others than without slices.
@@ -36,7 +36,7 @@ Seed = Callable[[int], None]
 
 
 class Share(Protocol):
-    """What one process computes of a step, and how it comes by what others do."""
+    """One process's share of a step, and how it gets the results of the others."""
 
     def own(self, count: int) -> Sequence[int]:
         """Return which of so many parts or slices are this process's."""
@@ -83,7 +83,7 @@ class HybridStep:
 
     Args:
         loaded: the task.
-        network: what is trained.
+        network: the network to train.
 
     Raises:
         SpecError: it has no dense layer after others, or one that is used twice.
@@ -171,7 +171,7 @@ def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
 class _Sliced(torch.autograd.Function):
     """A dense layer, some outputs after the others.
 
-    The parameters are arguments so that the outputs require a gradient where one of them does.
+    The parameters are arguments so that the outputs require a gradient if one of them does.
     """
 
     @staticmethod
@@ -217,7 +217,7 @@ class _Sliced(torch.autograd.Function):
 
 
 def _rows(outputs: int, slices: int) -> list[slice]:
-    """Return the outputs of each slice; the last may be empty where there are few."""
+    """Return the outputs of each slice; the last may be empty if a layer has few."""
     blocks = np.array_split(np.arange(outputs), slices)
     ends = np.cumsum([0, *map(len, blocks)]).tolist()
     return [slice(begin, end) for begin, end in pairwise(ends)]

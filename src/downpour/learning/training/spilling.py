@@ -1,8 +1,9 @@
 """Steps that need more than the accelerator's memory: activations wait in the host's.
 
-Most memory of a step is what autograd keeps of the forward pass. In `kept_on_host` that lies in the
-host's memory, and comes back a tensor at a time. Each comes back with the numbers and the strides
-that it had, so the backward pass takes the same kernels to the same bytes; only copies take time.
+Autograd keeps tensors of the forward pass, and they take most memory of a step. `kept_on_host`
+moves them to the host's memory, and brings them back one at a time. Each comes back with the
+numbers and the strides that it had, so the backward pass takes the same kernels to the same bytes.
+Only copies take time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from downpour.host.memory import free_memory
 
 _LEFT_BYTES = 1 << 30
-"""What stays free on the host: with less the kernel might kill this process."""
+"""The memory that stays free on the host: with less the kernel might kill this process."""
 
 Kept = tuple[Tensor, torch.device]
 
@@ -23,8 +24,9 @@ Kept = tuple[Tensor, torch.device]
 def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
     """Return a context for training steps of a network that keep nothing on its device for later.
 
-    What cannot come back exactly as it was stays there: parts of larger tensors, and tensors with
-    gaps. So do parameters and buffers, which are there anyway, and what the host has no room for.
+    Parts of larger tensors and tensors with gaps stay there, because they could not come back
+    exactly as they were. So do parameters and buffers, which are there anyway, and tensors that the
+    host has no room for.
     """
     own = {one.data_ptr() for one in (*model.parameters(), *model.buffers())}
 

@@ -1,8 +1,9 @@
 """Starts from the parameters in a file instead of random ones.
 
-Names decide: what the file holds is copied, what it lacks keeps its seeded draw, and both this and
-what the file holds besides are told. So the body of a network can begin from another one's while
-its head is new. Floats are converted to the network's own type; nothing else is.
+Names decide. We copy the tensors that the file holds, and the ones that it lacks keep their seeded
+draw. Remarks name these, and the file's tensors that the network lacks. So the body of a network
+can begin from another one's while its head is new. Floats are converted to the network's own type;
+nothing else is.
 """
 
 from __future__ import annotations

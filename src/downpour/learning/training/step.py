@@ -1,7 +1,7 @@
 """One training step: the batch's loss, its gradient, and the optimizers' step.
 
 A batch may be cut into parts. The gradient of each is computed alone and added to those before it,
-in order, so it is the same to the bit whether this process computes all of it or others help.
+in order. So it is the same to the bit whether this process computes all of it or others help.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class GradientOf(Protocol):
 
 
 class StepHelp(Protocol):
-    """What other processes do of a step: its gradient, together with this one."""
+    """The other processes' share of a step: its gradient, together with this one."""
 
     def __call__(self, parts: Sequence[BatchPart], add: GradientOf) -> list[Tensor] | None:
         """Add the gradients of all parts, in order, to the parameters' own.
 
         Returns:
             Each part's share of the batch's mean loss; None if the caller must compute the whole
-            step by itself, whatever gradients are there by then.
+            step on its own, in spite of any gradients that are there by then.
         """
 
 
 AloneStep = Callable[[Sequence[BatchPart], Callable[[int], None]], list[Tensor]]
-"""Adds the gradients of all parts to the parameters' own, by what seeds each; returns the losses'
-shares."""
+"""Adds the gradients of all parts to the parameters' own, with a function that seeds each; returns
+the losses' shares."""
 
 
 def train_step(
@@ -128,7 +128,7 @@ def _seeded_gradient(
     part: BatchPart,
     model: nn.Module | None = None,
 ) -> Tensor:
-    # Where nobody else can compute a part, all draw in a row, as in any loop of a user's.
+    # If no other process can compute a part, all draw in a row, as in any loop of a user's.
     if loaded.spec.inside.processes > 1:
         seed(part.number)
     return add_gradient(loaded, network if model is None else model, part)

@@ -16,10 +16,10 @@ Shard = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """What one training step costs on this machine.
+    """The cost of one training step on this machine.
 
-    `memory_bytes` are those of parameters, gradients, the optimizer's state and what is kept for
-    going backward; what single operations need on their way is not among them.
+    `memory_bytes` are those of parameters, gradients, the optimizer's state and the tensors kept
+    for going backward, without the temporary memory of single operations.
     """
 
     seconds: float

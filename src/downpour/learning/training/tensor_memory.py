@@ -1,7 +1,7 @@
 """Copies a tensor's memory as it is, with the same strides, overlaps and gaps.
 
 Kernels are chosen by layout, and another kernel may round in another way. So a tensor that crosses
-from one process to the next must lie there as it lay here, to the bit and to the stride.
+from one process to the next must have the same memory there as here, to the bit and to the stride.
 """
 
 from __future__ import annotations

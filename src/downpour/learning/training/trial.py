@@ -3,7 +3,7 @@
 The first time, both steps are in one network, which then trains another task, as a worker's does.
 The second time, the state after the first step goes through a snapshot into a network that was just
 built. Examples, batches, layout and seeds are those of the first round. So a network that cannot
-train fails here, with the line of the user's code, and a result that depends on anything but
+train fails here, with the line of the user's code. A result that depends on anything but
 parameters, buffers and seeds differs between the two.
 """
 
@@ -143,7 +143,7 @@ class _Trial:
         return ""
 
     def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Refuse steps that change what is sent only once; others would go on without it."""
+        """Refuse steps that change tensors sent only once; other workers would miss the change."""
         for name in sorted(before.keys() & after.keys()):
             if before[name] != after[name]:
                 accepted = (
@@ -245,7 +245,7 @@ class _Trial:
 
     def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:
         load_parameters(network, start)
-        # A second epoch, where there is one: a task's rate() is promised shares below 1.
+        # The second epoch, if the spec has one: a task's rate() is promised shares below 1.
         round_ = min(1, self._spec.meetings.epochs_in_all - 1)
         task = LocalTask(indices=self._rest, round=round_, shard=self._number)
         training = ShardTraining(self._loaded, network, task)
@@ -257,7 +257,7 @@ class _Trial:
         return training
 
     def _one_step(self, training: ShardTraining) -> ShardTraining:
-        """Take the next step of the first task, where there is one; it must stay finite."""
+        """Take the next step of the first task, if it has one; it must stay finite."""
         is_first = training.steps_done == 0
         try:
             self._advance(training, f"in step {training.steps_done + 1}")
