@@ -44,8 +44,8 @@ class StepHelp(Protocol):
         """Add the gradients of all parts, in order, to the parameters' own.
 
         Returns:
-            Each part's share of the batch's mean loss; None if the caller must compute the whole
-            step on its own, in spite of any gradients that are there by then.
+            Each part's share of the batch's mean loss. None if the caller must compute the whole
+            step on its own; the parameters may have some gradients by then.
         """
 
 
