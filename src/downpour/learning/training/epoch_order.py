@@ -162,7 +162,7 @@ def _stratified(classes: Indices, tie_order: Indices, sizes: Indices) -> Indices
 
 
 def _shares(remaining: Indices, size: int, tie_order: Indices) -> Indices:
-    """Divide a batch of `size` among the classes by each one's rest (largest remainder)."""
+    """Divide a batch of `size` among classes by their remaining examples (largest remainder)."""
     wanted = size * remaining
     shares: Indices = wanted // remaining.sum()
     missing = size - int(shares.sum())

@@ -2,7 +2,7 @@
 
 Any network computes a graph of operations. We can cut it at any single value that alone connects
 the operations before it with those after it: an `nn.Sequential` between its modules, a residual
-network between its blocks. Some modules' forward is no plain sequence of operations, such as a loop
+network between its blocks. Some modules' forward is no plain sequence of operations, as with a loop
 over the values of a tensor. In them we know no place to cut, and the whole module is one layer.
 """
 

@@ -116,7 +116,7 @@ def infinite_constants(model: nn.Module) -> Arrays:
 
 
 def is_finite(array: NDArray[Any]) -> bool:
-    """Whether all numbers of an array are finite; integers and booleans always are."""
+    """Whether all numbers of an array are finite; numbers other than floats always are."""
     if array.dtype.kind != "f":
         return True
     with np.errstate(over="ignore", invalid="ignore"):
