@@ -60,7 +60,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         patience: Multiplies every timeout: of heartbeats, of progress and of missing files.
         on_status: Called with each new status, at most ten times a second.
         on_round: Called with each epoch that was evaluated, a `RoundResult` with its metrics,
-            losses, seconds and bytes. It runs in a thread of its own and delays no training. The
+            losses, seconds and bytes. It runs in its own thread and delays no training. The
             first error that it raises is logged, and training goes on.
         on_event: Called, likewise, with each `ExperimentEvent`, such as "finished" or "failed".
         loggers: Where epochs are logged: texts as `--log` takes them, such as `"csv:log.csv"`,
@@ -68,16 +68,16 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
-        on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
+        on: The launcher of workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
-            `downpour.launchers`; by default what the file's `[launch]` says, or `"local"`.
+            `downpour.launchers`. By default, the one of the file's `[launch]`, or `"local"`.
         slow: Workers to slow down on purpose, by name: `{"worker-3": 0.25}` runs at a quarter of
             its speed, and `"0.25,pauses=6/10"` also stands still for 6 of each 10 seconds.
         kill: Processes to kill on purpose: `"worker-2@round3"` (from 1), or `"manager@20s"` after
             training began. A manager starts again; a worker stays away unless `,restart` follows.
 
     Raises:
-        SpecError: an argument or a field is invalid; names it and what is accepted.
+        SpecError: an argument or a field is invalid; names it and the accepted values.
         MissingPackage: the library of `tensorboard` or of a logger is not installed.
         ExperimentFailed: training ended without a model; says why.
         NotBegun: the same, where it was refused before it began, and nothing of it is kept.

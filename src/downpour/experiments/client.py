@@ -83,7 +83,7 @@ class Client:
         trust = Trust.load(credentials or Credentials.from_environment())
         self._managers = managers_for(manager, shared if follow else None, trust)
         seen = seen_location(shared) if shared is not None else None
-        # In an object store there is no folder of an experiment that a result could name.
+        # An object store has no folders of experiments for a result to name.
         self._shared = seen.root if seen is not None and seen.bucket is None else None
         self._manager: ManagerClient | None = None
         self._met = False

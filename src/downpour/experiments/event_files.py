@@ -1,6 +1,6 @@
 """Writes TensorBoard's event files from a record, at once or while the experiment runs.
 
-TensorBoard is given a folder of runs; each run has a folder of its own in it, named after the
+TensorBoard is given a folder of runs. Each run has its own folder in it, named after the
 experiment or its place in a grid. Steps are rounds, counted from 1; times of day follow from the
 experiment's identifier, which holds that of its submission. The record is all that is needed, so
 every entrance comes through here. The file's layout and its messages are those of the `tensorboard`
@@ -173,9 +173,9 @@ class _EventFile:
     """One file of events: the spec as text and as hyperparameters first, then scalars.
 
     Args:
-        folder: The run's own; made, and rid of what was written here before.
+        folder: The run's own; made, and rid of event files that an earlier call wrote.
         at_seconds: The time of the submission, as the record has it.
-        submitted: What was asked for.
+        submitted: The record's line of the submission.
     """
 
     def __init__(self, folder: Path, at_seconds: float, submitted: SubmittedLine) -> None:
@@ -205,7 +205,7 @@ class _EventFile:
         self._file.close()
 
     def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
-        """Write numbers by their tags; what was not measured is left out."""
+        """Write numbers by their tags, without missing measurements."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
@@ -214,7 +214,7 @@ class _EventFile:
             self._write(at_seconds, step=step, summary=Summary(value=values))
 
     def flush(self) -> None:
-        """Let TensorBoard see what was written."""
+        """Let TensorBoard see everything written so far."""
         self._file.flush()
 
     def _write(self, at_seconds: float, **fields: Any) -> None:

@@ -1,8 +1,8 @@
 """The lines of a record, folded into the tables that the page draws; pure.
 
 Frequent kinds of lines are read as they are (`plain.py`), the others as the record's own types.
-Every row knows the line that changed it last, so `since` can tell what has changed after any line:
-the number of a line is the whole state of a viewer.
+Every row knows the line that changed it last. So `since` can tell what has changed after any line,
+and the number of a line is the whole state of a viewer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks the plain fields of a line while reading them.
 
 The frequent kinds of lines are read without pydantic, which would take most of the time of opening
-a long record. What these functions take is what the lines' own types take, as far as it is written
-by `to_fields`; all else raises ValueError.
+a long record. These functions accept the same values as the lines' own types, as far as `to_fields`
+writes them. All else raises ValueError.
 """
 
 from __future__ import annotations

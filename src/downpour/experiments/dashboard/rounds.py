@@ -1,7 +1,7 @@
 """Rounds and the attempts in them: which worker trains what, and when a round closes.
 
 Rounds count from 0 here, as in the record. Attempts end as in the report's timeline
-(`reading/timeline.py`); one that is needless ends when another attempt at its shard was accepted,
+(`reading/timeline.py`). A needless attempt ends when another attempt at its shard was accepted,
 or with its round, until a line tells when it has really ended.
 """
 
@@ -17,7 +17,7 @@ from downpour.experiments.dashboard.time_left import ROUNDS_MAX
 from downpour.experiments.dashboard.versioned import RowTable
 
 TRAINED, LAST, MOVED, STOPPED, FAILED, NEEDLESS = 1, 2, 3, 4, 5, 6
-"""Numbers of outcomes; a needless attempt counts as stopped, and may be opened again."""
+"""Numbers of outcomes; a needless attempt counts as stopped, and may reopen."""
 Task = tuple[int, int, int]
 """Round, shard and attempt."""
 
@@ -48,7 +48,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """What a closed round has waited for: its last update, so long after the one before."""
+    """The last update, for which a closed round waited `seconds` after the one before."""
 
     attempt: int
     seconds: float
@@ -243,7 +243,7 @@ class Rounds:
         return waited
 
     def _waited(self, of_round: _Round) -> Waited | None:
-        """Return the update that came last; None where there is only one."""
+        """Return the update that came last; None if there is only one."""
         ends = {
             number: self.attempts.seconds(number, "end") for number in of_round.accepted.values()
         }

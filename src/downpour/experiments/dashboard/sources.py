@@ -23,7 +23,7 @@ from downpour.files.store.os_errors import reading
 
 _PIECE_BYTES = 1 << 20
 _END_BYTES = 1 << 16
-"""Of a file: it holds its last line, unless that is very long."""
+"""Of a file: these bytes hold its last line, unless that is longer."""
 NOT_A_LINE: Fields = {}
 """Stands for a line that cannot be read as JSON, so that the others keep their numbers."""
 

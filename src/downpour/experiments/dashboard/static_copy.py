@@ -127,7 +127,7 @@ def _inlined(page: str, data: Mapping[str, Any], title: str) -> str:
     scripts = [_script(found[1]) for found in _SCRIPT.finditer(page)]
     page = _STYLE.sub("", _SCRIPT.sub("", page))
     page = _TITLE.sub(lambda _: f"<title>{html.escape(title)}</title>", page, count=1)
-    # Within a script `<` could end it or begin a comment, whatever the data are.
+    # Any `<` in the data could end the script or begin a comment.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     head = [_policy(styles, scripts), *(f"<style>{style}</style>" for style in styles)]
     tail = [

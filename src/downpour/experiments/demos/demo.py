@@ -103,7 +103,7 @@ class Demo:
         about: what it shows, in a line.
         acts: its runs, in order.
         table: what happened, a row for each act.
-        notice: one sentence on what to notice, from what was measured.
+        notice: one sentence on what to notice, from the measurements.
         figure: draws both acts; needs matplotlib.
     """
 

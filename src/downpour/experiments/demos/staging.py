@@ -1,7 +1,8 @@
 """Plays a demo: chooses its data, trains its acts one after the other, and reads their results.
 
-Nothing is downloaded. The data are scikit-learn's digits, or random clouds of points where that
-is not installed; a file beside the results holds these, so that a command line can use them again.
+It downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn
+is not installed. A file next to the results holds the clouds, so that a command line can use them
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NOISE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoStage:
-    """Where acts are played: the shared directory, and fields that replace those of their specs."""
+    """Plays acts in a shared directory; `changes` replace fields of their specs."""
 
     shared: Path
     changes: Mapping[str, Any]
@@ -83,7 +84,8 @@ def clouds() -> dict[str, Any]:
     """Return images of 8 x 8 pixels in 10 classes: a random center each, and noise around it.
 
     Returns:
-        `x` uint8 (1440, 8, 8) with labels `y`, and `x_test` (360, 8, 8) with `y_test`.
+        Training images `x`, uint8 of shape (1440, 8, 8), with labels `y`. Test images `x_test` of
+        shape (360, 8, 8), with labels `y_test`.
     """
     random = np.random.default_rng(0)
     centers = random.uniform(64, 192, (_CLASSES, _SIDE, _SIDE))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES_MAX = 20
-"""Of a figure by epochs: a class has a row, and must be told from its neighbours."""
+"""Of a figure by epochs: a class has a row, and must be told from its neighbors."""
 _SQUARES_MAX = 12
-"""In a row: where there are more, none has room for its number."""
+"""In a row: if there are more, none has room for its number."""
 _TICKS_MAX = 20
 _EPOCHS_MAX = 60
 """Of a map: of more, every nth is drawn."""
@@ -84,7 +84,7 @@ def _evaluated(runs: Sequence[RunResult]) -> dict[int, dict[str, tuple[float | N
 
 
 def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
-    """Return the means over repetitions in per cent, shape (rows, classes); NaN for no examples."""
+    """Return the means over repetitions in percent, shape (rows, classes); NaN for no examples."""
     count = max(len(known) for repetitions in rows for known in repetitions)
     shares = np.full((len(rows), count), np.nan)
     for row, repetitions in enumerate(rows):

@@ -1,7 +1,7 @@
 """Learning curves: a metric and the losses after every epoch, or along seconds.
 
-A line goes through the means of a setting's repetitions. Where a subgrid has two axes or more,
-each value of the first one has a panel.
+A line goes through the means of a setting's repetitions. If a subgrid has two axes or more,
+each value of the first axis has a panel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _THIN: Look = {"marker": "", "linewidth": 0.9}
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """What lines are drawn of: a value of each epoch, and the look that all of them share.
+    """The content of lines: a value of each epoch, and the look that all of them share.
 
     On an axis of decades a band that reaches to zero would fill the panel, so losses have none.
     """
@@ -183,7 +183,7 @@ def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Fig
 
 
 def _tell_kinds(axis: Axes, tested: str, *, is_alone: bool) -> None:
-    """Say which lines are of which loss, where falling lines leave room."""
+    """Name the loss of each kind of line, where falling lines leave room."""
     from matplotlib.lines import Line2D
 
     look = series(0) if is_alone else {**series(0), "color": LIGHT["muted"]}

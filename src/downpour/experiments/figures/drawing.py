@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 REPETITIONS_MIN = 3
-"""The interval of two repetitions is so wide that it hides the rest; tables have it."""
+"""The interval of two repetitions is wide enough to hide the rest; tables have it."""
 PANEL_INCHES = 2.3
 AXIS_INCHES = 0.86 * WIDTH_INCHES
 _LEGEND_LETTERS = 30
@@ -153,7 +153,7 @@ def name_clusters(axis: Axes, places: Mapping[float, str]) -> None:
 
 
 def reach_of(estimate: Estimate) -> float:
-    """Return how far a band or a whisker reaches; 0 where none is drawn."""
+    """Return how far a band or a whisker reaches; 0 if none is drawn."""
     return (estimate.half_width or 0.0) if estimate.count >= REPETITIONS_MIN else 0.0
 
 
@@ -175,7 +175,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
 def legend(
     figure: Figure, looks: Mapping[str, Look], axes: Sequence[str], *, are_areas: bool = False
 ) -> None:
-    """Put the legend below everything; none where there is but one line, or one bar a cluster."""
+    """Put the legend below everything; leave it out for a single line, or one bar a cluster."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -41,7 +41,7 @@ def written(figure: Figure, path: Path) -> bytes:
 
 
 def for_page(svg: str) -> str:
-    """Turn an SVG file into a part of a page whose colours are the page's own variables.
+    """Turn an SVG file into a part of a page whose colors are the page's own variables.
 
     Coordinates, in points, are cut to hundredths: that is invisible and makes the file a fifth
     smaller. The background is left out, so that the page shows through.

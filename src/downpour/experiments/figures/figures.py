@@ -101,7 +101,7 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw what each setting came to, where there are several."""
+    """Draw what each setting came to, if there are several."""
     if len(subgrid.settings) < 2:
         return
     whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""
@@ -118,7 +118,7 @@ def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw how well each class is known: by epoch where there is one setting, else by setting."""
+    """Draw how well each class is known: by epoch if there is one setting, else by setting."""
     name = f"{subgrid.name}-classes"
     if len(subgrid.settings) == 1 and has_class_course(subgrid.runs):
         caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in %"
@@ -129,7 +129,7 @@ def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _splits(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw which shard has which classes: a figure for each number of shards."""
+    """Draw the classes in each shard: a figure for each number of shards."""
     by_shards: dict[int, list[ShardCounts]] = {}
     for split in subgrid.splits:
         by_shards.setdefault(len(split.sizes), []).append(split)

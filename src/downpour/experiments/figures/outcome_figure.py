@@ -85,5 +85,5 @@ def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
 
 
 def numeric_axis(subgrid: SubgridResult) -> int:
-    """Return the place of the first axis that has several numbers on it; -1 where none has."""
+    """Return the place of the first axis that has several numbers on it; -1 if none has."""
     return next((place for place, axis in enumerate(subgrid.axes) if is_numeric(subgrid, axis)), -1)

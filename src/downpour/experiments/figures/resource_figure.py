@@ -30,7 +30,7 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 
 
 def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
-    """Name the measures that have something to draw: those that are not 0 throughout.
+    """Name the measures that have something to draw, because they are not 0 throughout.
 
     There are none if no process has samples of two moments: a single dot shows no change.
     """
@@ -86,7 +86,7 @@ def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
 
 
 def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
-    """Keep every nth sample, where there are more than are distinguishable."""
+    """Keep every nth sample, if there are more than are distinguishable."""
     return samples[:: -(-len(samples) // _POINTS_MAX)]
 
 

@@ -29,7 +29,7 @@ _COLUMNS = 2
 _PANEL_INCHES = 1.9
 _LEGEND_INCHES = 0.3
 _ROOM = 0.5
-"""What is left free at both sides of the choices."""
+"""The free room at both sides of the choices."""
 _AXIS_INCHES = 0.43 * WIDTH_INCHES
 _DECADES_RATIO = 30
 _LOOKS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ def _shown_figure() -> type[Figure]:
     from matplotlib.figure import Figure as Base
 
     class ShownFigure(Base):
-        """A figure that a notebook shows as an image of its own.
+        """A figure that draws its own image for a notebook.
 
         IPython knows how to show figures only once pyplot has been imported, which changes global
         settings.

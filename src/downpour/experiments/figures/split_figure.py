@@ -1,7 +1,7 @@
 """Draws how splits cut the training data, with a panel for each split.
 
 Above, a bar for each shard's examples; below, a dot for each shard and class, whose area is the
-number of examples. So nothing hangs on colours, and any number of classes has the same look. All
+number of examples. So nothing hangs on colors, and any number of classes has the same look. All
 panels of a figure have one scale. Nothing here writes a file.
 """
 
@@ -107,7 +107,7 @@ def _draw_classes(axis: Axes, cut: ShardCounts, counts: Counts, largest: float) 
 
 
 def _diameter(shape: tuple[int, ...]) -> float:
-    """Return the points across of the largest dot, so that neighbours do not touch."""
+    """Return the points across of the largest dot, so that neighbors do not touch."""
     return _FILLED * min(72 * _LANE_INCHES, _AXIS_POINTS / shape[0])
 
 

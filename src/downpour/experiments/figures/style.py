@@ -1,9 +1,9 @@
 """The figures' style: colors for light and dark pages and for the color-blind, sizes, marks.
 
-A figure is drawn in the light colours. Every one of them has a name, so that a page can put the
-dark ones in their place; the tests measure that each stands out from its background, and from the
-others as colour-blind people see them. Marks, dashes and hatches differ, too, so that nothing hangs
-on colour alone.
+A figure is drawn in the light colors. Every one of them has a name, so that a page can put the
+dark ones in their place. The tests measure that each stands out from its background, and from the
+others as color-blind people see them. Marks, dashes and hatches differ, too, so that nothing hangs
+on color alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SERIES = tuple(LIGHT[name] for name in LIGHT if name.startswith("series-"))
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)), "-", "--")
 HATCHES = ("", "", "////", "...", "xxx", "---")
-"""Of areas: only the first two colours differ plainly for all of the colour-blind."""
+"""Of areas: only the first two colors differ plainly for all of the color-blind."""
 
 WIDTH_INCHES = 5.0
 """As wide as a phone shows without making the letters small."""
@@ -111,7 +111,7 @@ def series(place: int) -> dict[str, Any]:
 
 
 def area(place: int) -> dict[str, Any]:
-    """Return how the bar at a place looks; its hatches are drawn in the colour of its edge."""
+    """Return how the bar at a place looks; its hatches are drawn in the color of its edge."""
     return {
         "facecolor": SERIES[place % len(SERIES)],
         "edgecolor": LIGHT["paper"],
@@ -152,5 +152,5 @@ def count_from_one(axis: Axes) -> None:
 
 
 def variables(colours: dict[str, str]) -> str:
-    """Write colours as custom properties of CSS."""
+    """Write colors as custom properties of CSS."""
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())

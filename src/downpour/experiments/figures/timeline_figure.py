@@ -1,7 +1,7 @@
 """Which worker trained which shard when: a lane per worker, a box per attempt.
 
-A box has its shard's number if that fits. Where most do not, the whole run is drawn without
-numbers, and below it some rounds once more, as large as their numbers need.
+A box has its shard's number if that fits. If most do not, the whole run is drawn without numbers,
+and below it some rounds once more, as large as their numbers need.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LOOKS = {
     "failed": ("failure", "////", "failed"),
     "open": ("muted", "", "not ended"),
 }
-"""Colour, hatch and name of attempts that have another end than an update."""
+"""Color, hatch and name of attempts that have another end than an update."""
 _NOTABLE = ("moved", "failed")
 _STRONGEST = ("failed", "moved", "stopped", "open", "trained")
-"""Of boxes that are drawn as one, the first of these is what the reader must not miss."""
+"""Of boxes that are drawn as one, the first of these counts: the reader must not miss it."""
 _LANE_INCHES = 0.24
 _LOW_LANE_INCHES = 0.08
 _WHOLE_INCHES = 2.4
@@ -47,13 +47,13 @@ _FITTING_SHARE = 0.8
 _ENDS_MAX = 80
 """More lines than these, of the ends of rounds, would hide the boxes."""
 _SPECK_INCHES = 0.02
-"""Narrower boxes are drawn as one with their neighbours, whatever those are."""
+"""Narrower boxes are drawn as one with any neighbors."""
 _NARROW_INCHES = 0.08
-"""Narrower boxes are drawn as one with neighbours of the same look: their edges would hide them."""
+"""Narrower boxes are drawn as one with neighbors of the same look: their edges would hide them."""
 _NEVER: Mapping[str, Sequence[float]] = {}
 _DASHES = (0, (4, 2))
 Look = tuple[str, str]
-"""The name of a colour, and a hatch."""
+"""The name of a color, and a hatch."""
 Box = tuple[float, float, AttemptSpan]
 """From when until when it reaches, and the attempt whose look it has."""
 
@@ -253,7 +253,7 @@ def _draw_whole(
 
 
 def _merged(spans: Sequence[AttemptSpan], scale: float) -> Iterator[Box]:
-    """Yield the boxes of a lane: specks joined with what is beside them, narrow boxes with equals.
+    """Yield the boxes of a lane: specks joined with the boxes beside them, narrow ones with equals.
 
     A second takes `scale` inches.
     """

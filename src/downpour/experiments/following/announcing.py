@@ -26,7 +26,7 @@ OnEvent = Callable[[ExperimentEvent], object]
 
 
 class Announcer:
-    """Calls a function, in a thread of its own, with what happens to one experiment.
+    """Calls a function, in its own thread, with the events of one experiment.
 
     Args:
         name: What the log calls the function.

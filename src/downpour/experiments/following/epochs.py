@@ -41,7 +41,7 @@ class RoundCallback:
 
 
 class LoggerTaker:
-    """Calls one logger in a thread of its own, as the record grows.
+    """Calls one logger in its own thread, as the record grows.
 
     Args:
         name: What the log calls the logger.
@@ -58,7 +58,7 @@ class LoggerTaker:
         self._told: set[int] = set()
 
     def take(self, record: Sequence[Dated]) -> None:
-        """Call the logger for what these lines say."""
+        """Make the calls of the logger that follow from these lines."""
         for dated in record:
             has_ended = self._fold.end is not None
             self._record.append(dated)

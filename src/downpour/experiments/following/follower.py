@@ -32,7 +32,7 @@ class RecordTaker(Protocol):
         """Take the next lines."""
 
     def close(self) -> None:
-        """Take no more: the experiment has ended, or nobody waits for it any longer."""
+        """Take no more: the experiment has ended, or its caller waits no longer."""
 
 
 class Follower:

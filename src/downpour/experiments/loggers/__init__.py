@@ -17,7 +17,7 @@ LOGGERS = Family(
         "trackio": Member("downpour.experiments.loggers.trackio_run:TrackioRun"),
     },
 )
-"""Where epochs are logged: a `LoggerKind` each."""
+"""The places where epochs are logged: a `LoggerKind` each."""
 
 
 def logger_of(asked: Logger | str) -> Logger:

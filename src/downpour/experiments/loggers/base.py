@@ -57,7 +57,7 @@ Raises SpecError if the target cannot be used, and MissingPackage if a library i
 
 
 def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
-    """Return what was measured in an epoch as numbers by name.
+    """Return the measurements of an epoch as numbers by name.
 
     Metrics and the loss are of the test examples, or of the validation examples if the spec sets
     some apart.

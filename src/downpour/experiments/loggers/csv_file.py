@@ -94,7 +94,7 @@ class CsvFile:
         return rows
 
     def _write(self, rows: list[Row]) -> None:
-        """Write the whole file anew; a crash leaves the old or the new one."""
+        """Replace the whole file; a crash leaves the old or the new one."""
         header = dict(zip(self._columns, self._columns, strict=True))
         beside = self._path.with_name(f".{self._path.name}.new")
         beside.write_text(self._text([header, *rows]), encoding="utf-8", newline="")

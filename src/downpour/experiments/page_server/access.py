@@ -1,7 +1,7 @@
 """Decides who may see the page, and what a browser may do with it.
 
 A service with a token wants it once, in a form, and gives a cookie that holds a random number and
-nothing of the token; programs send the token itself (`Authorization: Bearer`). Every answer forbids
+nothing of the token. Programs send the token itself (`Authorization: Bearer`). Every answer forbids
 scripts and requests from elsewhere. A page of another site that a browser resolves to this address
 (DNS rebinding) has the wrong name in the `Host` header, and is refused.
 """
@@ -33,7 +33,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 _OPEN = ("/login", "/theme.css", "/assets/")
-"""What a stranger may have: the form, and files that are the same everywhere."""
+"""Paths that strangers may read: the form, and files that are the same everywhere."""
 SESSION_SECONDS = 12 * 3600
 _SESSIONS_MAX = 1000
 _TOKEN_CHARACTERS_MAX = 4096
@@ -138,7 +138,7 @@ class Door:
     def _new_session(self) -> str:
         now = time.monotonic()
         alive = {name: until for name, until in self._sessions.items() if until > now}
-        # Who logs in most often keeps out nobody but others who did so long ago.
+        # However often someone logs in, only the oldest logins end.
         self._sessions = dict(list(alive.items())[-_SESSIONS_MAX + 1 :])
         session = secrets.token_urlsafe(32)
         self._sessions[session] = now + SESSION_SECONDS

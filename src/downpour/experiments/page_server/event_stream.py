@@ -1,8 +1,8 @@
 """Server-sent events: compressed once for all viewers, and never more than a viewer can take.
 
-A chunk is compressed by itself and ends at a byte, so the same bytes fit into the gzip stream of
-every viewer. What a viewer does not take in time ends its connection; the browser comes back, and
-says which line it knows.
+A chunk is compressed on its own and ends at a byte, so the same bytes fit into the gzip stream of
+every viewer. If a viewer does not take a chunk in time, its connection ends. The browser comes
+back, and says which line it knows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PING = Chunk(b": ping\n\n")
 
 
 def event(name: str, data: str, number: int | None = None) -> Chunk:
-    """Return an event; `data` has no line breaks, and `number` is what a browser sends back."""
+    """Return an event; `data` has no line breaks, and a browser sends back `number`."""
     known = f"id: {number}\n" if number is not None else ""
     return Chunk(f"{known}event: {name}\ndata: {data}\n\n".encode())
 

@@ -20,7 +20,7 @@ from downpour.experiments.page_server.event_stream import Chunk, event
 TICK_SECONDS = 0.5
 """Between two looks at a record that has nothing new: so a viewer gets two frames a second."""
 FEEDS_MAX = 8
-"""Experiments that are held while nobody watches them; each takes tens of megabytes at most."""
+"""Experiments that are held without a viewer; each takes tens of megabytes at most."""
 _BATCH_LINES = 2500
 """Lines that are folded at a time: about 20 ms, in which nothing else is answered."""
 _FRAME_LINES = 6000
@@ -65,7 +65,7 @@ class RecordFeed:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the record, in one line; empty if nothing is."""
+        """The trouble with the record, in one line; empty if nothing is wrong."""
         return self._away or self._damaged
 
     @property
@@ -120,7 +120,7 @@ class RecordFeed:
         self._tell()
 
     async def _follow(self) -> None:
-        # It is never cancelled: lines that a thread has read by then would be lost.
+        # Never cancel this: lines that a thread has read by then would be lost.
         try:
             while self.viewers:
                 if not await self._step():

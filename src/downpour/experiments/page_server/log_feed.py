@@ -97,7 +97,7 @@ class LogFeed:
             known = int(number) if feed == self._name else 0
             kept = self._grave if LEVELS.index(wanted.level) >= _GRAVE else self._all
             lines, is_all = kept.page(known, wanted)
-            # A viewer that has missed lines begins anew, because its list would have a gap.
+            # A viewer that has missed lines starts from scratch, because its list would have a gap.
             is_new = not known or not is_all
             return {
                 "lines": [_row(line) for line in lines],

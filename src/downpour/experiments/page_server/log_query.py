@@ -16,12 +16,12 @@ from downpour.files.logs.log_line import LEVELS, Level
 _CURSOR = re.compile(r"[0-9a-f]{8}\.[0-9]{1,12}", re.ASCII)
 _SECONDS = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,6})?", re.ASCII)
 _AROUND_SECONDS = 2.0
-"""A submission is known to a second, and hosts have clocks of their own."""
+"""A submission is known to a second, and each host has its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What a viewer wants: of an experiment's time, after a cursor, the lines of a filter."""
+    """A viewer's request: of an experiment's time, after a cursor, the lines of a filter."""
 
     after: str
     span: LogFilter

@@ -73,7 +73,7 @@ class ResultsPlace:
         return sorted(folder.name for folder in self._folders() if _runs_in(folder) is not None)
 
     def runs_of(self, study: str) -> list[FoundExperiment]:
-        """Return the runs of a study that have ended, by name; none where there is no such study.
+        """Return the runs of a study that have ended, by name; none if there is no such study.
 
         Raises:
             SharedDirectoryError: the folder cannot be listed.

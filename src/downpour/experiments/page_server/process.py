@@ -36,7 +36,7 @@ END_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """What a page's process is to serve: a location, on the socket of a descriptor.
+    """The duty of a page's process: to serve a location, on the socket of a descriptor.
 
     It ends with its standard input, or with the cluster that a supervisor keeps at the location.
     """
@@ -84,7 +84,7 @@ def start_page(
     """Start a page's process; see `page_beside`.
 
     One that follows a cluster outlives this process, and ends when `downpour down` has ended that.
-    It writes to a file of the cluster's, because whoever reads this process's output would wait.
+    It writes to a file of the cluster's, because a reader of this process's output would wait.
     """
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()

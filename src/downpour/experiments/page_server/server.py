@@ -35,7 +35,7 @@ STREAMS_MAX = 64
 PING_SECONDS = 15.0
 LIST_ROWS = 100
 _LIST_SECONDS = 0.5
-"""For the journals of one list; what is not read by then is, the next time."""
+"""For the journals of one list; the next list reads the remaining ones."""
 _SUMMARIES_MAX = 2000
 
 

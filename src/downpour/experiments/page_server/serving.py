@@ -22,7 +22,7 @@ _CLOSE_SECONDS = 5
 
 
 class PageServer(uvicorn.Server):
-    """A server that tells its viewers before it ends; whoever runs it handles signals."""
+    """A server that tells its viewers before it ends; its caller handles signals."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)
@@ -50,7 +50,7 @@ def serve(
     host: str,
     ready: Callable[[PageServer], None],
 ) -> None:
-    """Serve what is at a location until the server that `ready` gets is told to leave.
+    """Serve the content of a location until the server that `ready` gets has to leave.
 
     Args:
         location: a folder's path, or an object store's URL.

@@ -47,7 +47,7 @@ def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
 
 
 def _varied(specs: list[dict[str, Any]]) -> list[str]:
-    """Return the fields in which specs differ; names and code say nothing of what was varied."""
+    """Return the fields in which specs differ; names and code say nothing about the settings."""
     fields = dict.fromkeys(field for spec in specs for field in spec)
     return [
         field

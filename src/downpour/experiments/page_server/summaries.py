@@ -63,7 +63,7 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
         start = max(file.tell(), size - _END_BYTES)
         file.seek(start)
         rest = file.read().split(b"\n")
-        # What begins in the middle of a line is none.
+        # A piece that begins in the middle of a line is not a line.
         last = rest[1:] if start > len(first[0]) else rest
     for text in first + last:
         with suppress(ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """One HTML page that needs nothing else: figures and style inside, no network, no script.
 
 The template escapes all text but the SVG of figures, which matplotlib has escaped, and the style's
-own colours.
+own colors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _sections(
     sections = []
     for subgrid in study.subgrids:
         own = [table for table in tables if table.subgrid == subgrid.name and table.rows]
-        # A single experiment's page begins with what its first table says.
+        # A single experiment's page begins with the content of its first table.
         first, *more = own
         beside = [one for one in more if one.name.endswith(_BESIDE)] if is_one_run else []
         sections.append(

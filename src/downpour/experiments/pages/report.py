@@ -79,7 +79,7 @@ def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
 
 
 def _check(out: Path) -> None:
-    """Let nothing be replaced but an earlier report; a trace lies in the same folder by default."""
+    """Let nothing be replaced but an earlier report; a trace is in the same folder by default."""
     try:
         others = (file for file in out.iterdir() if file.name != TRACE_NAME)
         if not any(others) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):
