@@ -63,7 +63,7 @@ class MlflowRun:
             self._log(scalars_of(self._run, epoch), epoch.epoch)
 
     def end(self, result: Result) -> None:
-        """Log the measurements of the end, and say how it ended."""
+        """Log the final numbers, and say how the experiment ended."""
         last = self._run.epochs_before + len(result.epochs)
         self._log(ending_of(result), last)
         self._client.set_terminated(self._ident, _STATUS.get(result.state, "FAILED"))

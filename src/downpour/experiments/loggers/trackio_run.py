@@ -48,7 +48,7 @@ class TrackioRun:
         self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
 
     def end(self, result: Result) -> None:
-        """Log the measurements of the end, and finish the run."""
+        """Log the final numbers, and finish the run."""
         import trackio
 
         last = self._run.epochs_before + len(result.epochs)

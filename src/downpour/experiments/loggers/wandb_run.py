@@ -68,6 +68,6 @@ class WandbRun:
         self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
 
     def end(self, result: Result) -> None:
-        """Log the measurements of the end, and finish the run."""
+        """Log the final numbers, and finish the run."""
         self._log.summary.update(ending_of(result))
         self._log.finish(exit_code=int(result.state is not ExperimentState.FINISHED))

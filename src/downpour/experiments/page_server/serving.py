@@ -50,7 +50,7 @@ def serve(
     host: str,
     ready: Callable[[PageServer], None],
 ) -> None:
-    """Serve the content of a location until the server that `ready` gets has to leave.
+    """Serve the content of a location until `leave` ends the server that `ready` gets.
 
     Args:
         location: a folder's path, or an object store's URL.

@@ -1,7 +1,7 @@
 """The logs of a cluster's processes, merged by time; read from the folder, without any process.
 
 Each process keeps its own log in pieces (`files/logs/`). A reader that comes again brings the
-cursor of its last read, and gets what was added since. A line has its host's time, so lines of
+cursor of its last read, and gets the lines added since. A line has its host's time, so lines of
 hosts whose clocks differ are out of order.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from downpour.files.records.record_lines import RecordLine
 
 READ_BYTES_MAX = 64 * 1024**2
-"""Of one read; where there is more, the pieces that changed last are read."""
+"""Of one read; if there is more, the pieces that changed last are read."""
 _AROUND_SECONDS = 5.0
 
 
@@ -75,7 +75,7 @@ def read_logs(
     changed_after: float = 0.0,
     bytes_max: int = READ_BYTES_MAX,
 ) -> LogPage:
-    """Return the lines that were added since a cursor; without one, those that are there.
+    """Return the lines that were added since a cursor; without one, the existing lines.
 
     Args:
         place: where the logs are; see `files.logs.log_places.logs_of`.

@@ -1,7 +1,7 @@
 """The measures of a model, as people read them: the loss on the test examples, and metrics.
 
-A task names its metrics. Those that are shares of right answers stand in percent, as `accuracy` and
-`top5_accuracy` do; all others, and the loss, are plain numbers.
+A task names its metrics. Shares of right answers stand in percent, as `accuracy` and
+`top5_accuracy` do. All other metrics, and the loss, are plain numbers.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Measure:
 
     @property
     def header(self) -> str:
-        """What stands above a column of its values, with the unit."""
+        """Its header above a column of values, with the unit."""
         return f"{self.words} %" if self.is_share else self._on_part
 
     @property
     def axis(self) -> str:
-        """What stands beside an axis, with the unit."""
+        """Its label beside an axis, with the unit."""
         return f"{self.part} {self.words}, %" if self.is_share else self._on_part
 
     @property
     def key(self) -> str:
-        """What programs call a column of its values as people read them."""
+        """The key, for programs, of a column of its values as people read them."""
         return f"{self.name}_percent" if self.is_share else self._on_part.replace(" ", "_")
 
     @property
@@ -82,9 +82,9 @@ def number(value: float) -> str:
 def first_of(
     metrics: Mapping[str, float | None], loss: float | None
 ) -> tuple[Measure, float] | None:
-    """Return what stands for a model where there is room for one number: its first metric.
+    """Return the measure that stands for a model in places with room for one: its first metric.
 
-    It is the loss where there are no metrics, and None where nothing was measured.
+    It is the loss if there are no metrics, and None if nothing was measured.
     """
     for name, value in ({**metrics} or {LOSS: loss}).items():
         if value is not None:

@@ -1,9 +1,10 @@
 """The cost of a run's stragglers and the effect of the policy, from its record alone.
 
-An epoch in which the manager waits for every worker did not happen, so its time is estimated: where
-work was taken from a worker, or not waited for, the forecast of that moment counts. Everything else
-is measured. A move costs the loading and publishing of the worker that finished the shard. The
-ideal epoch takes as long as if every worker had been as fast as the median one.
+An epoch in which the manager waits for every worker did not happen, so its time is estimated. If
+work was taken from a worker, or the manager did not wait for it, the forecast of that moment
+counts. Everything else is measured. A move costs the loading and publishing of the worker that
+finished the shard. The ideal epoch takes as long as if every worker had been as fast as the median
+one.
 """
 
 from __future__ import annotations
@@ -56,16 +57,17 @@ noise into percentages."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
-    """What stragglers cost an epoch or a run, and what was done about it.
+    """The cost of stragglers in an epoch or a run, and the effect of the policy.
 
     `round_seconds` run from the first assignment to the last update that counts, or to the closing.
     `ideal_seconds` are those of an epoch in which every task takes the median time, with all its
-    parts if it was handed over; `wait_seconds` is the estimated time of waiting for every worker.
+    parts if it was handed over. `wait_seconds` is the estimated time of waiting for every worker.
     `mitigation` is the part of the difference that was saved: 1 at best, below 0 if waiting would
-    have been faster. It is estimated as well, and None if nothing was done or nothing could be
-    gained. `extra_work` are the seconds of work that was lost, and of loading and publishing again
-    for a move, over those of work that counts; `gradient_lost` is the share of samples that were
-    left out, and `moves` how often a shard was taken from a worker for another one.
+    have been faster. It is an estimate, too, and None if nothing was done or nothing could be
+    gained. `extra_work` is a ratio: the seconds of work that was lost, and of loading and
+    publishing again for a move, over those of work that counts. `gradient_lost` is the share of
+    samples that were left out. `moves` is how often a shard was taken from a worker for another
+    one.
     """
 
     round_seconds: float
@@ -137,7 +139,7 @@ def stragglers_of(costs: Collection[Cost]) -> Stragglers:
 
 
 def _mitigation(costs: Collection[Cost]) -> float | None:
-    """Return the saved part of what waiting costs, over the epochs in which that is known."""
+    """Return the saved part of the cost of waiting, over the epochs in which that is known."""
     known = [(cost, cost.wait_seconds) for cost in costs if cost.wait_seconds is not None]
     ideal = sum(cost.ideal_seconds for cost, _ in known)
     saved = sum(wait - cost.seconds for cost, wait in known)
@@ -150,7 +152,7 @@ def _mitigation(costs: Collection[Cost]) -> float | None:
 class _Attempt:
     """One try at a shard; `predicted_seconds` run from its beginning, `saved` is by step.
 
-    `overhead_seconds` is what it took to load and to publish.
+    `overhead_seconds` is the time of loading and publishing.
     """
 
     worker: str

@@ -176,7 +176,7 @@ class RecordFold:
         ]
 
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-        """Return the rounds, each with what its stragglers cost, where that is known."""
+        """Return the rounds, each with the cost of its stragglers, if that is known."""
         return tuple(self._merged([number], costs) for number in sorted(self.aggregated))
 
     def epochs(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:

@@ -1,9 +1,9 @@
 """The result of an experiment, folded from its record: a value to print, plot or compare.
 
 A result can be made at any moment of an experiment, from its record so far. Epochs and rounds count
-from 1 here; a round is an epoch where the shards meet once in it. What was not measured is None,
-never NaN, so that results can be compared and written as JSON. Where a restarted manager recorded
-something twice, the later fact counts.
+from 1 here; a round is an epoch if the shards meet once in it. A missing measurement is None, never
+NaN, so that results can be compared and written as JSON. If a restarted manager recorded something
+twice, the later fact counts.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ _LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
 class Result:
     """An experiment as far as it has come.
 
-    `reason` says why it failed, was cancelled, or ended before its last epoch; `asked_wrongly` that
-    the user can mend it by changing the spec. `model_file` is the final model, where the experiment
-    is finished and its folder known; `best` is there where the spec keeps the best model, or stops
-    early; `tested` where its `validation` sets training examples apart, on which epochs are then
-    evaluated. Seconds of what has not happened yet are 0.
-    `epochs` sum up the rounds of each; `stragglers` sums all up, where another policy than waiting
+    `reason` says why it failed, was cancelled, or ended before its last epoch. `asked_wrongly` says
+    that the user can fix it by changing the spec. `model_file` is the final model, if the
+    experiment is finished and its folder known. `best` is set if the spec keeps the best model, or
+    stops early. `tested` is set if the spec's `validation` sets training examples apart, on which
+    epochs are then evaluated. Seconds of steps that have not happened yet are 0.
+    `epochs` sum up the rounds of each; `stragglers` sums all up, if another policy than waiting
     was used or work was lost.
     `dataset` says how the examples were understood, and on further lines what is unusual about
-    them. `numeric_classes` maps each numeric class to the processes that computed in it: the
-    workers whose updates counted, and the manager, which drew the initial model, where the workers
+    them. `numeric_classes` maps each numeric class to the processes that computed in it. These are
+    the workers whose updates counted, and the manager, which drew the initial model, if the workers
     train on the processor as it does. `worker_changes` has a line for each worker that joined late,
     left or was lost, and for each process that its user disturbed on purpose. `spans` are the
     attempts at shards in time, and at `disturbed_seconds` a user disturbed a process; `timeline`
@@ -115,12 +115,12 @@ class Result:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
-        """Read the result of the experiment that lies in a folder, `SHARED/experiments/ID`.
+        """Read the result of the experiment in a folder, `SHARED/experiments/ID`.
 
         Raises:
-            SpecError: where it is no path.
-            FileMissing: where the folder has no record.
-            FileCorrupt: where the record was altered.
+            SpecError: it is no path.
+            FileMissing: the folder has no record.
+            FileCorrupt: the record was altered.
         """
         folder = path_of("folder", folder)
         return _folded(read_record(folder / RECORD_NAME), folder)
@@ -170,7 +170,7 @@ class Result:
         return plot_of(self)
 
     def timeline(self) -> Figure:
-        """Draw which worker trained which shard when; a notebook shows the figure.
+        """Draw when each worker trained each shard; a notebook shows the figure.
 
         Raises:
             MissingPackage: where Matplotlib is not installed.
@@ -199,7 +199,7 @@ class Result:
     def metrics(self) -> dict[str, float | None]:
         """The task's metrics at the last evaluation, by name and in its order.
 
-        Where training examples were set apart for validation, it is the one on the test examples,
+        If training examples were set apart for validation, it is the one on the test examples,
         once that was made.
         """
         if self.tested is not None:
@@ -215,7 +215,7 @@ class Result:
     def accuracy(self) -> float | None:
         """Of the last evaluation, a share in 0..1; None before the first.
 
-        None also where the task has no metric of that name: `metrics` has all there are.
+        It is also None if the task has no metric of that name: `metrics` has all its metrics.
         """
         return self.measured("accuracy")
 
@@ -265,7 +265,7 @@ class Result:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_csv(self, table: Literal["rounds", "tasks"] = "rounds") -> str:
-        """Write the epochs, or the tasks, as CSV with a header; what was not measured is empty."""
+        """Write the epochs, or the tasks, as CSV with a header; missing measurements are empty."""
         rows = self._rounds_rows() if table == "rounds" else self._tasks_rows()
         columns = _columns(RoundResult if table == "rounds" else TaskResult, rows)
         text = io.StringIO(newline="")

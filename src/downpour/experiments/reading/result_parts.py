@@ -16,8 +16,8 @@ class RoundResult:
     """A round, or all of an epoch's: how good the model became, and what that took.
 
     `round` is the number of the round, or of the epoch's last one so far.
-    Metrics and `test_loss` are of the test examples, or of those that the spec's `validation` sets
-    apart. `metrics` are the task's, by name, and empty where the model was not evaluated; an
+    Metrics and `test_loss` are of the test examples, or of the ones that the spec's `validation`
+    sets apart. `metrics` are the task's, by name, and empty if the model was not evaluated; an
     accuracy is a share in 0..1. `train_seconds` run from the first assignment to the last update
     and leave out evaluation; `bytes` are those of the updates and of the model they became.
     `stragglers` is there where a policy was used, or work was lost.

@@ -37,10 +37,10 @@ class SearchField:
 class SearchRun:
     """One experiment of a search; `number` counts from 1, `values` are those of the fields.
 
-    `value` is what the search's goal was for the final model, or where the run was pruned for the
-    last one before; `epoch_values` has one an epoch, None if none was measured. `reason` says why
-    it was pruned or has failed. `experiment` is what the manager called it. `to_repeat` is true
-    if it failed for a reason other than its values, so that it is run again.
+    `value` is the value of the search's goal for the final model. If the run was pruned, it is that
+    of the last model before. `epoch_values` has one an epoch, None if none was measured. `reason`
+    says why it was pruned or has failed. `experiment` is the manager's name for it. `to_repeat` is
+    true if it failed for a reason other than its values, so that the search repeats it.
     """
 
     number: int
@@ -67,7 +67,7 @@ class SearchResult:
 
     @property
     def left(self) -> int:
-        """How many runs are yet to be made, or to be made again."""
+        """How many runs the search has yet to make or to repeat."""
         return self.asked - sum(t.number <= self.asked and not t.to_repeat for t in self.runs)
 
     @property

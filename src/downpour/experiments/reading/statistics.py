@@ -20,7 +20,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Estimate | None:
-        """Estimate from what was measured; None where nothing was."""
+        """Estimate from the measured values; None if there are none."""
         measured = [value for value in values if value is not None and math.isfinite(value)]
         if not measured:
             return None

@@ -42,9 +42,9 @@ def stored_records(
 
 
 def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSummary, ...]:
-    """Sum up the experiments whose folders lie in this one, by when they last changed.
+    """Sum up the experiments whose folders are in this one, by when they last changed.
 
-    States are those that were written last: an experiment that lost its manager is still running.
+    States are the last written ones: an experiment that lost its manager is still running.
     Folders without a record that can be read are left out. No more than `last` are read; None: all.
     """
     return tuple(islice(_newest(folder), last))[::-1]

@@ -123,7 +123,7 @@ class StudyResult:
 
 
 def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
-    """Read the run whose record lies in a folder.
+    """Read the run whose record is in a folder.
 
     Raises:
         FileMissing: the folder has no record.

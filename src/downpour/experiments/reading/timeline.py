@@ -1,4 +1,4 @@
-"""Reads from a record which worker trained which shard when, and the resources that it used.
+"""Reads from a record when each worker trained each shard, and the resources that it used.
 
 Seconds count from the first assignment, on the manager's clock.
 """
@@ -24,7 +24,7 @@ Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpan:
-    """One attempt at a shard; `last` are those that the end of their round waited for.
+    """One attempt at a shard; `last` says whether the end of its round waited for it.
 
     Rounds count from 1, shards and attempts from 0.
     """
@@ -41,7 +41,7 @@ class AttemptSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSample:
-    """What a worker's process used at a moment at which it trained.
+    """The resources that a worker's process used at a moment at which it trained.
 
     `cpu_share` is 1.0 for one core in full; `memory_bytes` are resident; `io_wait` is the share, in
     0..1, of the machine's processor time that waited for disks.
@@ -115,7 +115,7 @@ def _outcome(failure: str) -> Outcome:
 
 
 def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSample, ...]:
-    """List what was sampled of the workers' resources, in the order of time."""
+    """List the samples of the workers' resources, in the order of time."""
     start = min((at for at, fact in record if isinstance(fact, AssignedLine)), default=0.0)
     samples = [
         ResourceSample(
@@ -134,7 +134,7 @@ def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSampl
 
 
 def _with_last(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-    """Mark the update that each round waited for, where there were several."""
+    """Mark the update that each round waited for, if there were several."""
     last: dict[int, AttemptSpan] = {}
     sizes: dict[int, int] = {}
     for span in spans:

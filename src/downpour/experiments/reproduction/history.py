@@ -36,7 +36,7 @@ class TrainedTask:
     """A task whose update counts: what it was trained from, who trained it, and what came of it.
 
     `base` is the version that it began from, `staleness` how many versions were made since.
-    `portion` is its range of samples if the round was cut anew, `share` how much of its steps was
+    `portion` is its range of samples if the round was recut, `share` how much of its steps was
     trained. `checksum` is the update's; it and the worker's `numeric_class` are empty in old
     records.
     """
@@ -56,7 +56,7 @@ class TrainedTask:
 class MadeVersion:
     """A model version, and the tasks that it is made of, in the order in which they count.
 
-    Where it was `summed_otherwise`, an earlier release added its updates in another order. Its file
+    If it was `summed_otherwise`, an earlier release added its updates in another order. Its file
     is `whole`, or a step from the version before.
     """
 
@@ -129,9 +129,9 @@ def history_of(record: Iterable[RecordLine]) -> History:
 
 @dataclass(slots=True)
 class _Fold:
-    """The record so far. Where a restarted manager has recorded something twice, the later counts.
+    """The record so far. If a restarted manager has recorded something twice, the later counts.
 
-    `updates` are those that were accepted, by round and shard, with the worker's numeric class.
+    `updates` are the accepted ones, by round and shard, with the worker's numeric class.
     """
 
     submitted: SubmittedLine | None = None

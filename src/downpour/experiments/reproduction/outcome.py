@@ -11,7 +11,7 @@ from downpour.host.text import one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first file whose bytes are not those that it had.
+    """The first file whose bytes differ from the original's.
 
     `task` is the one whose update it is; None for a model version, all of whose updates agree.
     `then` and `now` are its checksums, and `numeric_class_then` and `_now` the classes in which it
@@ -48,7 +48,7 @@ class Replay:
 
     `version` is the last one that was made, `checksum` its file's, or that of the whole final model
     where all were made. `compared` counts the updates, versions and final models whose checksum the
-    record has. `model_file` is what was made, if it was to be kept.
+    record has. `model_file` is the last model, if it was to be kept.
     """
 
     experiment: str

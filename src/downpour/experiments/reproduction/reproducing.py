@@ -1,9 +1,10 @@
 """Retrains an experiment's tasks in the order in which they became part of versions.
 
 A shard's next task is offered once its last is part of a version. So when a version is due, the
-versions that its tasks began from are there, and so is what each shard's task before has left: its
-optimizer's state, and what a compression did not send. Every update and version is compared with
-the record's checksum. What differs first is what is wrong, because all that follows is made of it.
+versions that its tasks began from are there. So are the files that each shard's task before has
+left: its optimizer's state, and the remainder that a compression did not send. Every update and
+version is compared with the record's checksum. The first difference shows the fault, because all
+that follows is made of it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def replay(
     to: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Replay:
-    """Train an experiment that has ended once more, and compare every byte with what it was.
+    """Train an experiment that has ended once more, and compare every byte with the original.
 
     Args:
         experiment: Its ID, or its result.
@@ -96,8 +97,8 @@ def replay(
 class _Again:
     """The versions of an experiment, made again and compared; `version` is the last one made.
 
-    It ends at the first difference if it `stops`. `name` is what the last version's file was
-    called.
+    It ends at the first difference if it `stops`. `name` is the original name of the last version's
+    file.
     """
 
     def __init__(

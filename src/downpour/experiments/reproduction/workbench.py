@@ -43,7 +43,7 @@ class Workbench:
     """Makes the versions of one experiment again, one after the other.
 
     Args:
-        shared: the directory with the datasets, and with what the experiment begins from.
+        shared: the directory with the datasets, and with the model that the experiment begins from.
         experiment: its identifier.
         spec: its spec, as it was submitted.
         folder: an empty folder.
@@ -65,7 +65,7 @@ class Workbench:
         store = bench.create_experiment(experiment)
         self._spec = spec
         self.folder = bench.experiment_path(experiment)
-        """Where its files are."""
+        """The folder of its files."""
         self._space = Workspace(
             experiment=experiment,
             spec=spec,
@@ -194,7 +194,7 @@ class Workbench:
         return max(n for n in self._whole if n <= number)
 
     def _base(self, task: TrainedTask) -> PublishedFile:
-        """Return what a task began from: what its shard had of its own, or a version."""
+        """Return the file that a task began from: its shard's own, or a version."""
         return self._own.get(task.shard) or self._models[task.base]
 
 

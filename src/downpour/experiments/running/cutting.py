@@ -30,7 +30,7 @@ def cuts_of(
     """Cut the training data of a spec as each of several splits would.
 
     Args:
-        spec: names the data, and says the seed, the limits and what is set apart.
+        spec: names the data, the seed, the limits and the share to set apart.
         splits: what to put in place of the spec's `split`; the spec's own if there are none.
         shards: how many shards to make.
         shared: the shared directory, which may have the prepared data.

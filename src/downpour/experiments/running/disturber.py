@@ -65,7 +65,7 @@ class Disturber:
             self._began_seconds = self._now()
         trained_seconds = self._now() - self._began_seconds
         for kill in tuple(self.left):
-            # One that is not there is being started again: its turn comes at another look.
+            # A missing process is restarting: its turn comes at another look.
             is_there = self._cluster.process_of(kill.who) is not None
             if is_there and kill.is_due(shown.rounds_done, trained_seconds):
                 self.left.remove(kill)
@@ -86,7 +86,7 @@ def disturbing(
         asked: what to do; nothing, if the cluster is not a local one.
         cluster: whose processes are disturbed.
         record: puts on record what happens to whom.
-        note: is told of kills that never came.
+        note: gets a line about each kill that never came.
     """
     if not isinstance(cluster, LocalCluster):
         yield _ignore

@@ -19,7 +19,7 @@ Location = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a run needs besides its spec; none of it changes the model.
+    """The needs of a run besides its spec; none of them changes the model.
 
     `shared` is the shared directory, `data_dir` a folder of datasets in torchvision's layout, and
     `patience` multiplies every timeout. `on` starts the workers: a launcher, or the name of one.

@@ -32,7 +32,7 @@ def train(
     """Train a spec with a number of workers; None: as many as fit it.
 
     Raises:
-        SpecError: a field is invalid; names it and what is accepted.
+        SpecError: a field is invalid; names it and the accepted values.
         MissingPackage: the library of event files, or of a logger, is not installed.
         ExperimentFailed: training ended without a model; says why.
         NotBegun: the same, where it was refused before it began, and nothing of it is kept.

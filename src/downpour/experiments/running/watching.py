@@ -27,13 +27,13 @@ def _ignore(_: ResolvedSpec) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
-    """Who is told what of a run.
+    """The functions, loggers and displays that follow a run.
 
     `on_resolved` gets the resolved spec before anything starts, `on_status` each new status, and
-    `note` a line on what was measured. `on_round` gets each epoch that was evaluated, `on_event`
-    what happens to the experiment; both are called in threads of their own, as `loggers` are: each
-    is one, or the text of a `--log`. `progress` says whether to draw bars; None draws them unless
-    `on_status` is given. `tensorboard` is a folder for event files.
+    `note` a line about each measurement. `on_round` gets each epoch that was evaluated, `on_event`
+    each event of the experiment. Both run in their own threads, and so do `loggers`: each of these
+    is a logger, or the text of a `--log`. `progress` says whether to draw bars; None draws them
+    unless `on_status` is given. `tensorboard` is a folder for event files.
 
     Raises:
         SpecError: a callback is no function, or a logger is none.

@@ -3,7 +3,7 @@
 On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
 wait for each other, and each takes the memory of a process with torch. Without a number of shards,
 each of them has one. `docs/results/more-workers.md` has the measured seconds behind this rule.
-Elsewhere nobody knows the cores, and a hundred jobs should be asked for.
+Elsewhere Downpour does not know the cores, and users should ask for a hundred jobs themselves.
 """
 
 from __future__ import annotations
