@@ -43,7 +43,7 @@ class Workbench:
     """Makes the versions of one experiment again, one after the other.
 
     Args:
-        shared: the directory with the datasets, and with the model that the experiment begins from.
+        shared: the directory with the datasets, and with the files that the experiment begins from.
         experiment: its identifier.
         spec: its spec, as it was submitted.
         folder: an empty folder.

@@ -47,7 +47,7 @@ class Backend(Protocol):
         """Refuse a study that this backend cannot run, before anything starts.
 
         Raises:
-            SpecError: names the field and what is accepted.
+            SpecError: names the field and the accepted values.
         """
 
     def start(self, study: Study) -> AbstractContextManager[Train]:
@@ -80,8 +80,8 @@ class Embedded:
         See `Study.shares_workers`.
         """
         if study.shares_workers:
-            # Threads and device are the first run's; a search must not vary the device, and the
-            # number of threads is set again for each task. Workers have what all runs need.
+            # Threads and device are the first run's; a search must not vary the device, and each
+            # task sets its own number of threads. Workers have what all runs need.
             runs = list(study.samples())
             first, others = runs[0].spec, [set(run.spec.needs) for run in runs[1:]]
             needs = [need for need in first.needs if all(need in other for other in others)]
@@ -105,7 +105,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Submits runs to a manager that has workers of its own.
+    """Submits runs to a manager that has its own workers.
 
     The request of the run that trains is written to `note`, so that the next process finds the
     run's experiment again if this one is killed. `on_event` gets what happens to each experiment.

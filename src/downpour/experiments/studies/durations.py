@@ -12,7 +12,7 @@ def about(seconds: float | None) -> str:
 
 
 def spoken(seconds: float) -> str:
-    """Format a duration: "43 s", "12 min", "3 h 20 min"."""
+    """Format a duration, such as "43 s" or "3 h 20 min"."""
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < _HOUR:

@@ -91,8 +91,8 @@ class Grid(Study):
     kind: ClassVar[str] = "grid"
     file_name: ClassVar[str] = GRID_FILE
     runs_folder: ClassVar[str] = "cells"
-    # A grid is run to be measured: with processes of its own, no run's seconds, memory and first
-    # epoch depend on the run before.
+    # A grid measures its runs: with separate processes, no run's seconds, memory and first epoch
+    # depend on the run before.
     shares_workers: ClassVar[bool] = False
 
     name: str

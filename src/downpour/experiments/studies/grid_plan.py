@@ -1,7 +1,7 @@
 """The plan of a grid: its runs in order, without finished ones.
 
-A run that failed is run again the next time, but not twice by one plan: its reason may be one that
-holds for every try, and the grid must end.
+The next plan repeats a run that failed, but no plan runs it twice. Its reason may be one that holds
+for every try, and the grid must end.
 """
 
 from __future__ import annotations

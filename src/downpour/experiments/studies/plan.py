@@ -14,7 +14,7 @@ from downpour.experiments.studies.study import EndedRun, Run
 from downpour.experiments.studies.summary import Measured, RunSummary
 
 OnEpoch = Callable[[int, Measured], bool]
-"""Called with an epoch, from 1, and what was measured after it; returns whether to end the run.
+"""Called with an epoch, from 1, and its measurements; returns whether to end the run.
 
 Raises SpecError if the study compares runs by something that is not measured.
 """
@@ -22,7 +22,7 @@ Raises SpecError if the study compares runs by something that is not measured.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyProgress:
-    """How far a study is: `left` of its `total` runs are still to be run, or to be run again.
+    """How far a study is: it has yet to run, or to repeat, `left` of its `total` runs.
 
     `is_successful` is true once no run is left and the study has its result. `seconds_left` is an
     estimate, None before a run has ended. `headline` stands beside the bar, `text` is a sentence
@@ -56,7 +56,7 @@ class StudyPlan(Protocol):
 
     @property
     def on_epoch(self) -> OnEpoch | None:
-        """Takes what is measured of the current run; None if the plan ends no run early."""
+        """Takes the measurements of the current run; None if the plan ends no run early."""
 
     def next(self) -> Run | None:
         """Return the next run; None if no run is left."""
@@ -76,7 +76,7 @@ class StudyPlan(Protocol):
 
 
 def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
-    """Say how a run ended, what was measured of it, and how long it took."""
+    """Say how a run ended, what it measured, and how long it took."""
     reason = f": {ended.reason}" if ended.reason else ""
     parts = [str(ended.state), *([measured] if measured else [])]
     return f"{' '.join(parts)}{reason} in {spoken(ended.wall_seconds)}"

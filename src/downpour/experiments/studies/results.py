@@ -71,6 +71,6 @@ def draw_search(folder: StudyFolder[Search]) -> None:
 
 
 def search_files(folder: StudyFolder[Search]) -> list[Path]:
-    """Return the paths of the best run's spec and of the figure, of those that exist."""
+    """Return the paths of the best run's spec and of the figure, if they exist."""
     files = folder.best, *(folder.path / name for name in _FIGURES)
     return [file for file in files if file.exists()]

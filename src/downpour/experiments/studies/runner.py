@@ -1,8 +1,8 @@
 """Runs a study, run by run, and saves each run's files as soon as it ends.
 
-A run that fails does not end the study. The first one does, if it fails because of its spec: a
+A run that fails does not end the study. The first one does, if it fails because of its spec. A
 mistake in the file is then likelier than one invalid setting, and all later runs would fail as
-well. Nothing is kept of it, so that the file can be corrected.
+well. The study keeps nothing of that run, so that the file can be corrected.
 """
 
 from __future__ import annotations

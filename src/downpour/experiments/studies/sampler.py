@@ -1,8 +1,8 @@
 """The only module that knows Optuna: it chooses the next values, and which run to end early.
 
 Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
-first ten runs are random. Optuna's own study, in which a run is called a trial, is kept in memory
-only and rebuilt from the runs that have ended, because a second file could contradict the folder.
+first ten runs are random. Optuna's own study, in which a run is called a trial, stays in memory.
+We rebuild it from the runs that have ended, because a second file could contradict the folder.
 The values of run n follow from (seed, n) and the results of the runs before it. So a search that
 was interrupted makes the same runs as one that was not.
 """
@@ -36,8 +36,8 @@ Values = Mapping[str, Value]
 class Sampler:
     """Proposes the values of one run after the other, and learns the outcome of each.
 
-    Between `propose` and `learn`, `is_hopeless` takes the run's values of what is searched for,
-    epoch by epoch.
+    Between `propose` and `learn`, `is_hopeless` takes the run's values of the search's goal, epoch
+    by epoch.
 
     Raises:
         MissingPackage: Optuna is not installed.

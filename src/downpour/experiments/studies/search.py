@@ -2,7 +2,7 @@
 
 The file is a spec with a `[search]` table, which gives an axis for each field that is searched. The
 spec's own value of such a field is not used. The sampler chooses the values of a run; this module
-says which values are possible, and which run they make. The file calls the number of runs `trials`.
+defines the possible values, and the run that they make. The file calls the number of runs `trials`.
 Nothing here reads a clock.
 """
 
@@ -54,7 +54,7 @@ _NEVER = {
 class Search(Study):
     """A study that chooses its runs as it goes.
 
-    `fields` are the spec's own, `axes` those that are searched; `goal` is what is searched for.
+    `fields` are the spec's own, `axes` the searched ones. `goal` is the metric or loss to improve.
     """
 
     kind: ClassVar[str] = "search"
@@ -198,7 +198,7 @@ class Search(Study):
 
 
 def _goal(objective: Value, *, has_task: bool) -> Goal:
-    """Read what is searched for: of a user's task any metric, which only its code knows."""
+    """Read the goal of a search: of a user's task any metric, which only its code knows."""
     if objective is None:
         return Goal.of(LOSS if has_task else _ACCURACY)
     known = (

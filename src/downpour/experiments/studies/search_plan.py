@@ -1,10 +1,10 @@
 """The plan of a search: values from the sampler, and the rule by which a run ends early.
 
 Whether a run is pruned follows from its evaluations alone, epoch by epoch, and not from when the
-client learns them: epochs that were trained after the decision are not counted. A run that fails
-because of its values, such as one that diverges, counts as the worst and is not run again. A run
-that failed for another reason (workers died, say) is run again with the same values the next time,
-and so is one that a user cancelled.
+client learns them. Epochs that were trained after the decision are not counted. A run that fails
+because of its values, such as one that diverges, counts as the worst and is not repeated. If a run
+failed for another reason (workers died, say), or a user cancelled it, the next plan repeats it with
+the same values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATES: dict[str, SearchRunState] = {
     "failed": "failed",
 }
 _NOT_BY_ITS_VALUES = {FailureKind.LOST, FailureKind.STORE}
-"""Failures that do not depend on what is trained: workers that die, files that cannot be read."""
+"""Failures that do not depend on a run's values: workers that die, files that cannot be read."""
 
 
 class SearchPlan:
@@ -79,7 +79,7 @@ class SearchPlan:
             total=result.asked,
             left=result.left,
             is_successful=not result.left and best is not None,
-            # Which values come next is not known yet, so each run is a group of its own.
+            # Which values come next is not known yet, so each run is its own group.
             seconds_left=seconds_left(took, [""] * result.left),
             headline=f"runs, best {known}" if known else "runs",
             text=str(result),
@@ -105,10 +105,10 @@ class SearchPlan:
         return run
 
     def on_epoch(self, epoch: int, measured: Measured) -> bool:
-        """Take what was measured after an epoch; returns whether the run should end with it.
+        """Take the measurements after an epoch; returns whether the run should end with it.
 
         Raises:
-            SpecError: the task does not measure what is searched for.
+            SpecError: the task does not measure the search's goal.
         """
         name = self._search.goal.metric
         if name not in measured:

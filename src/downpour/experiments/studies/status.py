@@ -1,4 +1,4 @@
-"""The progress of a study, read from its folder alone, whichever process runs it."""
+"""The progress of a study, read from its folder alone, no matter which process runs it."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ class Study(Protocol):
     """A grid or a search.
 
     Raises:
-        SpecError: from every method that reads a file; names the field and what is accepted.
+        SpecError: from every method that reads a file; names the field and the accepted values.
     """
 
     kind: ClassVar[str]
-    """What messages call such a study: "grid" or "search"."""
+    """The word for such a study in messages: "grid" or "search"."""
     file_name: ClassVar[str]
     """The name of the study's own file in its folder."""
     runs_folder: ClassVar[str]

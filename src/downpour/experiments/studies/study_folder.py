@@ -195,7 +195,7 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
 
 
 def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a study, with those that earlier versions had no name for."""
+    """Return the fields of a study, with the ones that earlier versions had no name for."""
     tables = fields.get("experiment")
     if tables is None:
         return {**FORMERLY, **fields}

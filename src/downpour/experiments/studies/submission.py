@@ -60,7 +60,7 @@ def _request(client: Client, run: Run, note: Path) -> str:
         client.cancel(begun.experiment)
     request = secrets.token_hex(4)
     try:
-        # "cell" is what earlier versions called a run, and they must be able to read the file.
+        # Earlier versions called a run "cell", and they must be able to read the file.
         replace_file(note, json.dumps({"cell": run.id, "request": request}).encode())
     except OSError as error:
         raise refusal(note.parent, explain(error)) from None

@@ -18,7 +18,7 @@ from downpour.experiments.reading.measures import in_words
 from downpour.experiments.reading.result_parts import RoundResult
 
 Measured = Mapping[str, float | None]
-"""What was measured after an epoch, by name; the loss on the test examples among it as "loss"."""
+"""Measurements after an epoch, by name, with the loss on the test examples as "loss"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class RunSummary:
     """The outcome of a run; `asked_wrongly` is true if it failed because of its spec.
 
     `failure` is the kind of the failed attempt that ended the run, None if the run ended otherwise.
-    `epochs` has what was measured after each: the loss on the test examples and the metrics, by
-    name, or nothing. `wall_seconds` include starting and stopping the
-    processes; for a run that was found again at a manager they count from then. `checksum` is that
-    of the record and the spec beside the summary, None before they are written.
+    `epochs` has the measurements after each: the loss on the test examples and the metrics, by
+    name, or nothing. `wall_seconds` include starting and stopping the processes. If Downpour found
+    the run again at a manager, they count from then. `checksum` is that of the record and the spec
+    beside the summary, None before they are written.
     """
 
     experiment: str
@@ -54,7 +54,7 @@ class RunSummary:
 
     @property
     def last(self) -> Measured:
-        """What was measured last."""
+        """The last measurements."""
         return next((epoch for epoch in reversed(self.epochs) if epoch), {})
 
     @property

@@ -68,7 +68,7 @@ def status_view(status: Status) -> RenderableType:
 
 
 def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableType:
-    """List experiments, a line each, and below them the reasons of those that ended early."""
+    """List experiments, a line each, and below them the reasons of the ones that ended early."""
     if not experiments:
         return Text("no experiments yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -124,7 +124,7 @@ class _Row:
 
     @property
     def slowness(self) -> float | None:
-        """By what is predicted of its task or, where nothing is, by its past."""
+        """By the forecast of its task or, without one, by its past."""
         predicted = self.task.slowness if self.task else None
         return self.worker.slowness if predicted is None else predicted
 
@@ -180,7 +180,7 @@ def _bar(row: _Row) -> RenderableType:
 
 
 def _predicted(row: _Row) -> RenderableType:
-    """Write what is likely, and between what it lies in eight cases of ten."""
+    """Write the likely value, and the range that holds it in eight cases of ten."""
     forecast = row.task.predicted if row.task else None
     if forecast is None:
         return ""
@@ -246,4 +246,4 @@ _DISPENSABLE = (
     "process",
     "device",
 )
-"""What a narrow terminal does without, in this order."""
+"""Columns that a narrow terminal does without, in this order."""

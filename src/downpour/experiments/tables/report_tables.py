@@ -1,7 +1,7 @@
 """A study as tables of plain values (`table.py` writes them as Markdown, CSV and JSON).
 
 A cell holds text, a number, an estimate over repetitions, or nothing. The columns' keys (for
-programs) and headers (for people) name the units; shares are in per cent.
+programs) and headers (for people) name the units; shares are in percent.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def classes(subgrid: SubgridResult) -> Table:
 
 
 def resources(subgrid: SubgridResult) -> Table:
-    """Return what the processes of each setting used while they trained, each by itself."""
+    """Return what the processes of each setting used while they trained, per process."""
     measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
         (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
         (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),

@@ -21,7 +21,7 @@ _EDGE = 1
 
 
 def split_table(cut: ShardCounts, width: int) -> RenderableType:
-    """Show a shard a row, under a line that says what was cut and above the summary.
+    """Show a shard a row, under a line on the data that the split cut and above the summary.
 
     Args:
         cut: what a split has made.

@@ -17,7 +17,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What stands in a column: its key for programs, its header for people, its decimals."""
+    """A column: its key for programs, its header for people, its decimals."""
 
     key: str
     header: str

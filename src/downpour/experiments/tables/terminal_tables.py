@@ -37,7 +37,7 @@ from downpour.host.text import one_line
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
-"""What 80 columns leave for the metrics of an epoch, beside its losses and seconds."""
+"""The room that 80 columns leave for the metrics of an epoch, beside its losses and seconds."""
 
 _EXPLAINED = (
     "ideal: every task takes the median time. unaided: every shard stays with its\n"
@@ -46,7 +46,7 @@ _EXPLAINED = (
 
 
 def result_table(result: Result) -> RenderableType:
-    """Show the epochs, under a line that says what was run and above one that sums it up."""
+    """Show the epochs, under a line that describes the run and above one that sums it up."""
     rounds = result.epochs
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
@@ -150,7 +150,7 @@ def _policy(result: Result) -> str:
 
 
 def _classes_were_lost(result: Result) -> bool:
-    """Whether what was left out differs from what was not, and it is known what that did."""
+    """Whether left-out samples differ from the others, and class accuracies show the effect."""
     uneven = str(result.spec.get("split")).startswith(("class", "dirichlet"))
     dropped = result.stragglers is not None and result.stragglers.gradient_lost > 0
     return uneven and dropped and any(r.class_accuracy for r in result.rounds)
@@ -233,7 +233,7 @@ def _praised(best: BestModel) -> str:
 
 
 def _mitigated(result: Result, cost: Stragglers) -> str:
-    """Sum up in two lines what was done about stragglers, and what it cost."""
+    """Sum up in two lines the actions against stragglers, and their cost."""
     done = [one_line(f"policy {_policy(result)}")] if _policy(result) != "wait" else []
     if cost.mitigation is not None:
         done.append(f"{cost.mitigation:.1%} of waiting mitigated (estimated)")

@@ -19,14 +19,14 @@ from downpour.files.records.attempt_lines import (
 from downpour.files.records.record_lines import RecordLine
 
 FIRST_LANE = 1
-"""The thread of a worker's attempts; those that overlap take the following ones."""
+"""The thread of a worker's attempts; overlapping ones take the following threads."""
 Attempt = tuple[int, int, int]
 """Round and shard of a task, as the record counts them, and the number of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLines:
-    """What the record says of each attempt, and which attempt has saved which step of a task."""
+    """The record's lines of each attempt, and the attempt that has saved each step of a task."""
 
     assigned: dict[Attempt, AssignedLine] = field(default_factory=dict)
     updated: dict[Attempt, UpdatedLine] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class PlacedAttempt:
 
     @property
     def key(self) -> Attempt:
-        """What the record calls it."""
+        """Its name in the record."""
         return self.span.round - 1, self.span.shard, self.span.attempt
 
 

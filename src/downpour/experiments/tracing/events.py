@@ -24,7 +24,7 @@ _EXTRA: dict[Phase, dict[str, str]] = {
 
 
 class Track(NamedTuple):
-    """Where an event is drawn; Perfetto takes thread 0 for the idle thread of a kernel."""
+    """The place of an event; Perfetto takes thread 0 for the idle thread of a kernel."""
 
     process: int
     thread: int = 1

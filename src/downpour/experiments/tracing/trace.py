@@ -53,7 +53,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
         threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
         yield from named(Track(process), f"{worker}{host}", threads)
     starts, ends = arrows(attempts, told)
-    # Of events at the same time, slices come first: arrows and instants lie in them.
+    # Of events at the same time, slices come first, because they contain arrows and instants.
     yield from heapq.merge(
         manager.events,
         slices(attempts, told),

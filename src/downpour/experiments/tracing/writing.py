@@ -58,7 +58,7 @@ def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
 
 
 def _is_trace(path: Path) -> bool:
-    if not path.is_file():  # a FIFO would block whoever opens it
+    if not path.is_file():  # opening a FIFO would block
         return False
     with path.open("rb") as file:
         return file.read(len(_HEAD)) == _HEAD.encode()

@@ -38,8 +38,8 @@ def measure(
 
     Args:
         trained: the model.
-        data: examples for a built-in model instead of its own test examples.
-        data_dir: where the files of datasets are, should they have to be prepared again.
+        data: examples for a built-in model, in place of its test examples.
+        data_dir: where the files of datasets are, if Downpour must prepare them again.
         options: `task_options` of a task that differ, such as where its examples are.
 
     Raises:

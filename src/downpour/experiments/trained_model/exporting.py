@@ -1,7 +1,8 @@
 """Exports a trained model to a folder for programs that know nothing of Downpour.
 
-The folder holds the `state_dict` as safetensors, the spec, what must be known of the data to build
-the network again, and what the network's own `save_pretrained` writes, where it has one.
+The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that are
+needed to build the network again. It also holds the files that the network's own `save_pretrained`
+writes, if it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PRETRAINED = "pretrained"
 
 
 def export(trained: TrainedModel, folder: Path) -> list[Path]:
-    """Write a trained model into a new or empty folder; returns what was written.
+    """Write a trained model into a new or empty folder; returns the written files.
 
     Raises:
         SpecError: the folder holds something, or cannot be written; or the network cannot be built.

@@ -1,6 +1,6 @@
 """Examples that a user gives to a trained built-in model: arrays, images, folders of images.
 
-They are brought into the form of those that it was trained on, and normalized as they were.
+They are brought into the form of the training examples, and normalized in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Inputs:
 
 
 def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Examples:
-    """Read examples to measure a model on: the test part where there is one, else all.
+    """Read examples to measure a model on: the test part if there is one, else all.
 
     Args:
         path: a .npz file, or a folder of images by class.

@@ -38,7 +38,7 @@ NO_DATA = TaskData(
     labels=None,
     sketches={"train": {}, "test": {}},
 )
-"""What is known of a task's examples before any was looked at."""
+"""The facts about a task's examples before any was looked at."""
 
 
 @checked_call()
@@ -53,11 +53,11 @@ def load_model(
             model. `ID@best` is the best one that it has kept, and `ID/FILE` another file of its
             folder.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
-        spec: What the file was trained as, if no `spec.toml` lies beside it, in the forms that
-            `run` takes.
+        spec: The spec that the file was trained with, if no `spec.toml` is next to it, in the forms
+            that `run` takes.
 
     Raises:
-        SpecError: there is no such model, or its network cannot be built; code of yours must be on
+        SpecError: there is no such model, or its network cannot be built; your own code must be on
             the allow-list, DOWNPOUR_ALLOW.
     """
     known = spec_of(spec) if spec is not None else None
@@ -107,10 +107,10 @@ def warn_of_other_code(spec: Spec) -> None:
 
 
 def known_data(trained: TrainedModel) -> PreparedDataset:
-    """Return what is known of the dataset that a model was trained on, without its examples.
+    """Return the dataset that a model was trained on, with its facts but without its examples.
 
     Raises:
-        SpecError: it is known no more, and cannot be prepared again.
+        SpecError: its facts are gone, and Downpour cannot prepare it again.
     """
     try:
         return without_examples(stated_facts(trained), trained.name)
@@ -122,7 +122,7 @@ def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
     """Return what the `facts.json` says of the data that a model was trained on.
 
     Raises:
-        SpecError: the file is gone and the data cannot be prepared again.
+        SpecError: the file is gone and Downpour cannot prepare the data again.
         StoreError: it cannot be read, or is damaged.
     """
     beside = trained.file.parent / FACTS_FILE
@@ -132,7 +132,7 @@ def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
 
 
 def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
-    """Return the key of the data that a model was trained on; they are made again where gone.
+    """Return the key of the data that a model was trained on; prepares them again if gone.
 
     Raises:
         SpecError: the data are gone, and their source too, or it has changed.

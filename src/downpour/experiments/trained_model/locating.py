@@ -31,7 +31,7 @@ Source = Result | str | os.PathLike[str]
 class TrainedModel:
     """A model that was trained: its file, what it was trained as, and where its data are.
 
-    `data_root` and `data_key` name the prepared data; the key is empty where none are named.
+    `data_root` and `data_key` name the prepared data; the key is empty if none are named.
     """
 
     name: str
@@ -55,7 +55,7 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
     Args:
         source: names it.
         shared: the shared directory where an ID is looked up.
-        spec: what it was trained as, instead of the `spec.toml` that lies beside it.
+        spec: what it was trained as, instead of the `spec.toml` next to it.
 
     Raises:
         SpecError: there is no such model, or nothing tells what it was trained as.

@@ -1,8 +1,8 @@
 """Continues an ended experiment: as a new one that starts at its last model version.
 
-Orders, generators and schedule follow from the number of the round, and the new experiment's first
+Orders, generators and schedule follow from the number of the round. The new experiment's first
 round counts as the one after the last of the old, in the middle of an epoch, too. The outer
-optimizer goes on with its state, and each shard's optimizer with its own where the spec keeps it.
+optimizer goes on with its state, and each shard's optimizer with its own if the spec keeps it.
 So the model becomes the same, byte for byte, as if there had been no stop.
 Other examples than the old one's are refused, unless the fields that name them are changed, too.
 """
@@ -32,7 +32,7 @@ _DATA_FIELDS = {
     "train_limit",
     "test_limit",
 }
-"""What a user changes who wants other examples."""
+"""The fields that a user changes to train on other examples."""
 
 
 @checked_call()
