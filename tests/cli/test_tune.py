@@ -150,7 +150,7 @@ def test_runs_of_bad_luck_are_told_by_the_status(
     grown = StudyFolder(folder.path, Search.from_toml(text))
     run_study(grown, FakeBackend(unlucky={1}), Silence())
     told = downpour("tune", file, "--out", folder.path, "--status")
-    assert "1 failed, 1 to be run again (run 13: no luck)" in told.out
+    assert "1 failed, 1 to repeat (run 13: no luck)" in told.out
     assert "no process runs it now" in told.out
 
 

@@ -165,7 +165,7 @@ def test_a_run_of_bad_luck_is_tried_again(tmp_path: Path) -> None:
     before = searched(folder, FakeBackend(unlucky={3, 5}, hopeless={7}))
     assert [run.number for run in before.runs if run.to_repeat] == [3, 5]
     assert str(before).startswith("small: 10 of 12 runs")
-    assert "1 failed, 2 to be run again (run 3: no luck)" in str(before)
+    assert "1 failed, 2 to repeat (run 3: no luck)" in str(before)
     again = FakeBackend(unlucky={2})
     after = searched(folder, again)
     assert [folder.study.values_of(run.spec) for run in again.trained] == [

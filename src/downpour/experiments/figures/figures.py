@@ -156,7 +156,7 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     name = run.result.experiment
     if run.attempt_spans:
         twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
-        caption = f"{setting}: which worker trained which shard when{which}{twice}"
+        caption = f"{setting}: who trained each shard when{which}{twice}"
         figure = timeline_figure(run.attempt_spans, run.disturbed_seconds)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)
     if measures := measures_of(run.resources):

@@ -117,7 +117,7 @@ class SearchResult:
         parts = [f"{self.name}: {counts.total()} of {self.asked} runs", *left_out]
         if repeated:
             first = f"run {repeated[0].number}: {repeated[0].reason}"
-            parts.append(f"{len(repeated)} to be run again ({first})")
+            parts.append(f"{len(repeated)} to repeat ({first})")
         if (best := self.best) and (value := self.written(best)):
             parts.append(f"the best is run {best.number} with {value}")
         return ", ".join(parts)

@@ -61,7 +61,7 @@ def prepared_key(
     elif (reason := _damage(datasets_root, begun_with)) is None:
         key = begun_with
     else:
-        log.warning("a dataset is decoded again: %s", reason)
+        log.warning("decoding a dataset again: %s", reason)
         key = _same_key_again(source, spec, datasets_root, data_dir, begun_with, reason)
     if spec.flip and not read_facts(datasets_root / key).get("images"):
         raise SpecError("flip", value=True, accepted=f"dataset '{spec.dataset}' has no images")
@@ -127,7 +127,7 @@ def _remembered(root: Path, name: str) -> str | None:
         return None
     reason = _damage(root, key)
     if reason is not None:
-        log.warning("a dataset is decoded again: %s", reason)
+        log.warning("decoding a dataset again: %s", reason)
     return key if reason is None else None
 
 

@@ -77,7 +77,7 @@ class ReplayCheck(Observer):
         for entry in step.kept:
             replica.replay(step.core.state.now_seconds, entry)
         same = durable(replica.state) == durable(step.core.state)
-        self._expect(same, f"what was kept of {type(step.event).__name__} gives another state")
+        self._expect(same, f"the journal of {type(step.event).__name__} gives another state")
 
 
 class RecordCheck(Observer):

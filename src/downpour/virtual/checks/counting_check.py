@@ -200,8 +200,8 @@ class CountingCheck(Observer):
 
     def _resize(self, tally: _Tally, entry: facts.Resized) -> None:
         spec = self._specs[entry.experiment]
-        self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds anew")
-        self._once(not tally.begun, f"round {entry.round} is cut anew, and has begun")
+        self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds again")
+        self._once(not tally.begun, f"round {entry.round} has a new cut, and has begun")
         self._once(entry.round == tally.version.number, f"{entry} is of another round")
         made = sum(entry.samples)
         self._once(made == tally.samples, f"{made} samples are made of {tally.samples}")

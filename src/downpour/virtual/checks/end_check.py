@@ -51,7 +51,7 @@ def _check_result(
     last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
     expect(version.number == last + 1, f"{name} ends with model {version.number}")
     same = bytes(disk.store(name).read(result)) == version.model
-    expect(same, f"the result of {name} is not made of what has counted")
+    expect(same, f"the result of {name} differs from the counted updates")
     there = disk.store(name).list()
     expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
     if experiment.spec.validation:

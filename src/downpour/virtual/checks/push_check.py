@@ -171,7 +171,7 @@ class PushCheck(Observer):
         )
         final = self._read(name, experiment.result) if experiment.result else None
         self._results(
-            final == ledger.model, f"the result of {name} is not made of what has counted"
+            final == ledger.model, f"the result of {name} differs from the counted updates"
         )
         best = layout.BEST_NAME in self._disk.store(name)
         self._results(best == (spec.keep_best is not None), f"{name} keeps what it should not")

@@ -145,7 +145,7 @@ class WorkerCheck(Observer):
         asked_for = begun.save_with_left is not None
         self._keeps(
             asked_for or not begun.unheard,
-            f"{attempt} is saved again before its manager has heard of the last snapshot",
+            f"{attempt} saves a snapshot before its manager has heard of the last one",
         )
         begun.save_with_left = None
 

@@ -93,7 +93,7 @@ def _check(
     speeds: Sequence[float], standbys: int, policies: Sequence[str], rounds: int, seconds: float
 ) -> None:
     if not isinstance(speeds, Sequence) or not speeds or not all(map(_is_positive, speeds)):
-        raise SpecError("speeds", speeds, "must be a list of numbers above 0, such as [1, 1, 0.25]")
+        raise SpecError("speeds", speeds, "must be a list of numbers above 0, such as [1, 0.25]")
     if not _is_whole(standbys) or not 0 <= standbys < len(speeds):
         accepted = f"must be a whole number from 0 to {len(speeds) - 1}; there are {len(speeds)} "
         raise SpecError("standbys", standbys, accepted + "speeds")

@@ -111,7 +111,9 @@ class Training:
                 then(content)
                 return
             if not leading:
-                self._fail(running, FileCorrupt(file.name, "is a step, from what is not named"))
+                self._fail(
+                    running, FileCorrupt(file.name, "is a step from a version that has no name")
+                )
                 return
             before = leading[-1]
             follow = partial(fake_files.led_to, step=content)
