@@ -194,6 +194,7 @@ print("The check passed: nobody has to wait, moving keeps the bytes, and dylu tr
 #
 # ## Read on
 #
+# - [Lesson 3](3_asynchrony.md) does without waiting altogether.
 # - [Stragglers](../how-to/stragglers.md) describes every policy, its options and its paper.
 # - [Comparing straggler policies](../results/policies.md) measures them on recorded machines.
 # - `downpour compare-policies ID` tells how long one of your own runs would have taken with any

@@ -242,6 +242,7 @@ print(
 #
 # ## Read on
 #
+# - [Lesson 4](4_crashes.md) kills everything that can be killed.
 # - [Asynchronous training](../concepts/asynchronous.md) has all nine modes, and how each treats
 #   staleness.
 # - Mitliagkas, Zhang, Hadjis and Ré, *Asynchrony begets Momentum, with an Application to Deep
