@@ -207,7 +207,7 @@ assert fingerprint(calm) == fingerprint(killed), (
     f"The crash changed the model. Replayed, the run says: {replays['healthy']}. Without the crash, "
     f"{set(calm.numeric_classes)} computed, and with it {set(killed.numeric_classes)}."
 )
-assert refused and "same bytes twice" in refused, (
+assert refused and "different bytes in two trainings" in refused, (
     f"The manager did not notice that the loss of clock follows the clock. It said: {refused!r}."
 )
 assert fingerprint(faulty_calm) != fingerprint(faulty_killed), (
