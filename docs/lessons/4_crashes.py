@@ -94,8 +94,8 @@ logging.getLogger("downpour").setLevel(logging.ERROR)  # we know that processes 
 
 
 def train(network, kill=()):
-    spec = {"model": f"lesson4:{network}", "shards": 4, "epochs": 5, "batch_size": 2}
-    return downpour.run(spec | {"learning_rate": 0.005}, workers=2, kill=kill)
+    spec = {"model": f"lesson4:{network}", "shards": 4, "epochs": 5, "batch_size": 1}
+    return downpour.run(spec | {"learning_rate": 0.003}, workers=2, kill=kill)
 
 
 def fingerprint(result):

@@ -31,7 +31,7 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## What the report says
 #
-# The ECE751 report is a student project. It trains a network on MNIST, which has 60,000 images of
+# The ECE751 report trains a network on MNIST, which has 60,000 images of
 # handwritten digits. Its workers train a shard each; after every epoch they average their
 # parameters. It cuts the images in three ways: at random, evenly, and by class. *Evenly* means that
 # every shard has as many of each digit. *By class*, the first worker sees only zeros, the second
