@@ -162,5 +162,5 @@ print("The check passed: a worker died, all work was done, and the model is the 
 #
 # - [Lesson 1](1_averaging.md) asks why the average of two models is a good model at all.
 # - [Why the bytes are the same](../concepts/same-bytes.md) explains prediction 4 in full.
-# - [The glossary](../concepts/glossary.md) has every word of our own.
+# - [The glossary](../concepts/glossary.md) explains each of our words.
 # - [Demos](../how-to/demos.md) says how to slow down and kill processes from the command line.

@@ -167,7 +167,7 @@ print(
 # ## Read on
 #
 # - [Lesson 2](2_stragglers.md) asks what to do about a slow worker.
-# - [Rounds](../concepts/rounds.md) says exactly what is averaged when.
+# - [Rounds](../concepts/rounds.md) says when the manager averages, and which updates.
 # - [More workers](../how-to/more-workers.md) measures how many averages ten workers need, and what
 #   else they need.
 # - `downpour splits FILE` draws how a split cuts your own data
