@@ -123,7 +123,7 @@ MODELS: list[tuple[str, ...]] = [
     ("run", "shards = 5000", "shards"),
     ("run", "batches = 'balanced'\nbatch_size = 3", "batches = 'balanced'"),
     ("run", "loss = 'binary_cross_entropy'", "loss = 'binary_cross_entropy'"),
-    ("run", "train_limit = 1", "train_limit = 1", "of class"),
+    ("run", "train_limit = 1", "train_limit = 1", "have class"),
     ("run", "image_size = 1", "model"),
 ]
 

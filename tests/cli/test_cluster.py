@@ -274,7 +274,7 @@ def test_a_worker_finds_the_leader_in_the_folder_and_waits_for_it(tmp_path: Path
         worker = stack.enter_context(process)
         stack.callback(worker.kill)
         assert worker.stderr is not None
-        assert "none leads" in worker.stderr.readline()
+        assert "no manager leads" in worker.stderr.readline()
         manager, first = stack.enter_context(started("manager", "--port", "0", *shared))
         assert manager.stderr is not None
         # The waiting worker may join, which is logged, before the manager says where it serves.

@@ -99,7 +99,7 @@ def test_a_task_is_measured_on_its_test_examples(own: downpour.Result, shared: P
     assert measured.loss == own.rounds[-1].test_loss
     assert measured.metrics == own.rounds[-1].metrics
     assert measure(trained, options={"rows": 50}).samples == 50
-    with pytest.raises(SpecError, match=r"data = .*is of built-in models"):
+    with pytest.raises(SpecError, match=r"data = .*is for built-in models"):
         measure(trained, data=shared)
     with pytest.raises(SpecError, match=r"task_options = .*unexpected keyword argument 'height'"):
         measure(trained, options={"height": 3})

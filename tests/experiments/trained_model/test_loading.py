@@ -51,7 +51,7 @@ def test_a_file_somewhere_else_needs_its_spec(
     """The spec says what to build, and its data are prepared if they are not there."""
     assert result.model_file is not None
     alone = shutil.copy(result.model_file, tmp_path / "alone.safetensors")
-    with pytest.raises(SpecError, match=r"has no spec\.toml beside it"):
+    with pytest.raises(SpecError, match=r"has no spec\.toml next to it"):
         downpour.load_model(alone, shared=shared)
     spec = downpour.Spec.make(result.spec)
     model = downpour.load_model(alone, shared=shared, spec=spec)

@@ -76,8 +76,8 @@ def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
     [
         ("none-1", {}, "resume = 'none-1': no such experiment in "),
         ("../x", {}, "resume = '../x': no such experiment in "),
-        ("ID", {}, "epochs = 2: ID has had 2 epochs; name more, which count from its first"),
-        ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 epochs"),
+        ("ID", {}, "epochs = 2: ID has trained 2 epochs; set a larger total"),
+        ("ID", {"epochs": 0}, "epochs = 0: ID has trained 2 epochs"),
         ("ID", {"epochs": "x"}, "epochs = 'x': must be a whole number"),
         ("ID", {"epochs": 3, "seed": -1}, "seed = -1"),
     ],
@@ -95,7 +95,7 @@ def test_what_cannot_go_on_is_told(
 def test_an_experiment_without_a_model_is_refused(shared: Path) -> None:
     """It never began to train."""
     (shared / "experiments" / "empty").mkdir()
-    with pytest.raises(SpecError, match="has no model: it never began to train"):
+    with pytest.raises(SpecError, match="has no model, because it never began to train"):
         resumed_spec("empty", shared, {})
 
 
@@ -142,7 +142,7 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
     assert (rest.rounds_before, rest.epochs, rest.rounds) == (4, 1, 2)
     ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(ended) == bytes_of(whole)
-    with pytest.raises(SpecError, match="meet = 2: between has had 4 rounds, 3 an epoch"):
+    with pytest.raises(SpecError, match="meet = 2: must be 3, because between trained with 3 rounds per epoch"):
         downpour.resumed("between", shared=shared, meet=2)
     again = downpour.resumed(whole.experiment, shared=shared, meet=2, epochs=3)
     assert (again.rounds_before, again.rounds) == (4, 2)

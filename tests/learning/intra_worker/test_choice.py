@@ -114,4 +114,4 @@ def test_a_run_measures_and_trains_with_what_it_has_chosen(
     name = Candidate(
         threads=trained.threads, processes=trained.inside.processes, how=trained.inside.how
     )
-    assert chosen.startswith(f"inside: {name} is chosen")
+    assert chosen.startswith(f"inside: chose {name}")
