@@ -86,12 +86,12 @@ def test_a_diagram_is_drawn_without_a_network(
 def test_the_search_finds_a_page_without_a_server(
     browser: Browser, minutes: Minutes, site: Path
 ) -> None:
-    """Someone opens the page from a disk, types a word and follows a result."""
+    """Someone opens the page from a disk, types a few words and follows a result."""
     visitor = browser.new_page(viewport={"width": 1280, "height": 800})
     minutes.listen(visitor, "file://")
     visitor.goto(built(site, Page(DOCS / "index.md")).as_uri())
     visitor.keyboard.press("/")
-    visitor.keyboard.type("staleness")
+    visitor.keyboard.type("which mode on which machines")
     visitor.get_by_text("Which mode on which machines?").first.wait_for()
     assert not minutes.foreign
 

@@ -142,7 +142,9 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
     assert (rest.rounds_before, rest.epochs, rest.rounds) == (4, 1, 2)
     ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(ended) == bytes_of(whole)
-    with pytest.raises(SpecError, match="meet = 2: must be 3, because between trained with 3 rounds per epoch"):
+    with pytest.raises(
+        SpecError, match="meet = 2: must be 3, because between trained with 3 rounds per epoch"
+    ):
         downpour.resumed("between", shared=shared, meet=2)
     again = downpour.resumed(whole.experiment, shared=shared, meet=2, epochs=3)
     assert (again.rounds_before, again.rounds) == (4, 2)

@@ -87,7 +87,9 @@ def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirec
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(SharedDirectoryError, match=r"serves this directory .* at elsewhere:1\)"):
+        with pytest.raises(
+            SharedDirectoryError, match=r"serves this directory .* at elsewhere:1\)"
+        ):
             Lease(shared).acquire(wait=False, while_waiting=must_not_wait)
         waiting, mine = Event(), Lease(shared)
         waiter = Thread(
