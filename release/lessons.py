@@ -94,6 +94,7 @@ def execute(book: Any, folder: Path) -> None:
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS_MAX,
+        startup_timeout=CELL_SECONDS_MAX,
         kernel_name="python3",
         resources=place,
         extra_arguments=["--log-level=ERROR"],  # of the kernel, which warns about its own sockets
