@@ -62,11 +62,11 @@ check: venv  ## Check format, lint, types, prose and house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python prose/lint.py
+	$(BIN)/python scripts/prose/lint.py
 	$(BIN)/pytest tests/test_tidy.py
 
-prose: venv  ## Count what the prose linter flags, by folder and rule (prose/lint.py FILE: lists it)
-	$(BIN)/python prose/lint.py --counts
+prose: venv  ## Count what the prose linter flags, by folder and rule (scripts/prose/lint.py FILE: lists it)
+	$(BIN)/python scripts/prose/lint.py --counts
 
 format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
@@ -91,7 +91,7 @@ test-all: venv  ## Run all tests
 	$(BIN)/pytest
 
 docs: venv  ## Write the pages of docs/reference/ that follow from the code
-	$(BIN)/python reference/write.py
+	$(BIN)/python scripts/reference/write.py
 
 site: build/site/.installed  ## Build the documentation's site into site/, from docs/ and mkdocs.yml
 	build/site/bin/zensical build --strict
@@ -106,7 +106,7 @@ build/site/.installed: docs/requirements.txt
 	touch $@
 
 lessons: venv  ## Run the lessons, and write their pages anew (LESSON=3: one)
-	$(BIN)/python release/lessons.py $(LESSON)
+	$(BIN)/python scripts/lessons.py $(LESSON)
 
 stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh

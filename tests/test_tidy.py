@@ -47,8 +47,8 @@ TEXT_FOLDERS = (
     "benchmarks",
     "docker",
     "idl",
-    "prose",
     "release",
+    "scripts",
     ".ci",
     ".github",
 )

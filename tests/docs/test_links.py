@@ -40,7 +40,7 @@ def test_the_site_links_only_to_itself(page: Page) -> None:
 def test_every_page_that_code_or_text_names_is_there() -> None:
     """As `docs/how-to/slurm.md` in a help text, a comment or another page."""
     named = re.compile(r"docs/[\w/-]+\.md")
-    folders = ("src", "benchmarks", "examples", "idl", "docker", "tests", "release")
+    folders = ("src", "benchmarks", "examples", "idl", "docker", "tests", "release", "scripts")
     files = [path for folder in folders for path in _texts(ROOT / folder)]
     files += [page.path for page in (*SITE, *BESIDE)]
     files += [ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "mkdocs.yml"]

@@ -23,8 +23,8 @@ GENERATED = ("python", "spec", "thrift")
 
 @pytest.fixture(autouse=True)
 def generators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this import from reference/, which is no package."""
-    monkeypatch.syspath_prepend(str(ROOT / "reference"))
+    """Let this import from scripts/reference/, which is no package."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "reference"))
 
 
 def generator(name: str) -> ModuleType:

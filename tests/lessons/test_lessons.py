@@ -13,7 +13,7 @@ nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "release"))
+sys.path.append(str(ROOT / "scripts"))
 import lessons  # noqa: E402
 
 LESSONS = lessons.all_lessons()

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-PROSE = Path(__file__).parents[2] / "prose"
+PROSE = Path(__file__).parents[2] / "scripts" / "prose"
 
 PAGE = """\
 # A title

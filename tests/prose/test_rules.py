@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-PROSE = Path(__file__).parents[2] / "prose"
+PROSE = Path(__file__).parents[2] / "scripts" / "prose"
 
 STUMBLES = {
     "length": "The manager reads " + "and reads " * 15 + "files.",

@@ -184,7 +184,8 @@ def _form(field: str, name: str) -> str:
 def _not_allowed(field: str, name: str) -> SpecError:
     allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
     module = name.partition(":")[0]
-    accepted = f"{VARIABLE} allows {allowed} on this machine; allow it with `--allow {module}`"
+    ways = f"`--allow {module}`, or downpour.allow({module!r}) in Python"
+    accepted = f"{VARIABLE} allows {allowed} on this machine; allow it with {ways}"
     if _lies_under(name.partition(":")[0], _OWN):
         accepted = f"a part of Downpour is not a factory; give its {field}s by name alone"
     return SpecError(field, name, accepted)

@@ -1,15 +1,14 @@
 """`make prose`: flags sentences that are hard to read, in the docs and in the source.
 
-`python prose/lint.py docs/how-to/slurm.md` flags files or folders, and fails if it flags any.
-Without paths it reads everything, and fails for a folder with more flags than `unfinished.toml`
-still allows. With `--counts` it prints a table of rules and folders instead.
+`python scripts/prose/lint.py docs/how-to/slurm.md` flags files or folders, and fails if it flags
+any. Without paths it reads everything. With `--counts` it prints a table of rules and folders
+instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +22,6 @@ from proselint.registry import CheckRegistry
 from proselint.tools import LintFile, LintResult
 from rules import RULES
 
-HERE = Path(__file__).parent
 EVERYTHING = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "idl", "src")
 # We read their docstrings and fields instead.
 GENERATED = (
@@ -98,14 +96,6 @@ def table(flags: list[Flag]) -> Iterator[str]:
         yield f"| {folder or 'all'} | {' | '.join(map(str, cells))} |"
 
 
-def beyond(flags: list[Flag], allowed: dict[str, int]) -> Iterator[str]:
-    """Yield the flags of each folder that has more of them than are still allowed."""
-    for folder, count in sorted(Counter(flag.folder for flag in flags).items()):
-        if count > allowed.get(folder, 0):
-            yield from (str(flag) for flag in flags if flag.folder == folder)
-            yield f"{folder}: {count} flags, where {allowed.get(folder, 0)} are allowed"
-
-
 def main() -> int:
     """Read the arguments, print, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -116,17 +106,9 @@ def main() -> int:
     with ProcessPoolExecutor() as pool:
         found = pool.map(flags_in, files_in(paths), chunksize=8)
         flags = [flag for flags in found for flag in flags]
-    if options.counts:
-        lines, failed = list(table(flags)), False
-    elif options.paths:
-        lines, failed = [str(flag) for flag in flags], bool(flags)
-    else:
-        allowed = tomllib.loads((HERE / "unfinished.toml").read_text(encoding="utf-8"))["flags"]
-        lines = list(beyond(flags, allowed))
-        failed = bool(lines)
-    for line in lines:
+    for line in table(flags) if options.counts else flags:
         print(line)
-    return int(failed)
+    return int(bool(flags) and not options.counts)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import thrift_page
 
 from downpour.cli import page as cli_page
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page.page,
     "python.md": python_page.page,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = Path(__file__).parents[1] / "idl" / "downpour.thrift"
+FILE = Path(__file__).parents[2] / "idl" / "downpour.thrift"
 _OPENING = re.compile(r"(struct|enum|exception|service) (\w+) \{")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import griffe
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 MODULES = ("downpour", "downpour.data", "downpour.extending", "downpour.launchers")
 
 _INTRODUCTION = """\
