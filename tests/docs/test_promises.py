@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.docs.pages import ROOT
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
