@@ -23,7 +23,7 @@ from tests.docs.pages import EVERY, ROOT, Fence
 SHIPPED = {path.read_text("utf-8") for path in (ROOT / "examples").rglob("*.py")}
 """Files that pages show whole, which tests of their own run."""
 NOT_RUN = {
-    "README.md": "runs in tests/test_docs.py, in a process of its own as a newcomer's does",
+    "README.md": "runs in test_promises.py, in a process of its own as a newcomer's does",
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/ray.md": "needs a Ray cluster, as tests/cluster/ray_cluster has it",

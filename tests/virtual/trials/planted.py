@@ -108,7 +108,9 @@ PLANTED = (
     Planted(loop_defects.NeverHandsOver, "though it is to be saved", Promise.SAVES),
     Planted(loop_defects.StopsWhatItShouldSave, "and its steps are not saved", Promise.SAVES),
     Planted(loop_defects.SavesWhatIsCancelled, "is saved, though it is to stop", Promise.SAVES),
-    Planted(loop_defects.SavesBeforeItWasHeard, "is saved again before", Promise.SAVES),
+    Planted(
+        loop_defects.SavesBeforeItWasHeard, "saves a snapshot before its manager", Promise.SAVES
+    ),
     Planted(defects.KeepsTheLastForTheBest, "another model than its best", Promise.RESULTS),
     Planted(defects.LeavesFiles, "are left over", Promise.TIDY),
 )
