@@ -8,7 +8,8 @@ THRIFT ?= thrift
 unexport PYTHONDONTWRITEBYTECODE
 
 # The slow tests that only calculate. The others start clusters and mostly wait: for imports, leases
-# and engines. So four processes run those, on two cores as well, and calculations take what is left.
+# and engines. So four processes run those, on two cores as well, and calculations take what is left:
+# at a priority below, though not the lowest, at which one of them took more than its 900 s.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
 
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
@@ -80,7 +81,7 @@ coverage: venv  ## Check that tests reach the lines of core/, which decides
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
 	@$(IN_FOLDER) true || exit; \
-	exec_calculating() { exec nice -n 19 $(if $(CALCULATING),$(RUN_CALCULATING),true); }; \
+	exec_calculating() { exec nice -n 5 $(if $(CALCULATING),$(RUN_CALCULATING),true); }; \
 	exec_calculating >"$$folder/calculated" 2>&1 & calculating=$$!; \
 	trap 'kill $$calculating 2>/dev/null; rm -rf "$$folder"' EXIT; \
 	$(if $(WAITING),$(RUN_WAITING),true); waiting_status=$$?; \

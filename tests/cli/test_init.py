@@ -109,6 +109,11 @@ def test_a_template_trains_at_once_and_its_model_is_of_use(
     if template == "lora":
         for package in ("transformers", "peft"):
             pytest.importorskip(package, reason=f"{package} is not installed")
+    module = template.replace("-", "_")
+    # As in a process of its own, which has no other test's module of that name.
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    elsewhere = [folder for folder in sys.path if Path(folder, f"{module}.py").is_file()]
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in elsewhere])
     monkeypatch.chdir(tmp_path)
     assert downpour("init", "mine", "--template", template).out == "cd mine\ndownpour run\n"
     monkeypatch.chdir("mine")
@@ -118,7 +123,7 @@ def test_a_template_trains_at_once_and_its_model_is_of_use(
     trained = json.loads(outcome.out)
     [epoch] = trained["rounds"]
     assert epoch["test_loss"] > 0
-    name, allowed = trained["experiment"], ("--allow", template.replace("-", "_"))
+    name, allowed = trained["experiment"], ("--allow", module)
     measured = downpour("evaluate", name, *allowed, "--json")
     assert measured.status == 0, measured
     assert json.loads(measured.out)["loss"] == pytest.approx(epoch["test_loss"], rel=1e-6)
