@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 
 from downpour.host.cores import usable_cores
 
 LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
+KERNEL = "python3"
+"""What ipykernel calls itself."""
 CELL_SECONDS_MAX = 400
 """Ends a cell that hangs. Cells take below a minute on two cores that do nothing else."""
 
@@ -89,17 +92,21 @@ def execute(book: Any, folder: Path) -> None:
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
+        SystemExit: there is no kernel.
     """
     place = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS_MAX,
         startup_timeout=CELL_SECONDS_MAX,
-        kernel_name="python3",
+        kernel_name=KERNEL,
         resources=place,
         extra_arguments=["--log-level=ERROR"],  # of the kernel, which warns about its own sockets
     )
-    client.execute()
+    try:
+        client.execute()
+    except NoSuchKernel:
+        sys.exit(f"no kernel {KERNEL} for notebooks is here: pip install ipykernel")
 
 
 def shown_source(cell: Any) -> str:

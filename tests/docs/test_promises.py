@@ -61,8 +61,9 @@ def test_every_paper_is_a_grid(example: Path) -> None:
 
     assert Grid.from_file(example).name == example.stem
     page = (ROOT / "docs" / "how-to" / "experiments.md").read_text("utf-8")
-    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
-        assert Grid.from_toml(block).runs
+    blocks = re.findall(r"```toml\n(name = .*?)```", page, re.DOTALL)
+    assert blocks
+    assert all(Grid.from_toml(block).runs for block in blocks)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ def test_text_and_paths_are_paths() -> None:
     assert path_of("shared", "a/b") == Path("a/b")
     assert path_of("shared", Path("nowhere")) == Path("nowhere")
     assert path_of("shared", "~/here") == Path.home() / "here"
+    assert path_of("shared", "s3") == Path("s3")  # a folder, though s3:// begins a bucket's URL
 
 
 @pytest.mark.parametrize("given", ["", 5, None, b"bytes", "nul\0", "~nobody-of-that-name/x"])

@@ -90,6 +90,15 @@ def test_new_text_leaves_outputs_alone(tmp_path: Path) -> None:
         lessons.reword(lesson)
 
 
+def test_without_a_kernel_a_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Instead of a traceback through three libraries."""
+    monkeypatch.setattr(lessons, "KERNEL", "none")
+    with pytest.raises(SystemExit, match=r"no kernel none.*: pip install ipykernel"):
+        lessons.execute(LESSONS[0].notebook(), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @each_lesson

@@ -13,6 +13,7 @@ _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, minus the final byte
 
 _FILE = "file://"
 _SCHEMES = ("s3", "gs", "az")
+_OF_STORES = tuple(f"{scheme}://" for scheme in _SCHEMES)
 _PLACE = re.compile(r"([a-z0-9]+)://([^/?#\s]+)(?:/([^?#]*))?")
 
 
@@ -52,7 +53,7 @@ def path_of(field: str, given: object) -> Path:
 
 def is_object_store(location: object) -> bool:
     """Whether a location is, or should be, an object store's URL."""
-    return isinstance(location, str) and location.partition("://")[0] in _SCHEMES
+    return isinstance(location, str) and location.startswith(_OF_STORES)
 
 
 def checked_url(field: str, url: str) -> str:

@@ -51,6 +51,8 @@ def test_other_examples_are_normalized_as_in_training(
     half = measure(trained, data=tmp_path / "bright.npz")
     assert (whole.samples, half.samples) == (100, 50)
     assert measure(trained, data=tmp_path / "both.npz").loss == pytest.approx(half.loss)
+    np.savez(tmp_path / "test.npz", test_images=x[bright], test_labels=y[bright])
+    assert measure(trained, data=tmp_path / "test.npz").loss == pytest.approx(half.loss)
     np.savez(tmp_path / "dark.npz", x=np.delete(x, bright, 0), y=np.delete(y, bright, 0))
     rest = measure(trained, data=tmp_path / "dark.npz")
     assert (half.loss + rest.loss) / 2 == pytest.approx(whole.loss)

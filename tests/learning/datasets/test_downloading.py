@@ -70,6 +70,17 @@ def test_a_download_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> No
     assert found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetched)
 
 
+def test_a_reason_that_begins_by_announcing_others_is_told_in_full(tmp_path: Path) -> None:
+    """As torchvision tells what each server of MNIST said."""
+
+    def fail(_root: Path) -> None:
+        raise RuntimeError("Error downloading a.gz:\nTried http://b/, got:\nno route to host\n")
+
+    told = r"\(Error downloading a\.gz: Tried http://b/, got: no route to host\)"
+    with pytest.raises(SpecError, match=told):
+        found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fail)
+
+
 def test_what_another_machine_fetched_meanwhile_is_not_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ class ForkServerProcess:
             )
             news = self._news.get(name, {})
         if "address" not in news:
-            raise self.error_of(name)
+            raise self.error_of(name, waited_seconds=seconds)
         return str(news["address"])
 
     def exit_status(self, name: str) -> int | None:
@@ -104,14 +104,15 @@ class ForkServerProcess:
             news = self._news.get(name, {})
             return None if "exited" in news or self.is_over else news.get("pid")
 
-    def error_of(self, name: str) -> LaunchError:
-        """Return the error of a process that is not running."""
+    def error_of(self, name: str, waited_seconds: float = 0.0) -> LaunchError:
+        """Return the error of a process that is not running, or not within the time waited."""
         news = self._news.get(name, {})
         if error := news.get("error"):
             return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
         if "exited" in news:
             return LaunchError(f"{name} exited with status {news['exited']}; see {self.log}")
-        return LaunchError(f"{name} did not start; see {self.log}")
+        late = f" within {waited_seconds:.0f} s" if waited_seconds and not self.is_over else ""
+        return LaunchError(f"{name} did not start{late}; see {self.log}")
 
     def close(self) -> None:
         """Stop all that it has started; returns when that has ended or was killed."""

@@ -21,8 +21,8 @@ from downpour.learning.datasets import SOURCES, Examples, PreparedDataset
 from downpour.learning.datasets.decoding import examples_like, targets_like
 from downpour.learning.datasets.folder import decoded_images
 from downpour.learning.datasets.image_files import IMAGE_SUFFIXES
+from downpour.learning.datasets.npz import Npz
 
-_TEST_PARTS = ("x_test", "test_images")
 _X = ("x", "x_test", "test_images")
 
 
@@ -47,13 +47,9 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
         SpecError: it cannot be read, or its examples or labels are of another kind.
     """
     kind = "folder" if path.is_dir() else "npz"
-    source = SOURCES[kind]
     given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
     with _named(field, path):
-        arrays = source.find(given, None, Path()).read()
-        x, y = arrays.test_x, arrays.test_y
-        if not _has_test_part(path):
-            x, y = np.concatenate([arrays.train_x, x]), np.concatenate([arrays.train_y, y])
+        x, y = _of_folder(given, path) if path.is_dir() else Npz().read_labelled(given)
         return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
 
 
@@ -76,11 +72,12 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
         return Inputs(names=names, x=examples_like(x, dataset, given))
 
 
-def _has_test_part(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "train").is_dir() and (path / "test").is_dir()
-    with np.load(path, allow_pickle=False) as archive:
-        return any(name in archive.files for name in _TEST_PARTS)
+def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    arrays = SOURCES["folder"].find(given, None, Path()).read()
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        return arrays.test_x, arrays.test_y
+    both = (arrays.train_x, arrays.test_x), (arrays.train_y, arrays.test_y)
+    return np.concatenate(both[0]), np.concatenate(both[1])
 
 
 def _array(path: Path) -> NDArray[Any]:

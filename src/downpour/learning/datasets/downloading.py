@@ -77,10 +77,16 @@ def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -
         shutil.rmtree(downloads / folder, ignore_errors=True)
         (partial / folder).rename(downloads / folder)
     except (ImportError, OSError, RuntimeError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return _reason(error)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return "its contents are wrong"
+
+
+def _reason(error: Exception) -> str:
+    """Return its first line, with those after it where it only announces them, as MNIST's does."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return " ".join(lines) if lines[0].endswith(":") else lines[0]
 
 
 class _Deadlines(BaseHandler):

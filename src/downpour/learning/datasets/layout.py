@@ -22,6 +22,8 @@ ACCEPTED = (
 _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PLAIN = ("x", "y")
 _TEST = ("x_test", "y_test")
+_TRAINED_ON = (_MEDMNIST, _PLAIN, (*_PLAIN, *_TEST))
+_MEASURED_ON = (*_TRAINED_ON, _MEDMNIST[2:], _TEST)
 _NORMALIZE = "normalize"
 
 
@@ -33,7 +35,33 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
     Raises:
         SpecError: names `field` and `value`, where the names, lengths or types do not fit.
     """
-    names = _layout_of(named, field, value)
+    parts = _checked_parts(named, _TRAINED_ON, field, value)
+    train_x, train_y, test_x, test_y = parts if len(parts) == 4 else _held_out(*parts)
+    return Arrays(
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        normalize=_normalize(named, field, value),
+    )
+
+
+def labelled(named: Mapping[str, Any], *, field: str, value: str) -> tuple[Any, Any]:
+    """Return x and y of the test part among named arrays, or of all if there is none.
+
+    The test part may be alone, without training examples.
+
+    Raises:
+        SpecError: as `from_names` does.
+    """
+    x, y = _checked_parts(named, _MEASURED_ON, field, value)[-2:]
+    return x, y
+
+
+def _checked_parts(
+    named: Mapping[str, Any], layouts: tuple[tuple[str, ...], ...], field: str, value: str
+) -> list[NDArray[Any]]:
+    names = _layout_of(named, layouts, field, value)
     try:
         parts = [np.asarray(named[name]) for name in names]
     except (ValueError, TypeError, RuntimeError) as error:
@@ -49,20 +77,14 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
         raise SpecError(field, value, "has no training or no test examples")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
         raise SpecError(field, value, "the numbers of labels and examples must be equal")
-    train_x, train_y, test_x, test_y = parts if len(parts) == 4 else _held_out(*parts)
-    return Arrays(
-        train_x=train_x,
-        train_y=train_y,
-        test_x=test_x,
-        test_y=test_y,
-        normalize=_normalize(named, field, value),
-    )
+    return parts
 
 
-def _layout_of(named: Mapping[str, Any], field: str, value: str) -> tuple[str, ...]:
+def _layout_of(
+    named: Mapping[str, Any], layouts: tuple[tuple[str, ...], ...], field: str, value: str
+) -> tuple[str, ...]:
     """Return the names of the layout that the arrays have, in full and without others."""
     given = set(named) - {_NORMALIZE}
-    layouts = (_MEDMNIST, _PLAIN, (*_PLAIN, *_TEST))
     whole = max((names for names in layouts if given >= set(names)), key=len, default=None)
     if whole is None:
         there = ", ".join(map(str, named)) or "none"

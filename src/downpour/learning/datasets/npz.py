@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.host.paths import is_object_store
 from downpour.learning.datasets.fetched import check_there
-from downpour.learning.datasets.layout import from_names
+from downpour.learning.datasets.layout import from_names, labelled
 from downpour.learning.datasets.room import check_room
 from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 
@@ -49,11 +50,19 @@ class Npz:
         path = self._checked(spec, data_dir)
         return SourceFiles(fingerprint=fingerprint([path]), read=lambda: _read(path))
 
+    def read_labelled(self, spec: Spec) -> tuple[Any, Any]:
+        """Read x and y of the test part, which may be alone, or of all if there is none."""
+        path = self._checked(spec, None)
+        return labelled(_named_arrays(path), field=_FIELD, value=path.name)
+
 
 def _read(path: Path) -> Arrays:
+    return from_names(_named_arrays(path), field=_FIELD, value=path.name)
+
+
+def _named_arrays(path: Path) -> dict[str, Any]:
     with _naming(path), np.load(path, allow_pickle=False) as archive:
-        named = {name: archive[name] for name in archive.files if _is_wanted(name)}
-    return from_names(named, field=_FIELD, value=path.name)
+        return {name: archive[name] for name in archive.files if _is_wanted(name)}
 
 
 def _is_wanted(name: str) -> bool:
