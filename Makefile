@@ -7,17 +7,15 @@ THRIFT ?= thrift
 # Tests start hundreds of processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The slow tests that only calculate. The others start clusters and mostly wait: for imports, leases
-# and engines. So four processes run those, on two cores as well, and calculations take what is left:
-# at a priority below, though not the lowest, at which one of them took more than its 900 s.
+# The slow tests that only calculate share the cores. The others start clusters and mostly wait: for
+# imports, leases and engines, so four processes run them, on two cores as well. Not side by side: a
+# calculation of 40 s took more than its 300 s beside clusters, which start as often as they can.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
 
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
 SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests)))
 CALCULATING = $(filter $(addsuffix %,$(CALCULATIONS)),$(SLOW))
 WAITING = $(filter-out $(CALCULATING),$(SLOW))
-RUN_CALCULATING = $(BIN)/pytest -m slow -rfEs -n logical --dist worksteal --timeout 900 -p no:cacheprovider $(CALCULATING)
-RUN_WAITING = $(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING)
 
 # WING=core takes the tests of one wing, WING=core/modes those of a room in it.
 ONLY := $(foreach folder,$(addprefix tests/,$(WING)),$(or $(wildcard $(folder)),$(error there is no $(folder))))
@@ -80,13 +78,8 @@ coverage: venv  ## Check that tests reach the lines of core/, which decides
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
-	@$(IN_FOLDER) true || exit; \
-	exec_calculating() { exec nice -n 5 $(if $(CALCULATING),$(RUN_CALCULATING),true); }; \
-	exec_calculating >"$$folder/calculated" 2>&1 & calculating=$$!; \
-	trap 'kill $$calculating 2>/dev/null; rm -rf "$$folder"' EXIT; \
-	$(if $(WAITING),$(RUN_WAITING),true); waiting_status=$$?; \
-	wait $$calculating; calculating_status=$$?; cat "$$folder/calculated"; \
-	[ $$waiting_status = 0 ] && [ $$calculating_status = 0 ]
+	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
+	$(if $(WAITING),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING))
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest
