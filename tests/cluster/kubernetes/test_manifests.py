@@ -12,10 +12,8 @@ import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from socket import create_server
-from textwrap import dedent
 from typing import Any
 
 import kubernetes_validate
@@ -105,9 +103,8 @@ def test_there_is_never_a_second_manager_beside_the_first() -> None:
 
 def test_the_overlay_of_the_docs_fits_and_its_workers_say_where_they_are() -> None:
     """Each label of a node that pods are placed by is also one of the worker's."""
-    text = DOCS.read_text().partition("    # my-cluster/kustomization.yaml\n")[2]
-    lines = list(takewhile(lambda line: line.startswith("    "), text.splitlines()))
-    overlay = yaml.safe_load(dedent("\n".join(lines)))
+    text = DOCS.read_text().partition("# my-cluster/kustomization.yaml\n")[2]
+    overlay = yaml.safe_load(text.partition("```")[0])
     (patch,) = [one["patch"] for one in overlay["patches"] if one["target"].get("name")]
     spec = deepcopy(DEPLOYMENTS["downpour-worker"])
     worker = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w"}}

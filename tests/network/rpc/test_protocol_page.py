@@ -23,7 +23,7 @@ TRUST = Trust(token=b"0123456789abcdef")
 
 def example(name: str) -> bytes:
     """Return the bytes of a frame in the page's example."""
-    found = re.search(rf"^    {re.escape(name)}\n((?:      [0-9a-f]+\n)+)", PAGE, re.MULTILINE)
+    found = re.search(rf"^{re.escape(name)}\n((?:  [0-9a-f]+\n)+)", PAGE, re.MULTILINE)
     assert found is not None
     return bytes.fromhex("".join(found[1].split()))
 
