@@ -144,6 +144,18 @@ def test_a_phone_never_scrolls_sideways(
         assert page.evaluate(NO_SCROLL)
 
 
+@pytest.mark.parametrize("width", [800, 1040, 1180, 1400])
+def test_names_of_workers_are_read_in_windows_of_any_width(
+    visit: Visit, server: PlayedServer, width: int
+) -> None:
+    """Columns beside them have widths of their own, and must leave room for "worker-1"."""
+    page = visit(f"{server.address}/#/experiments/now", width=width)
+    name = page.locator("#workers tbody th").first
+    name.wait_for()
+    assert name.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
+    assert name.evaluate("cell => cell.clientWidth") > 80
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_as_light_or_dark_as_the_system(
     visit: Visit, server: PlayedServer, scheme: Any

@@ -28,7 +28,7 @@
       say(this.state, past ? "↺ replay" : `${SIGNS[state] || "·"} ${state}`);
       this.state.dataset.state = state;
       say(this.facts, factsOf(told));
-      const notes = [told.reason, ...(told.warnings || []), past ? null : silence(tables, now)].filter(Boolean);
+      const notes = [past ? null : told.reason, ...(told.warnings || []), past ? null : silence(tables, now)].filter(Boolean);
       this.reason.hidden = !notes.length;
       this.reason.classList.toggle("failure", state === "failed");
       say(this.reason, notes.join(" · "));
