@@ -97,7 +97,7 @@ WALKS = {
             r"ID(?=.* --allow lab)": "$lab",
             "weights.safetensors": "model/model.safetensors",
         },
-        left_out={"downpour submit --resume": "tests/cli/test_trained.py does"},
+        left_out={"downpour submit --resume": "tests/experiments/trained_model does"},
     ),
     "docs/how-to/recovery.md": Walk(
         before="ends 8 downpour run small.toml --epochs 400\nstopped=$(newest)",
@@ -191,9 +191,9 @@ ELSEWHERE = {
     "docs/how-to/placement.md": "needs Slurm, as tests/cluster/slurm has it",
     "docs/how-to/ray.md": "needs a Ray cluster, as tests/cluster/ray_cluster has it",
     "docs/how-to/slurm.md": "needs Slurm, as tests/cluster/slurm has it",
-    "docs/results/convlstm.md": "takes minutes; tests/examples has a smaller one",
-    "docs/results/ece751.md": "takes minutes; tests/examples has a smaller one",
-    "docs/results/lerat.md": "takes minutes; tests/examples has a smaller one",
+    "docs/results/convlstm.md": "takes minutes; tests/experiments/studies has a smaller one",
+    "docs/results/ece751.md": "takes minutes; tests/experiments/studies has a smaller one",
+    "docs/results/lerat.md": "takes minutes; tests/experiments/studies has a smaller one",
     "docs/results/policies.md": "takes minutes, and traces",
     "docs/start/install.md": "installs; `make release` does it with the wheel",
 }
