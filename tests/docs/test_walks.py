@@ -72,6 +72,12 @@ A_CLUSTER = """
 : >manager.log; downpour manager >manager.log 2>&1 & serves manager.log
 downpour worker &
 """
+A_STOPPED_RUN = """
+downpour run small.toml --epochs 400 &
+until compgen -G 'shared_dir/experiments/*/model-*'; do kill -0 $!; sleep 0.1; done
+kill $!; wait $! || [ $? = 143 ]
+stopped=$(newest)
+"""
 ANOTHER_CLUSTER = "kill $(jobs -p) && wait; "
 HERE = {"/mnt/shared": "$HOME/shared", "/lab/shared": "$HOME/shared"}
 FIRST = {"--manager first": "--manager localhost", "first:9090": "localhost:9090"}
@@ -100,7 +106,7 @@ WALKS = {
         left_out={"downpour submit --resume": "tests/experiments/trained_model does"},
     ),
     "docs/how-to/recovery.md": Walk(
-        before="ends 8 downpour run small.toml --epochs 400\nstopped=$(newest)",
+        before=A_STOPPED_RUN,
         stands_for=HERE
         | {"^downpour list": ANOTHER_CLUSTER + "downpour list", "resume ID": "resume $stopped"},
         left_out={

@@ -241,9 +241,9 @@ def _stay(
     follower: Follower,
 ) -> Result:
     """Show an experiment until it ends, and write its event files."""
-    from downpour.experiments.tables.progress import ProgressDisplay
+    from downpour.experiments.tables.progress import LINE_SECONDS, ProgressDisplay
 
-    with ProgressDisplay(err()) as display:
+    with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
         shown = SpecOnce(display.show, asked)
         shown.resolved(resolved)
 

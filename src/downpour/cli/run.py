@@ -151,11 +151,11 @@ def _trained(
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
     from downpour.experiments.running.worker_count import explained
-    from downpour.experiments.tables.progress import ProgressDisplay
+    from downpour.experiments.tables.progress import LINE_SECONDS, ProgressDisplay
 
     remarks = [remark] if remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    with ProgressDisplay(err()) as display:
+    with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
         shown = SpecOnce(display.show, spec, remarks)
         watching = Watching(
             on_resolved=shown.resolved,

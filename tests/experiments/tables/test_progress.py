@@ -103,6 +103,22 @@ def test_whoever_writes_to_a_file_gets_no_bars() -> None:
     assert shown(status(ExperimentState.RUNNING, 2, tasks=TASKS), terminal=False) == ""
 
 
+@pytest.mark.parametrize(
+    ("seconds", "lines"),
+    [(0.0, "1/4 epochs, accuracy 50.00%\n3/4 epochs, accuracy 75.00%\n"), (3600.0, "")],
+)
+def test_a_file_gets_a_line_after_a_round_if_it_is_asked_for(seconds: float, lines: str) -> None:
+    """A line for a round that is new, at most one in so many seconds, and none for the end."""
+    console = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=False)
+    with ProgressDisplay(console, line_seconds=seconds) as display:
+        display.show(status(ExperimentState.RUNNING, 0))
+        for done, accuracy in ((1, 0.5), (1, 0.5), (3, 0.75)):
+            display.show(status(ExperimentState.RUNNING, done, accuracy))
+        display.show(status(ExperimentState.FINISHED, 4, 1.0))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == lines
+
+
 def test_a_notebook_shows_bars_that_grow_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """One output of the cell, drawn again with each status and empty in the end."""
     drawn: list[str] = []

@@ -1,10 +1,11 @@
 """Progress bars of one experiment: finished epochs, and the tasks of the current one.
 
-Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets no bars.
+Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets lines, if any.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any, Self
 
 from rich.console import Console
@@ -23,16 +24,21 @@ from downpour.base.states import ExperimentState
 from downpour.experiments.reading.measures import in_words
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
 
+LINE_SECONDS = 30.0
+"""How often a file gets a line: a log of an hour has 120, and a test's run of seconds none."""
+
 
 class ProgressDisplay:
     """A context manager that draws what `show` is given, on a terminal or in a notebook.
 
-    `bars` may be given more bars, whose field `left` then says how long they take, in words.
+    `bars` may be given more bars, whose field `left` then says how long they take, in words. With
+    `line_seconds`, a file or a pipe gets a line after a round, at most one in so many seconds.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, line_seconds: float | None = None) -> None:
         self._in_notebook = console.is_jupyter
         shown = console.is_terminal or self._in_notebook
+        self._lines = None if shown or line_seconds is None else _Lines(console, line_seconds)
         self.bars = Progress(*_columns(), console=console, disable=not shown, transient=True)
         self._epochs = self.bars.add_task("starting workers", total=None, count="")
         self._shards = self.bars.add_task("", total=None, visible=False, count="")
@@ -80,6 +86,26 @@ class ProgressDisplay:
         )
         if self._in_notebook:
             self._cell.draw()
+        if self._lines is not None:
+            self._lines.show(experiment, workers=len(status.workers))
+
+
+class _Lines:
+    """Lines about finished rounds, for users who read the output later or in another window."""
+
+    def __init__(self, console: Console, every_seconds: float) -> None:
+        self._console, self._every_seconds = console, every_seconds
+        self._told_rounds, self._told_at_seconds = 0, time.monotonic()
+
+    def show(self, experiment: ExperimentSummary, workers: int) -> None:
+        """Write a line, if a round has ended since the last one and it is time for the next."""
+        passed_seconds = time.monotonic() - self._told_at_seconds
+        new = experiment.rounds_done > self._told_rounds and not experiment.state.ended
+        if new and passed_seconds >= self._every_seconds:
+            self._told_rounds = experiment.rounds_done
+            self._told_at_seconds = time.monotonic()
+            done = "/".join(map(str, experiment.epochs))
+            self._console.print(f"{done} {_headline(experiment, workers)}", highlight=False)
 
 
 class _Cell:
