@@ -1,4 +1,4 @@
-"""When updates become a model version, and how far shards may be apart: one small value a mode."""
+"""Modes: when updates become a model version, and how far apart shards may be."""
 
 from downpour.core.modes.base import Mode, ModeKind
 from downpour.core.modes.checking import APART, MODES, OVERLAPPING, check_mode, mode_of

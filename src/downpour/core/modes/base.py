@@ -1,9 +1,9 @@
 """The interface of a mode: when updates become a model version, and how far apart shards may be.
 
-All modes share one mechanism. A shard trains its task of each round, one after the other, each from
-the newest model version that there is when the task is first assigned. In step (`sync`), a version
-is made of all updates of a round, and the next round begins when it is there. The asynchronous
-modes make a version of fewer updates, and let shards be rounds apart.
+All modes share one mechanism. A shard trains one task in each round, one after the other. A task
+begins from the model version that is newest when the scheduler first assigns the task. In step
+(`sync`), the manager makes a version from all updates of a round, and then the next round begins.
+The asynchronous modes make a version from fewer updates, and let shards be rounds apart.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from dataclasses import dataclass, field
 from downpour.core.spec import Option
 
 Weight = Callable[[int], float]
-"""An update's staleness, the versions made since the one that it began from → its factor."""
+"""Turns an update's staleness, the number of versions made since its base, into its factor."""
 
 
 def unweighted(_staleness: int) -> float:
-    """Return 1: every update counts fully, however old the version that it began from."""
+    """Return 1: every update counts fully, however old its base is."""
     return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """A mode with its options: what the scheduler and the fold must know of it.
+    """A mode with its options, as the scheduler and the fold need it.
 
-    `together` updates make a version; None: all that are awaited. With `grace_seconds`, the version
-    waits that long after the last of these, and takes all further arrivals. In step, a round ends
-    with `enough` updates, without its other shards; None: with all. A shard may be `ahead` of the
-    slowest one by this many rounds; None: by any number. `weight` is the factor for an update.
-    Usually that is its step, from the version that it began from; a mode that `mixes` moves the
-    newest version toward the update's parameters instead. If it is `elastic` too, the shard
-    continues from its own parameters, moved as far toward that version. One that `overlaps` has a
-    shard go on from its own update before that is part of a version.
+    `together` updates make a version; None means all that are outstanding. With `grace_seconds`,
+    the manager waits that long after the last of these, and includes all further arrivals. In step,
+    a round ends with `enough` updates, without its other shards; None means with all. A shard may
+    be `ahead` of the slowest one by this many rounds; None means any number. `weight` gives the
+    factor for an update. Usually it multiplies the update's step from its base. A mode that `mixes`
+    moves the newest version toward the update's parameters instead. If the mode is `elastic` too,
+    the shard continues from its own parameters, moved toward that version by the same distance. In
+    a mode that `overlaps`, a shard continues from its own update before that update is part of a
+    version.
     """
 
     together: int | None
@@ -53,11 +54,11 @@ Options = Mapping[str, Option]
 class ModeKind:
     """A mode that a spec can name: its options with their defaults, and how they make a `Mode`.
 
-    `make` takes the options, all of them, and the number of shards. `keeps_momentum` says whether
+    `make` takes all options and the number of shards. `keeps_momentum` says whether
     `optimizer_state = "auto"` keeps the state of the shards' optimizers.
 
     Raises:
-        SpecError: by `make`, for an option that is out of its range.
+        SpecError: `make` raises it if an option is out of its range.
     """
 
     make: Callable[[Options, int], Mode]

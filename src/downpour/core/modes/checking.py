@@ -13,10 +13,10 @@ from downpour.core.spec import ResolvedSpec, Spec
 MODES: Mapping[str, ModeKind] = families.MODES
 
 APART = ("handoff", "wait", "dylu")
-"""The policies of modes whose shards are apart: they neither close rounds nor cut them."""
+"""The policies for modes whose shards are rounds apart. They neither close nor cut rounds."""
 
 OVERLAPPING = ("handoff", "wait")
-"""The policies of rounds that overlap: every shard trains all of its steps in each."""
+"""The policies for rounds that overlap. Every shard trains all its steps in each round."""
 
 
 def mode_of(spec: ResolvedSpec) -> Mode:
@@ -66,7 +66,7 @@ def check_mode(spec: Spec) -> None:
 
 
 def _check_overlap(spec: Spec) -> None:
-    """Refuse what would end a round early, or train less of it: the next one has begun by then."""
+    """Refuse settings that end or shorten a round, because the next one has begun by then."""
     if spec.mode != "sync":
         accepted = (
             f"must be 0 unless mode is 'sync': mode '{spec.mode}' has its own way to avoid waits"

@@ -1,8 +1,8 @@
 """`downpour`: every update becomes a version at once (Downpour SGD, Dean et al. 2012, sec. 4.1).
 
 A worker fetches the newest version when a task begins, and pushes its step when the task ends. So
-`n_fetch` and `n_push` are both the steps of a task, which `meet` sets. The outer optimizer is the
-server's: SGD, or Adagrad as in the paper.
+the paper's `n_fetch` and `n_push` are both the number of steps in a task, which `meet` sets. The
+outer optimizer is the server's optimizer: SGD, or Adagrad as in the paper.
 """
 
 from __future__ import annotations

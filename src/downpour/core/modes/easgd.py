@@ -1,13 +1,13 @@
-"""`easgd`: each shard keeps its own parameters, besides the center, which is the model.
+"""`easgd`: each shard keeps its own parameters; the model is the center that they share.
 
 Asynchronous EASGD (Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
 alg. 1). When a shard with parameters x meets the center c, both move by the same distance:
 
     e = a (x - c)        c ← c + e        x ← x - e
 
-a is `beta` over the number of shards, as in the paper. The shard's next task begins from its own x,
-which the manager publishes beside the version: it is the task's base. So attempts, snapshots and
-hand-over need to know nothing of it. The paper's communication period is the steps of a task.
+a is `beta` over the number of shards, as in the paper. The manager publishes the shard's x beside
+the version, as the base of the shard's next task. So attempts, snapshots and hand-overs work as in
+any other mode. The paper's communication period is the number of steps in a task.
 """
 
 from __future__ import annotations

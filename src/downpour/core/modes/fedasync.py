@@ -1,6 +1,7 @@
 """`fedasync`: the newest version moves toward every update at once (Xie et al. 2019, alg. 1).
 
-x ← (1 - a) x + a x_new with a = alpha s(τ): toward the parameters, and not by their step.
+x ← (1 - a) x + a x_new with a = alpha s(τ). So the version moves toward the update's parameters,
+and not by the update's step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""`quorum`: a version is made when enough updates are there and a grace window is over.
+"""`quorum`: the manager makes a version once it has enough updates and a grace window is over.
 
-Decoupled DiLoCo (arXiv 2604.21428) merges what came by the end of such a window. That method drops
-later updates; here they are part of the next version, and count less because they are stale. The
-window is a fixed time, where the paper's follows from measured step times. It begins when the last
-update of the quorum is there; where all shards' updates are there, nothing is waited for.
+Decoupled DiLoCo (arXiv 2604.21428) merges the updates that arrive before such a window ends, and
+drops later ones. Here, later updates go into the next version, and count less because they are
+stale. Our window is a fixed time, while the paper derives it from measured step times. It begins
+when the last update of the quorum arrives. If all updates have arrived, nothing is left to wait
+for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`ssp`: as downpour, but no shard is more than `bound` rounds ahead of the slowest one.
+"""`ssp`: like `downpour`, but no shard gets more than `bound` rounds ahead of the slowest one.
 
-Stale synchronous parallel (Ho et al. 2013, sec. 3); bound 0 keeps shards within one round.
+Stale synchronous parallel (Ho et al. 2013, sec. 3); with bound 0, all shards train the same round.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How much an update counts that began from an older version (FedAsync, Xie et al. 2019, sec. 5).
+"""How much an update from an older version counts (FedAsync, Xie et al. 2019, sec. 5).
 
-τ, its staleness, is how many versions were made since the one that it began from.
+τ is the update's staleness: the number of versions made since its base.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from downpour.base.errors import SpecError
 from downpour.core.modes.base import Options, Weight, unweighted
 
 STEP: Options = {"step": "mean"}
-"""How far an update alone moves the model, see `step_of`.
+"""How far a single update moves the model; see `step_of`.
 
-Measured on the digits with 4 shards and 3 workers: mean reached 95.5 %, as in step. With root, the
-accuracy was 88.3 % (8 epochs, learning rate 0.05).
+On the digits with 4 shards and 3 workers, mean reached 95.5 %, as shards in step do. The accuracy
+with root was 88.3 % (8 epochs, learning rate 0.05).
 """
 
 STALENESS: Options = {"staleness": "constant", "decay": 0.5, "grace": 4}
-"""The options of every asynchronous mode; each sets the defaults that its paper uses."""
+"""The staleness options of asynchronous modes. Each mode sets the defaults of its paper."""
 
 _KINDS = "constant, polynomial or hinge"
 
 
 def staleness_of(options: Options) -> Weight:
-    """Return the weight that options ask for.
+    """Return the weight that the options choose.
 
     `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
     (τ - grace) + 1).
 
     Raises:
-        SpecError: there is no such kind, or a number is negative.
+        SpecError: the kind is unknown, or a number is negative.
     """
     decay, grace = float(_number(options, "decay")), _number(options, "grace")
     match options["staleness"]:
@@ -45,13 +45,14 @@ def staleness_of(options: Options) -> Weight:
 
 
 def step_of(options: Options, shards: int) -> float:
-    """Return what each update's step is multiplied by, where an update alone makes a version.
+    """Return the factor for each update's step, if a single update makes a version.
 
-    mean: 1 / shards, so that a round moves the model as far as in step; whole: 1, as Dean et al.
-    2012, for tasks of few steps; root: 1 / sqrt(shards), between them (Liu et al. 2024).
+    `mean` is 1 / shards, so that a round moves the model as far as a round in step. `whole` is 1,
+    as in Dean et al. 2012, for tasks of few steps. `root` is 1 / sqrt(shards), between the two (Liu
+    et al. 2024).
 
     Raises:
-        SpecError: there is no such step.
+        SpecError: the step is unknown.
     """
     match options["step"]:
         case "mean":
@@ -68,7 +69,7 @@ def number(options: Options, name: str, least: float = 0.0) -> float:
     """Return an option that is a number.
 
     Raises:
-        SpecError: it is below the least value that it may have.
+        SpecError: it is not a number, or below `least`.
     """
     value = _number(options, name)
     if value < least:
@@ -77,13 +78,13 @@ def number(options: Options, name: str, least: float = 0.0) -> float:
 
 
 def count_of(options: Options, name: str, shards: int) -> int:
-    """Return an option that is a share of the shards up to 1, and a number of them above that.
+    """Return a number of shards: an option up to 1 is a share of all shards, a larger one a count.
 
     Raises:
         SpecError: it is below 0.
     """
     k = number(options, name)
-    # Less a trifle, because 0.28 * 25 is 7.000000000000001, which would ask for an eighth.
+    # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make 8.
     count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
     return min(max(count, 1), shards)
 

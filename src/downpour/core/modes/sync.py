@@ -1,8 +1,8 @@
-"""`sync` and `k-sync`: shards are in step, and each round begins from the version of the last one.
+"""`sync` and `k-sync`: shards are in step, and each round begins from the last round's version.
 
-`sync` is local SGD with a barrier; with one meeting an epoch, FedAvg (McMahan et al. 2017). In
-`k-sync` a round ends with the first k updates, and the rest of it is cancelled (Dutta et al. 2018,
-sec. 2): its examples are not trained in that round, as with the policy `drop`.
+`sync` is local SGD with a barrier; with one meeting an epoch, it is FedAvg (McMahan et al. 2017).
+In `k-sync` a round ends with the first k updates, and the scheduler cancels its other tasks (Dutta
+et al. 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
 """
 
 from __future__ import annotations
