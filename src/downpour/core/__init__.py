@@ -1,5 +1,6 @@
-"""Decides, and does nothing else; pure: no clock, file, thread, socket or torch.
+"""The pure core: it only makes decisions, and needs no clock, file, thread, socket or torch.
 
-What to run (`spec/`), who trains which examples (`splitters/`, `scheduler/`, `stragglers/`), when
-updates become a version (`modes/`), and what a manager and a worker do next (`node/`).
+It decides what to run (`spec/`), who trains which examples (`splitters/`, `scheduler/`,
+`stragglers/`), when updates become a version (`modes/`), and what a manager and a worker do next
+(`node/`).
 """

@@ -1,18 +1,20 @@
-"""Resolves a spec's `auto` once the number of shards is known: a measured rule for each field.
+"""Resolves a spec's `auto` fields by measured rules, once the number of shards is known.
 
-- `optimizer_state` is kept, shard by shard. Momentum that begins at rest in each round trains too
-  little: with ten shards and two meetings an epoch, digits come to 96 % instead of 86. It is reset
-  in modes where keeping it was worse, with a policy that recuts the shards, and if updates are
-  compressed: a state travels whole, and would take back the bytes that were saved.
-- `outer` is a Nesterov momentum if shards are in step, because the mean of many shards moves no
-  farther than one of them. A local momentum m lengthens a step by a factor of 1 / (1 - m). The
-  outer momentum μ does so by 1 / (1 - μ). Together they overshoot, so (1 - m)(1 - μ) is at least
-  0.15. Two shards want less than ten: μ is at most 1 - 1 / shards, and at most 0.8. If rounds
-  overlap, the step comes a round late; we have not measured momentum on enough tasks with that.
+- `optimizer_state` is kept, shard by shard. A momentum that restarts at zero in each round trains
+  too little: with ten shards and two meetings an epoch, keeping it takes digits from 86 % to 96 %.
+  We reset the state in modes where keeping it was worse, with a policy that recuts the shards, and
+  if updates are compressed. A state travels uncompressed, which would undo the saving.
+- `outer` is a Nesterov momentum if shards are in step, because the average of many shards moves no
+  farther than one shard does. A local momentum m lengthens a step by a factor of 1 / (1 - m), and
+  the outer momentum μ by 1 / (1 - μ). Together they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or
+  more. Two shards need a smaller μ than ten do: it is at most 1 - 1 / shards, and at most 0.8. If
+  rounds overlap, the outer step comes a round late. We have not measured momentum on enough tasks
+  in that case, so we use none.
 
-Both are for sgd. A restarted adam takes larger steps at first, which trains some tasks better than
-a kept one, and others worse. If shards have different classes, an outer momentum won on some tasks
-and lost on others, so we use none. `docs/results/more-workers.md` has the measurements.
+Both rules are for sgd. An adam that restarts takes larger steps at first. That trains some tasks
+better than keeping its state, and others worse. If shards have different classes, outer momentum
+helped on some tasks and hurt on others, so we use none. `docs/results/more-workers.md` has the
+measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _OUTER_MOMENTUM_MIN = 0.2
 
 
 def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
-    """Return the fields of a spec that are `auto` and can be decided, with their values."""
+    """Decide the fields of a spec that are `auto`; return them with their values."""
     fields: dict[str, Any] = {}
     if spec.optimizer_state == "auto":
         fields["optimizer_state"] = _optimizer_state(spec, policy)
@@ -42,14 +44,14 @@ def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
 
 
 def decided_in(asked: Spec, known: ResolvedSpec) -> dict[str, Any]:
-    """Return what an earlier decision has made of the fields that are `auto`."""
+    """Return the values that an earlier decision gave to the fields that are `auto`."""
     fields = {"optimizer_state": known.optimizer_state, "meet": known.meet}
     was_open = {name: value for name, value in fields.items() if getattr(asked, name) == "auto"}
     return {**was_open, "outer": known.outer} if asked.outer.optimizer == "auto" else was_open
 
 
 def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
-    """Say in a line what `auto` has become; None if nothing was left open."""
+    """Return a line that says what each `auto` became; None if no field was `auto`."""
     words: list[str] = []
     if asked.optimizer_state == "auto":
         words.append(f"optimizer_state = {resolved.optimizer_state}")
@@ -62,7 +64,7 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
-    # By the fields alone, although a task may bring its own optimizer.
+    # We go by the fields alone, although a task may bring its own optimizer.
     momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
     why = [shards, f"split {resolved.split}", f"mode {resolved.mode}"]
     why += [f"overlap {resolved.overlap}"] if resolved.overlap else []

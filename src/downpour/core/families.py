@@ -1,7 +1,7 @@
-"""The families of which a spec names members: the one place where Downpour's own are registered.
+"""The families whose members a spec names; only this file registers Downpour's own members.
 
-To add one, write its file and name it here; help, errors and the contract tests follow. Your own
-package registers its members as entry points instead (`base/family.py`).
+To add a member, write its file and name it here. Help, errors and the contract tests then include
+it. Your own package registers its members as entry points instead (`base/family.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODES = Family(
         "quorum": Member("downpour.core.modes.quorum:QUORUM"),
     },
 )
-"""When updates become a model version: a `ModeKind` each."""
+"""When updates become a model version; each member is a `ModeKind`."""
 
 POLICIES = Family(
     "policy",
@@ -49,7 +49,7 @@ POLICIES = Family(
         "dylu": Member("downpour.core.stragglers.dylu:DYLU"),
     },
 )
-"""Who trains what: a straggler `Policy` each."""
+"""Who trains what; each member is a straggler `Policy`."""
 
 SPLITTERS = Family(
     "split",
@@ -61,7 +61,7 @@ SPLITTERS = Family(
         "dirichlet": Member("downpour.core.splitters.dirichlet:owners"),
     },
 )
-"""Which shard owns each example: a `Splitter` each."""
+"""Which shard owns each example; each member is a `Splitter`."""
 
 AGGREGATORS = Family(
     "aggregate",
@@ -75,7 +75,7 @@ AGGREGATORS = Family(
         ),
     },
 )
-"""How much each update counts: an `Aggregator` each."""
+"""How much each update counts; each member is an `Aggregator`."""
 
 CODECS = Family(
     "compression",
@@ -92,7 +92,7 @@ CODECS = Family(
     },
     others=("none",),
 )
-"""How the numbers of an update are written: a `Codec` each; "none": as they are."""
+"""How a worker writes an update's numbers; each member is a `Codec`, and "none" changes nothing."""
 
 FAMILIES = {family.field: family for family in (MODES, POLICIES, AGGREGATORS, CODECS)}
-"""Those whose members are the values of a field of the spec; `split` takes a number as well."""
+"""The families whose names are a field's values. `split` is missing: it takes a number as well."""

@@ -1,4 +1,4 @@
-"""A spec and the number of workers → the spec that will run."""
+"""Turns a spec and the number of workers into the spec that will run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from downpour.core.stragglers import POLICIES, Policy, check_policy
 def resolve(
     spec: Spec, workers: int | None, policies: Mapping[str, Policy] = POLICIES
 ) -> ResolvedSpec:
-    """Fix the number of shards: the spec's own, else one for each worker that is no standby.
+    """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
 
-    With it, what is `auto` is decided (`automatic.py`): by the spec and not by the data, so that
-    the number of rounds follows from the resolved spec alone.
-    A training that does not repeat cannot go on elsewhere, so nothing of it is handed over: it has
-    no snapshots, and its workers are waited for.
+    Then decide the fields that are `auto` (`automatic.py`). That looks at the spec and not at the
+    data, so the number of rounds follows from the resolved spec alone. If a training is not
+    repeatable, no other worker can continue a task of it. So it takes no snapshots, and the policy
+    `wait` replaces `handoff`.
 
     Args:
         spec: the spec as the user gave it.
@@ -29,10 +29,10 @@ def resolve(
 
     Raises:
         SpecError: the mode or the policy cannot serve the spec, or needs more workers; or both
-            shards and workers are missing; or `inside` is still to be measured.
+            shards and workers are missing; or `inside` has not been measured yet.
     """
-    # A policy checks that more workers than standbys are there. While their number is not known,
-    # it is assumed to suffice.
+    # A policy checks that there are more workers than standbys. While we don't know their number,
+    # we assume that it suffices.
     check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
     check_mode(spec)
     if spec.inside.how == "auto":
@@ -55,7 +55,10 @@ def resolve(
 
 
 def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
-    """Return what a spec asks for in vain, one line each; `examples` are those of each shard."""
+    """Return a line for each setting that can't take full effect.
+
+    `examples` are the numbers of examples of each shard.
+    """
     lines, largest = [], max(examples, default=0)
     if spec.batch_size > largest:
         lines.append(
