@@ -5,11 +5,11 @@
   We reset the state in modes where keeping it was worse, with a policy that recuts the shards, and
   if updates are compressed. A state travels uncompressed, which would undo the saving.
 - `outer` is a Nesterov momentum if shards are in step, because the average of many shards moves no
-  farther than one shard does. A local momentum m lengthens a step by a factor of 1 / (1 - m), and
-  the outer momentum μ by 1 / (1 - μ). Together they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or
-  more. Two shards need a smaller μ than ten do: it is at most 1 - 1 / shards, and at most 0.8. If
-  rounds overlap, the outer step comes a round late. We have not measured momentum on enough tasks
-  in that case, so we use none.
+  farther than one shard does. A local momentum m lengthens a step by a factor of 1 / (1 - m). The
+  outer momentum μ adds a factor of 1 / (1 - μ). Together they overshoot, so we keep (1 - m)(1 - μ)
+  at 0.15 or more. Two shards need a smaller μ than ten do: it is at most 1 - 1 / shards, and at
+  most 0.8. If rounds overlap, the outer step comes a round late. We have not measured momentum on
+  enough tasks in that case, so we use none.
 
 Both rules are for sgd. An adam that restarts takes larger steps at first. That trains some tasks
 better than keeping its state, and others worse. If shards have different classes, outer momentum

@@ -84,7 +84,7 @@ def count_of(options: Options, name: str, shards: int) -> int:
         SpecError: it is below 0.
     """
     k = number(options, name)
-    # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make 8.
+    # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make eight.
     count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
     return min(max(count, 1), shards)
 

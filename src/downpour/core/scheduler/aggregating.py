@@ -1,4 +1,4 @@
-"""When the updates of a round, or of some shards, become the next version."""
+"""Decides when the updates of a round, or of some shards, become the next version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from downpour.core.scheduler.steps import is_whole
 
 
 def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for the next model version, if enough updates are there; one is made at a time."""
-    # While a restarted manager replays and prepares, it cannot aggregate; `rounds` asks later.
+    """Ask for the next model version if enough updates have arrived; never for two at once."""
+    # A restarted manager cannot aggregate while it replays and prepares; `rounds` asks later.
     if state.replaying or not experiment.ready or state.active is not experiment:
         return
     if experiment.applying:
@@ -37,11 +37,11 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def gather(state: SchedulerState, context: TaskContext) -> None:
-    """Have an update summed that has just arrived, if its version has to wait for others.
+    """Ask the driver to sum an update that has just arrived, if its version waits for others.
 
-    The manager sums it while workers train the others, so less is left to do when the last update
-    arrives. It leaves updates of later rounds alone, because the model that they move does not
-    exist yet.
+    The driver sums it while workers train the other shards, so less work is left when the last
+    update arrives. We skip updates of later rounds, because the model that they move does not exist
+    yet.
     """
     experiment, current, task = context
     if state.replaying or not experiment.ready or not experiment.spec.in_step:
@@ -65,7 +65,8 @@ def gather(state: SchedulerState, context: TaskContext) -> None:
 def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
     """Return the seconds from the oldest round's first assignment to its last update.
 
-    If shards are apart, versions follow each other faster than rounds: count from the last version.
+    If shards are rounds apart, versions follow each other faster than rounds. Then we count from
+    the last version.
     """
     current = experiment.round
     began = current.started_at_seconds if current is not None else None

@@ -10,7 +10,7 @@ from downpour.base.values import PublishedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """A model version that is better than all that were evaluated before it, and its value."""
+    """A model version that is better than every version evaluated before it, and its value."""
 
     round: int
     value: float
@@ -20,9 +20,10 @@ class Best:
 def better(
     goal: Goal, former: Best | None, number: int, evaluation: Evaluation, model: PublishedFile
 ) -> Best | None:
-    """Return the better of the best so far and a round's model; of equals that of the first round.
+    """Return the better of the best so far and a round's model; of equals, the earlier round's.
 
-    It does not depend on the order of the evaluations. A value that is no number is never best.
+    The result does not depend on the order of the evaluations. A value that is not a number is
+    never best.
     """
     value = goal.value(evaluation)
     if value is None or goal.rank(value) == goal.rank(None):

@@ -3,13 +3,13 @@
 The driver's duties, in order:
 
 1. Log the facts of an event, and make result-changing ones durable.
-2. Carry the commands out in the order given; long ones may run beside each other.
-3. A file is durable and checksummed before any message names it.
+2. Carry out the commands in the order given; long ones may run at the same time.
+3. Make a file durable and checksum it before any message names it.
 4. Report each effect back as an event. `Prepare` comes back as `Prepared`, `Aggregate` as
     `Aggregated` or `AggregationFailed`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`,
-    and each find of `Adopt` as `UpdatePublished`. Failures come back as `EffectFailed`,
-    `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once. `Gather` may be
-    left undone.
+    and each update that `Adopt` finds as `UpdatePublished`. Failures come back as `EffectFailed`,
+    `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once. The driver may
+    ignore `Gather`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from downpour.core.spec import ResolvedSpec
 class Prepare:
     """Prepare the dataset, the shards and the first model version of an experiment.
 
-    When an experiment goes on after a restart, `dataset` is the dataset that it began with, and
+    When an experiment continues after a restart, `dataset` is the dataset that it began with, and
     `model` its newest version. The examples must be the same, and the driver makes no first model.
-    `outer` is the state of its outer optimizer, `frozen` the file of its parameters that are never
-    trained.
+    `outer` is the state of its outer optimizer, and `frozen` is the file of the parameters that no
+    task trains.
     """
 
     experiment: str
@@ -42,11 +42,11 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Ask a worker for an attempt, or ask it again after it has registered without it.
+    """Ask a worker for an attempt, or ask again if the worker has registered without it.
 
-    `leading` are the versions whose steps lead to the attempt's, see `steps.py`. If the task's last
-    attempt could not read its files, we need the version in one file, because one of these may be
-    gone.
+    `leading` are the versions whose steps lead to the attempt's version (`steps.py`). If the task's
+    last attempt could not read its files, one of these may be gone. Then the worker needs the
+    version `in_one` file.
     """
 
     assigned: Assigned
@@ -67,7 +67,7 @@ class Cancel:
 class HandOver:
     """Ask a worker to publish an attempt's state at its next step and stop; best effort.
 
-    The answer is `HandedOver`, or by nothing: the worker may be lost, or end the attempt first.
+    The answer is `HandedOver`. None comes if the worker is lost, or ends the attempt first.
     """
 
     worker: str
@@ -76,7 +76,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
-    """Look for updates of these attempts that were published and not reported.
+    """Look for updates that these attempts published but did not report.
 
     Each update comes back as `UpdatePublished`, from the worker named here.
     """
@@ -87,11 +87,11 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """An update that is to become part of a model version.
+    """An update that the driver makes part of a model version.
 
-    It is the step of a shard's task in a round from the version `base` on, which is as many
-    versions old as its `staleness` says. The step is multiplied by its `weight` beside that of the
-    aggregation.
+    It is the step that a shard's task made in a round, beginning from the version `base`.
+    `staleness` counts the versions made since then. The driver multiplies the step by its `weight`
+    and by the aggregation's weight.
     """
 
     round: int
@@ -104,15 +104,15 @@ class Push:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """Aggregate updates, given in the order of their rounds and shards, to the next model version.
+    """Aggregate updates, in the order of their rounds and shards, into the next model version.
 
-    `round` numbers aggregations, and so the rounds themselves if shards are in step. `model` is the
-    newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec has
+    `round` numbers the aggregations, which are the rounds if shards are in step. `model` is the
+    newest version. `outer` is the state of the outer optimizer at that version, if the spec has
     one. If shards are not `in_step`, the version moves by the updates' steps or, if it `mixes`,
     toward their parameters. If it is `elastic`, these parameters also move toward the version, and
     the driver publishes them for each shard. `train_seconds` is the wall time from the first
-    assignment of the oldest round to its last update. The driver publishes the new version as a
-    difference from `model`, or whole. `versions` are the kept ones, oldest first, if some are
+    assignment of the oldest round to its last update. The driver publishes the new version `whole`,
+    or as a difference from `model`. `versions` are the kept versions, oldest first, if some are
     differences.
     """
 
@@ -130,7 +130,7 @@ class Aggregate:
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """The updates in the answer: in step these are all arrived ones, without mention."""
+        """The updates that the answer names; none in step, where all that have arrived count."""
         return () if self.in_step else tuple((push.round, push.shard) for push in self.pushes)
 
     @property
@@ -146,11 +146,11 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """Begin to sum an update that has arrived in a round in step, for which others are awaited.
+    """Begin to sum an update of a round in step, while the round waits for others.
 
-    It is a hint, and has no answer: `Aggregate` names all updates that count, and gives the same
-    bytes without it. `model` is the version that the round moves, and `base` the one that its tasks
-    began from, which is an earlier one where rounds overlap.
+    This is a hint without an answer. `Aggregate` names all updates that count, and gives the same
+    bytes without the hint. `model` is the version that the round moves, and `base` the one that its
+    tasks began from. If rounds overlap, `base` is an earlier version.
     """
 
     experiment: str
@@ -177,7 +177,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish an experiment's last model version as its result, and the best one if it is kept.
+    """Publish an experiment's last model version as its result, and the best one if we keep it.
 
     `leading` are the versions whose steps lead to the last one.
     """
@@ -205,10 +205,10 @@ class Discard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """Remove the files that an experiment needed only to go on; it has ended.
+    """Remove the files that an ended experiment needed only to continue.
 
-    The `kept` files stay: the shards of an experiment that continues this one begin with them.
-    So do the `versions`, and the last state of the outer optimizer, which is among them.
+    The `kept` files stay, because the shards of an experiment that continues this one begin with
+    them. The `versions` stay as well; they include the last state of the outer optimizer.
     """
 
     experiment: str

@@ -1,4 +1,4 @@
-"""Each worker's contribution to the active experiment, in its policy's forecast."""
+"""Each worker's contribution to the active experiment, as the policy forecasts it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from downpour.core.scheduler.state import SchedulerState
 from downpour.core.stragglers import Saving
 
 WORKERS_MAX, SHARDS_MAX = 128, 1024
-"""Among more, one worker hardly matters, and the time for the answer would: for each worker that is
-asked for it grows with the number of all. At these limits, forty workers take up to 0.09 s."""
+"""Among more workers or shards, a single worker hardly matters, but the time to answer does: for
+each worker in the question, it grows with the number of all workers. At these limits, a question
+about forty workers takes up to 0.09 s."""
 
 
 def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Saving]:
-    """Return what some workers contribute to the current round; empty if nothing can be said.
+    """Return what some workers contribute to the current round; empty if we can't tell.
 
-    That holds between rounds, with too many workers, and with a policy that gives no forecast. It
-    also holds if a round does not wait for all shards, or overlaps with the next one.
+    We can't tell between rounds, with too many workers or shards, and with a policy that gives no
+    forecast. The same holds if a round does not wait for all shards, or overlaps with the next one.
     """
     experiment = state.active
     if experiment is None or experiment.round is None:

@@ -1,11 +1,11 @@
 """The scheduler: a deterministic state machine with one door, `handle(event) -> Output`.
 
 It decides who trains what, what counts, and when a round is over. It knows no clock, file, socket
-or tensor. Time comes with the events; results leave as facts, and orders as commands (`commands.py`
-says in which order a driver owes them). The same events always give the same output, so the manager
-and a simulator drive the same core, and a recorded run can be replayed. This module only passes
-each event to the right module: `queue`, `rounds`, `dispatch`, `updates` and `liveness` are
-functions on one `SchedulerState`.
+or tensor. Events bring the time. Results leave as facts, and orders as commands; `commands.py`
+lists a driver's duties in their order. The same events always give the same output, so the manager
+and a simulator drive the same core, and we can replay a recorded run. This module only passes each
+event to the right module: `queue`, `rounds`, `dispatch`, `updates` and `liveness` are functions on
+one `SchedulerState`.
 """
 
 from __future__ import annotations
@@ -42,27 +42,29 @@ class Scheduler:
         state.events_handled += 1
         # Events come from several threads, so one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
-        # A new one for each event, because the driver still has the last one to carry out.
+        # Each event gets a new output, because the driver may still be carrying out the last one.
         state.output = Output()
         _take_in(state, event)
-        # After every event: updates come in many ways, and a grace window ends by time alone.
+        # We check after every event: updates come in many ways, and a grace window ends by time
+        # alone.
         if state.active is not None:
             aggregate_if_due(state, state.active)
-        # After every event, because any of them may have freed a worker or a shard.
+        # We also ask the policy after every event, because any event may have freed a worker or a
+        # shard.
         dispatch.decide(state, event)
         return state.output
 
     def replay(self, at_seconds: float, entry: Journaled) -> None:
-        """Take in the entries of a journal, in their order; skip entries that change no result.
+        """Take in the next entry of a journal; skip it if it changes no result.
 
-        The state becomes the one that it was (`durable` shows it), except for the workers, which
-        must register again.
+        After all entries, the state is the same as before (`durable` shows it), except for the
+        workers. They must register again.
         """
-        # Several experiments are replayed one after the other, so the time may seem to go back.
+        # The manager replays experiments one after the other, so the time may seem to go back.
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         if isinstance(entry, EntryEvent):
-            # The policy's decisions come next, as entries: asked again, it might decide otherwise,
-            # because it sees no workers.
+            # The policy's decisions follow as entries. If we asked it again, it might decide
+            # differently, because it would see no workers.
             self.state.replaying = True
             self.handle(entry)
             self.state.replaying = False
@@ -72,18 +74,18 @@ class Scheduler:
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
         """Take in separately replayed experiments, in order of their submission.
 
-        At most one of them has begun and not ended: it is active, otherwise the first that waits.
-        The scheduler must be empty.
+        At most one of them has begun and not ended. It becomes the active one; if there is none,
+        the first waiting experiment does. The scheduler must be empty.
         """
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         take_up(self.state, experiments)
         queue.activate_next(self.state)
 
     def resume(self) -> Sequence[do.Command]:
-        """Take up the active experiment: ask for its dataset, and await its workers.
+        """Continue the active experiment: ask for its dataset, and await its workers.
 
-        A worker that was busy keeps its attempt, and is asked for nothing before it has registered
-        with this manager. If it does not in time, other workers get its shard.
+        A worker that was busy keeps its attempt. The scheduler asks it for nothing before it has
+        registered with this manager. If it does not register in time, other workers get its shard.
         """
         state = self.state
         state.output = Output()
@@ -92,8 +94,9 @@ class Scheduler:
             return []
         if experiment.life.state is ExperimentState.RUNNING:
             experiment.ready = False
-            # Awaited, and not idle: calls to workers that only the journal knows fail, and each
-            # such call cost a retry. One death of the manager could so end the experiment.
+            # These workers are awaited and not idle. Calls to workers that only the journal knows
+            # fail, and each failed call would cost a retry. So one crash of the manager could end
+            # the experiment.
             for current in experiment.rounds:
                 for attempt, worker in current.holders():
                     state.workers.expect(worker, attempt, state.now_seconds)
@@ -106,9 +109,9 @@ class Scheduler:
         return known is not None and not known.is_awaited
 
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
-        """Return those of the attempts a worker reports that it should not be running."""
+        """Return the attempts that a worker reports but should not be running."""
         known = self.state.workers.get(worker)
-        # A lingering attempt does not count, but is left to finish: no message has to stop it.
+        # A lingering attempt does not count, but may finish, so no message has to stop it.
         wanted = {known.running, known.lingering} if known else set()
         return [progress.attempt for progress in running if progress.attempt not in wanted]
 

@@ -1,8 +1,9 @@
-"""Asks the policy what to do, and does it; an action that is impossible by now is ignored.
+"""Asks the policy what to do, and does it; ignores actions that have become impossible.
 
-A policy that does not watch is asked when a worker is idle and a task is pending. One that watches
-is also asked after a tick, and after events about tasks or workers. Heartbeats are many, so they
-lead to a decision only once in a twentieth of a task; and so are all events where many tasks run.
+The scheduler asks a policy that doesn't watch when a worker is idle and a task is pending. It asks
+a policy that watches after a tick as well, and after events about tasks or workers. Heartbeats are
+frequent, so they lead to a decision only once in a twentieth of a task. If many tasks run, all
+events are frequent, and we limit them, too.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from downpour.core.stragglers import (
     WorkerRequest,
 )
 
-# A new worker takes seconds to import torch and register. Asked again sooner, a policy would have a
-# second one started for the same need.
+# A new worker takes seconds to import torch and register. If we asked sooner, the policy would
+# start a second worker for the same need.
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
 
@@ -52,9 +53,9 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
         return
     _ask_again(state, experiment)
     placing.set_aside(state, experiment)
-    # The oldest first: the others wait for its shards, or will.
+    # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
-        # Of many open rounds, most have only shards that are done or held back.
+        # If many rounds are open, most of them have only shards that are done or held back.
         if current.outstanding:
             _decide_on(state, experiment, current, event)
     placing.tell(state, experiment)
@@ -69,7 +70,7 @@ def _decide_on(
         return
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
-    # Most events leave nothing to assign: without this, each would cost a view.
+    # Most events leave nothing to assign. Without this check, each would cost a view.
     waiting = current.any_pending and state.workers.any_idle
     if not policy.watches and not waiting:
         return
@@ -86,7 +87,7 @@ def _decide_on(
     actions = decide(view)
     _tell_who_stands_by(state, experiment, policy, view, actions)
     for action in actions:
-        # An action may close the round, and the others were decided for an open one.
+        # An action may close the round, but the policy decided the others for an open round.
         if current.complete:
             return
         _do(state, experiment, current, action)
@@ -99,7 +100,7 @@ def _tell_who_stands_by(
     view: RoundView,
     actions: Sequence[Action],
 ) -> None:
-    """Keep one line about each worker that gets none of the waiting shards, while that lasts."""
+    """Log one line about each worker that gets none of the waiting shards, until that changes."""
     if policy.standing_by is None or not (view.pending and view.idle and view.speeds):
         return
     assigned = sum(isinstance(action, Assignment) for action in actions)
@@ -144,7 +145,7 @@ def _assign(
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
-    # From this forecast the reports estimate what waiting for the holder would have cost.
+    # The reports use this forecast to estimate the cost of waiting for the holder.
     for holder in filter(None, map(state.workers.get, task.held_by)):
         state.record_forecast(holder)
     attempt = experiment.assign(
@@ -184,19 +185,19 @@ def _asked(
 
 
 def _assignment(experiment: Experiment, task: ShardTask, assigned: facts.Assigned) -> do.Assign:
-    """Return the command for an attempt, with the files that its model follows from."""
+    """Return the command for an attempt, with the files that its model is made from."""
     unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
     leading = leading_to(experiment, assigned.model)
     return do.Assign(assigned, leading, in_one=unread and bool(leading))
 
 
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask workers that came back without their attempts for them again."""
+    """Repeat the request to workers that came back without their attempts."""
     for worker in state.workers.take_empty_handed():
         context = state.find(worker.running) if worker.running is not None else None
         if worker.running is not None and context is not None:
-            # Its timeouts restart, as at an assignment. The attempt is the same, so that no
-            # retry is counted, and no fact is noted.
+            # Its timeouts restart, as at an assignment. The attempt stays the same, so we count no
+            # retry and note no fact.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
             asked = _asked(state, experiment, context.round, worker.running, worker.name, reason)
@@ -235,7 +236,7 @@ def _hand_over(
     if not placing.may_train(state, experiment, action.meant_for, action.shard):
         return
     task = current.tasks[action.shard]
-    # A policy may ask again at its next decision; the worker has been asked already.
+    # A policy may repeat its request at the next decision, but we ask the worker only once.
     if action.worker in task.leaving:
         return
     task.leaving[action.worker] = action.meant_for, state.now_seconds
@@ -286,8 +287,8 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
 
 
 def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:
-    # Every example must be in one shard, and no shard be empty: a policy's mistake must not change
-    # the training.
+    # Every example must be in exactly one shard, and no shard may be empty. A policy's mistake must
+    # not change the training.
     whole = sum(action.samples) == sum(experiment.shard_samples)
     if current.begun or not whole or min(action.samples) < 1:
         return
@@ -308,7 +309,7 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
 
 
 def _wait(state: SchedulerState, current: Round, action: Waiting) -> None:
-    """Tell why a late shard stays where it is, once a round."""
+    """Say once per round why a late shard stays with its worker."""
     if _held(current, action.shard, action.worker) is None or action.shard in current.explained:
         return
     current.explained.add(action.shard)
@@ -325,7 +326,7 @@ def _explained(
     reason: str,
     shard: int | None = None,
 ) -> None:
-    """Put on record why nothing is done about a worker, or about a shard that it has."""
+    """Record why the policy does nothing about a worker, or about a shard that it has."""
     state.note(
         facts.Explained(
             cause=state.cause,
@@ -339,7 +340,7 @@ def _explained(
 
 
 def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> None:
-    """Request a worker, but not again before the last one had time to join."""
+    """Request a worker, unless the last one that we requested has had no time to join."""
     now = state.now_seconds
     if now - state.asked_for_workers_at_seconds >= _BETWEEN_REQUESTS_SECONDS:
         state.asked_for_workers_at_seconds = now
@@ -353,20 +354,20 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
-    """Keep a decision in words, for the users who watch."""
+    """Log a decision in words for users who watch."""
     experiment = state.experiments[current.experiment]
     state.decided(current.experiment, f"{experiment.spec.meetings.named(current.number)}: {what}")
 
 
 def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
-    """Keep the snapshot of a worker that has handed over, for the worker that it is meant for."""
+    """Keep the snapshot of a worker that has handed over, for the worker that continues."""
     giver = state.workers.heard(event.worker, state.now_seconds)
     if giver is not None and giver.running == event.attempt:
         giver.handed_over(event.snapshot.share, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
     if context is None or not held:
-        # A repeated report names the snapshot that is kept already.
+        # A repeated report names a snapshot that we keep already.
         if context is None or context.task.snapshot != event.snapshot:
             state.discard(event.attempt.experiment, (event.snapshot.file,))
         return
@@ -375,14 +376,15 @@ def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
     reason = f"handed over after {event.snapshot.share:.0%}"
     kind = FailureKind.HANDED_OVER
     updates.give_up(state, event.worker, event.attempt, kind, reason)
-    # That worker may have left meanwhile, or a copy of the shard still runs.
+    # That worker may have left meanwhile, or a copy of the shard may still run.
     if meant_for in state.workers.names and context.task.life.state is TaskState.PENDING:
         context.round.mean_for(context.task.shard, meant_for)
 
 
 def learn(state: SchedulerState, current: Round) -> None:
-    """Note how fast workers were in a round that is over, relative to each other."""
-    # Only shards that one attempt trained from the beginning: the time of others is for a part.
+    """Note how fast workers were in a finished round, relative to each other."""
+    # We use only shards that one attempt trained from the beginning, because the times of others
+    # cover only a part.
     paces = {
         task.worker: task.working_seconds / task.offer.samples
         for task in current.tasks
@@ -406,14 +408,15 @@ def _held(current: Round, shard: int, worker: str) -> AttemptId | None:
 
 
 def _shards(numbers: Sequence[int]) -> str:
-    """Name shards, the first few of many."""
+    """Name the shards; of many, only the first few."""
     named = ", ".join(map(str, numbers[:_SHARDS_NAMED]))
     more = f" and {len(numbers) - _SHARDS_NAMED} more" if len(numbers) > _SHARDS_NAMED else ""
     return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:
-    # Without a recut, a round has the shards of the split, which workers read by number.
+    # Unless a policy recut the round, it has the shards of the split, and workers read these by
+    # number.
     if not current.resized:
         return None
     ends = list(accumulate(task.samples for task in current.tasks))

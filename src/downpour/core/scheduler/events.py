@@ -26,7 +26,7 @@ from downpour.core.spec import ResolvedSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSubmitted:
-    """A client wants this spec run; `version` is that of the manager that was asked."""
+    """A client wants to run this spec; `version` is that of the manager that it asked."""
 
     at_seconds: float
     experiment: str
@@ -36,7 +36,7 @@ class ExperimentSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentCancelled:
-    """A client wants an experiment stopped."""
+    """A client wants to stop an experiment."""
 
     at_seconds: float
     experiment: str
@@ -47,8 +47,9 @@ class ExperimentCancelled:
 class HandedOn:
     """The states that the shards of a continuing experiment start with, in its own files.
 
-    `states` are those of the shards' optimizers, by shard. If rounds overlap, `steps` are the
-    shards' last updates, and `former` is the version before the one that it begins from.
+    `states` are the states of the shards' optimizers, by shard. If rounds overlap, `steps` are the
+    shards' last updates, and `former` is the version before the one that the experiment begins
+    from.
     """
 
     states: tuple[tuple[int, PublishedFile], ...] = ()
@@ -63,10 +64,10 @@ NOTHING_HANDED_ON = HandedOn()
 class Prepared:
     """The dataset is prepared and cut into shards, and the first model version is published.
 
-    `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
-    parameters that are never trained, if there are any; models and updates have the others. `outer`
-    is the first state of the outer optimizer, where the spec has one. The shards start with the
-    states that an earlier experiment has `handed_on`, if this one goes on with that.
+    The name of a `dataset` follows from its content, so equal names mean equal examples. `frozen`
+    holds the parameters that no task trains, if there are any; models and updates hold the others.
+    `outer` is the first state of the outer optimizer, if the spec has one. If this experiment
+    continues an earlier one, the shards start with the states that the earlier one has `handed_on`.
     """
 
     at_seconds: float
@@ -81,9 +82,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectFailed:
-    """A command for an experiment could not be carried out.
+    """The driver could not carry out a command for an experiment.
 
-    It was `asked_wrongly` if the spec is at fault, and not the cluster.
+    `asked_wrongly` is true if the spec is at fault, and not the cluster.
     """
 
     at_seconds: float
@@ -94,10 +95,10 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker has registered; under a known name it replaces the former registration.
+    """A worker has registered; if its name is known, this replaces the former registration.
 
-    `running` is the attempt that it trains already, if the manager or the network was away.
-    `labels` are the user's labels for it, each as KEY=VALUE.
+    `running` is the attempt that it is training already, if the manager or the network was down for
+    a while. `labels` are the user's labels for it, each as KEY=VALUE.
     """
 
     at_seconds: float
@@ -117,7 +118,7 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker could not be reached."""
+    """The manager could not reach a worker."""
 
     at_seconds: float
     worker: str
@@ -128,7 +129,7 @@ class WorkerLost:
 class HeartbeatReceived:
     """A worker has reported its attempts and the state of its machine.
 
-    The `process` figures are for the record; nothing is decided from them.
+    The `process` figures are for the record; no decision uses them.
     """
 
     at_seconds: float
@@ -150,7 +151,7 @@ class UpdatePublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A worker has published the state of an attempt as asked, and has stopped it."""
+    """A worker has published the state of an attempt, as we asked, and has stopped it."""
 
     at_seconds: float
     worker: str
@@ -162,8 +163,8 @@ class HandedOver:
 class Forecasts:
     """Forecasts from the workers' last reports.
 
-    `paces` are a worker's seconds a sample if it began a shard now. `remaining` are the seconds
-    from an attempt's last report to its update.
+    `paces` forecast a worker's seconds per sample if it began a shard now. `remaining` forecasts
+    the seconds from an attempt's last report to its update.
     """
 
     at_seconds: float
@@ -186,9 +187,10 @@ class AttemptFailed:
 class Aggregated:
     """Updates have become the next model version, with the outer optimizer's state.
 
-    `round` numbers aggregations. `parts` are the tasks whose updates it is made of, by round and
-    shard; none are named where these are all that had arrived, as they are in step. `own` are the
-    parameters with which the shards of `parts` go on, in their order, where shards keep their own.
+    `round` numbers aggregations. `parts` are the tasks whose updates make up the version, by round
+    and shard. It is empty if all updates that had arrived count, as they do in step. If shards keep
+    their own parameters, `own` are the parameters with which the shards of `parts` continue, in
+    that order.
     """
 
     at_seconds: float
@@ -202,9 +204,9 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregationFailed:
-    """Some of a round's updates cannot be used: missing, altered, non-finite or of a wrong shape.
+    """Some of a round's updates are unusable: missing, altered, non-finite or of a wrong shape.
 
-    `reasons` has at least one entry: a shard, and what is wrong with its update.
+    `reasons` has at least one entry: a shard, and the fault of its update.
     """
 
     at_seconds: float
@@ -214,13 +216,13 @@ class AggregationFailed:
 
     def __post_init__(self) -> None:
         if not self.reasons:
-            # The round would wait forever: it is complete, and no event would follow.
+            # The round would wait forever, because it is complete, and no event would follow.
             raise ValueError("an aggregation that failed names at least one shard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A round's model version has been evaluated on a part of the examples."""
+    """The driver has evaluated a round's model version on a part of the examples."""
 
     at_seconds: float
     experiment: str

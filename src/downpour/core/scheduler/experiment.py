@@ -1,6 +1,6 @@
-"""One experiment as the scheduler sees it: its rounds, its model versions, what is outstanding.
+"""One experiment as the scheduler sees it: its rounds, its model versions, its open requests.
 
-It knows the files that it needs, and those to remove. It opens none, and holds no tensors.
+It knows the files that it needs, and the files to remove. It opens no file, and holds no tensors.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from downpour.core.scheduler.steps import linked
 from downpour.core.scheduler.timeouts import progress_timeout
 from downpour.core.spec import ResolvedSpec
 
-# To import torch and to make a network took 7 to 10 s where three workers shared two busy cores.
+# Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
 _STARTUP_SECONDS = 10.0
 EVALUATIONS_AHEAD = 1
-"""Rounds that may be trained while an earlier one is being evaluated. Were there no limit, model
-versions would pile up wherever an evaluation takes longer than a round."""
+"""How many rounds may train while an earlier one is being evaluated. Without a limit, model
+versions would pile up if an evaluation takes longer than a round."""
 
 
 class Experiment:
     """A submitted spec and how far it has come.
 
     `rounds` are the open rounds, oldest first: in step at most one, or two that overlap.
-    `rounds_begun` counts them and those before. Tasks that have `arrived` have an update that is
-    part of no model version yet; each is kept with the time of that, in its order. The manager
-    makes those of `applying` into the next version, which comes after `version`, made at
+    `rounds_begun` counts these and all earlier ones. Tasks in `arrived` have an update that is part
+    of no model version yet. The keys are in the order of arrival, and the values are its times. The
+    manager makes the updates of `applying` into the version after `version`, which it made at
     `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the parameters
-    that no task trains. `models` are the versions not yet discarded, oldest first; `outer` is the
-    state of the outer optimizer that belongs to the newest, if there is one. `evaluating` are the
-    versions being evaluated, by round; `evaluated_versions` are the numbers of all that ever were.
-    `best` is the best version evaluated so far, if the spec compares them. If the spec holds out
-    training examples for validation, the manager tests the model once, at the end (`tested`). While
-    it is `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
-    prepares what it needs to go on. `progress_timeout` says how long an attempt may make no step.
-    `overhead_seconds` is an attempt's time besides training in the last round. A worker that takes
-    no longer than `startup_limit_seconds` to start does not stall.
+    that no task trains. `models` are the versions not yet discarded, oldest first. `outer` is the
+    state of the outer optimizer at the newest version, if there is one. `evaluating` are the
+    versions being evaluated, by round; `evaluated_versions` are the numbers of all versions that we
+    ever evaluated. `best` is the best version evaluated so far, if the spec compares versions. If
+    the spec holds out training examples for validation, the manager tests the model once, at the
+    end (`tested`). While the experiment is `publishing`, only the result is outstanding. It is not
+    `ready` while a restarted manager prepares to continue it. `progress_timeout` says how long an
+    attempt may make no step. `overhead_seconds` is the time that an attempt of the last round spent
+    on other things than training. A worker that takes no longer than `startup_limit_seconds` to
+    start counts as starting, and not as stalled.
 
-    Shards go on with their `optimizer_states`, by shard. If rounds overlap, they start with
-    `steps`, their last applied updates. If they have their own parameters, they start with `own`.
+    Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
+    `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -90,7 +91,7 @@ class Experiment:
 
     @property
     def round(self) -> Round | None:
-        """The oldest round that is not over, which is the only one where shards are in step."""
+        """The oldest round that is not over; the only open one if shards are in step."""
         return self.rounds[0] if self.rounds else None
 
     def round_of(self, number: int) -> Round | None:
@@ -121,15 +122,16 @@ class Experiment:
     @property
     def may_start_round(self) -> bool:
         """Whether the next round may begin without running too far ahead of the evaluations."""
-        # A round is not begun either while an evaluation may end the training before it. So the
-        # last round, and with it the result, does not depend on how long evaluations take.
+        # We also don't begin a round while an outstanding evaluation may end the training before
+        # it. So the last round, and with it the result, does not depend on how long evaluations
+        # take.
         newest = max(self.evaluating, default=self.evaluated_round)
         is_near = len(self.evaluating) <= EVALUATIONS_AHEAD and not self._ends_unless_better(newest)
         return is_near and not self.training_is_done
 
     @property
     def has_room(self) -> bool:
-        """Whether a shard has done its task of the newest round, and may go on to the next."""
+        """Whether a shard has finished its task of the newest round, and may begin the next one."""
         if not self.rounds:
             return True
         ahead = self.mode.ahead
@@ -144,12 +146,12 @@ class Experiment:
 
     @property
     def may_publish(self) -> bool:
-        """Whether the result may be published: all rounds are trained and evaluated."""
+        """Whether we may publish the result, because all rounds are trained and evaluated."""
         return self._is_measured and not self.needs_test
 
     @property
     def needs_test(self) -> bool:
-        """Whether all is done but the evaluation on the test examples."""
+        """Whether only the evaluation on the test examples is missing."""
         return self._is_measured and self.part == "validation" and self.tested is None
 
     @property
@@ -158,7 +160,7 @@ class Experiment:
 
     @property
     def part(self) -> Part:
-        """The examples on which models are evaluated after rounds."""
+        """The examples on which the manager evaluates models after rounds."""
         return "validation" if self.spec.validation else "test"
 
     @property
@@ -179,7 +181,7 @@ class Experiment:
         return f"no better {self.spec.goal.metric} {since}"
 
     def epoch_of(self, round_number: int) -> int:
-        """Return the epoch of a round as people count: from 1."""
+        """Return the epoch of a round, counted from 1, as people do."""
         return self.spec.meetings.epoch_of(round_number) + 1
 
     def start_rounds(self) -> None:
@@ -198,7 +200,7 @@ class Experiment:
     def assign(
         self, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
     ) -> AttemptId:
-        """Assign a task to a worker; its first attempt fixes the base and the share of all.
+        """Assign a task to a worker; its first attempt fixes the base and the share for all.
 
         The base is the newest version, or the shard's own parameters.
         """
@@ -212,12 +214,12 @@ class Experiment:
         return current.assign(shard, worker, at_seconds)
 
     def _begins_from(self, current: Round) -> int:
-        """Return the version from which the tasks of a round begin that are assigned now."""
-        # By its number and not by the existing files: the bytes must not depend on the time of
-        # assignment.
+        """Return the version from which a round's tasks begin if we assign them now."""
+        # We go by the version's number and not by the existing files, because the bytes must not
+        # depend on the time of assignment.
         if not self.mode.overlaps:
             return self.version
-        # Only where an experiment goes on with another one, its first round follows on another.
+        # The first round follows another round only if the experiment continues an earlier one.
         return current.number - 1 if current.number or self.steps else 0
 
     def handed_on(self, current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
@@ -232,7 +234,7 @@ class Experiment:
         return self.optimizer_states.get(shard), self.steps.get(shard)
 
     def arrive(self, attempt: AttemptId, at_seconds: float) -> None:
-        """Note that the update of a task waits to become part of a model version."""
+        """Note that a task's update has arrived and waits to become part of a model version."""
         self.arrived[TaskKey(attempt.round, attempt.shard)] = at_seconds
         if not self.mode.overlaps:
             return
@@ -242,7 +244,7 @@ class Experiment:
         self.start_rounds()
 
     def leave(self, key: TaskKey) -> None:
-        """Note that an update does not wait any more, because it cannot be used."""
+        """Note that an update no longer waits, because it is unusable."""
         del self.arrived[key]
         following = self.round_of(key.round + 1) if self.mode.overlaps else None
         if following is not None:
@@ -253,7 +255,7 @@ class Experiment:
         return tuple(sorted(key for key in self.arrived if key.round == self.rounds_done))
 
     def due(self, now_seconds: float) -> tuple[TaskKey, ...]:
-        """Return the tasks whose updates are to become the next version now, in order."""
+        """Return the tasks whose updates should become the next version now, in order."""
         if self.mode.overlaps:
             is_complete = self.round is not None and self.round.complete
             return self.of_oldest_round() if is_complete else ()
@@ -263,18 +265,18 @@ class Experiment:
         return tuple(sorted(islice(self.arrived, together)))
 
     def _suffices(self, now_seconds: float) -> bool:
-        """Whether to make a version of the arrived updates, although more may come."""
+        """Whether to make a version from the updates so far, although more may arrive."""
         together, grace = self.mode.together, self.mode.grace_seconds or 0.0
         if together is None or len(self.arrived) < together:
             return False
         return now_seconds >= next(islice(self.arrived.values(), together - 1, None)) + grace
 
     def has_enough(self, current: Round) -> bool:
-        """Whether a round ends with the updates that it has, although more are outstanding."""
+        """Whether a round ends with the updates that it has, although others are outstanding."""
         return self.mode.enough is not None and current.published >= self.mode.enough
 
     def staleness(self, task: ShardTask) -> int:
-        """Return how many versions were made since the one that a task began from."""
+        """Return how many versions we made since a task's base."""
         return self.version - task.base_version
 
     def take_version(
@@ -283,13 +285,13 @@ class Experiment:
         outer: PublishedFile | None = None,
         own: Sequence[PublishedFile] = (),
     ) -> tuple[list[Round], tuple[PublishedFile, ...]]:
-        """Note the version that was made of the updates of `applying`.
+        """Note the version that the driver made from the updates of `applying`.
 
         Returns:
-            The rounds that are over with it, and the files that may be removed now.
+            The rounds that end with this version, and the files that the driver may remove now.
         """
         spent, replaced = zip(*map(self._apply, self.applying), strict=True)
-        # Each was the base of the task that has just ended, and of no other.
+        # Each of these was the base of the task that has just ended, and of no other task.
         left = [self.own.pop(key.shard, None) for key in self.applying]
         if own:
             self.own |= zip((key.shard for key in self.applying), own, strict=True)
@@ -310,14 +312,14 @@ class Experiment:
         """Make an update part of the version, and offer its shard again.
 
         Returns:
-            Two files that are spent: the update, or where rounds overlap, the shard's one before
-            it; and the optimizer's state which it replaces.
+            Two files that we no longer need: the update, or the shard's previous update if rounds
+            overlap; and the optimizer state that the update replaces.
         """
         current, following = self.round_of(key.round), self.round_of(key.round + 1)
         update = current.apply(key.shard) if current is not None else None
         if update is None:
             raise RuntimeError(f"{key} of {self.name} has no update")
-        # A shard that was dropped goes on with its old state.
+        # A dropped shard continues with its old state.
         replaced = self.optimizer_states.pop(key.shard, None)
         if update.optimizer_state is not None:
             self.optimizer_states[key.shard] = update.optimizer_state
@@ -331,13 +333,13 @@ class Experiment:
 
     def learn_startup(self, seconds: float) -> None:
         """Note how long a worker took to start."""
-        # Twice, because workers on one machine import at the same time.
+        # We allow twice as long, because workers on one machine import at the same time.
         self.startup_limit_seconds = max(self.startup_limit_seconds, 2 * seconds)
 
     def _close_round(self, model: PublishedFile) -> Round:
-        """End the oldest round, after which the model is this one."""
+        """End the oldest round; `model` is the version after it."""
         current = self.rounds.pop(0)
-        # A round of which no overhead is known leaves the last one that is.
+        # If we know no overhead of this round, the last known one stays.
         self.overhead_seconds = current.overhead_seconds or self.overhead_seconds
         self.rounds_done += 1
         if self.wants_evaluation(current.number):
@@ -351,18 +353,18 @@ class Experiment:
         self.tested = self.last_evaluation = evaluation
 
     def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
-        """Note how good a round's model is; returns the model versions that may be removed now."""
+        """Note how good a round's model is; return the models that the driver may remove now."""
         model = self.evaluating.pop(number)
         if self.spec.goal is not None:
             self.best = better(self.spec.goal, self.best, number, evaluation, model)
-        # Evaluations may overtake each other: the last one is that of the latest round.
+        # Evaluations may overtake each other, so the last one is that of the latest round.
         if number > self.evaluated_round:
             self.evaluated_round = number
             self.last_evaluation = evaluation
         return self._spent_models()
 
     def close(self) -> tuple[PublishedFile, ...]:
-        """End the current round and the evaluations; returns the files that only they needed.
+        """End the open rounds and the evaluations; return the files that only they needed.
 
         The shards' states stay, for an experiment that continues this one.
         """
@@ -374,15 +376,15 @@ class Experiment:
         return (*files, *self._spent_models())
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return every file that the experiment needs to go on."""
+        """Return every file that the experiment needs to continue."""
         return (*self._files_in_flight(), *self.files_of_shards(), *self.files_of_versions())
 
     def files_of_versions(self) -> tuple[PublishedFile, ...]:
-        """Return the versions that are kept, and the outer optimizer's state beside the last."""
+        """Return the kept versions, and the outer optimizer's state at the last one."""
         return (*self.models, self.outer) if self.outer is not None else tuple(self.models)
 
     def files_of_shards(self) -> tuple[PublishedFile, ...]:
-        """Return the files that the shards go on with; they stay when the experiment ends."""
+        """Return the files with which the shards continue; they stay when the experiment ends."""
         return (*self.optimizer_states.values(), *self.steps.values())
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
@@ -399,18 +401,18 @@ class Experiment:
         return chain.from_iterable(current.tasks for current in self.rounds)
 
     def knows(self, attempt: AttemptId) -> bool:
-        """Whether the attempt was made; of earlier rounds, only round and shard can be checked."""
-        # Only files of attempts that were made may be removed: a member of the cluster could
-        # otherwise have any file removed by reporting it as late.
+        """Whether we made this attempt; for earlier rounds, we can check only round and shard."""
+        # We may remove only files of attempts that we made. Otherwise, a member of the cluster
+        # could make us remove any file by reporting it as late.
         current = self.round_of(attempt.round)
         if current is not None:
             return current.find(attempt) is not None
-        # Attempts that an experiment's end broke off are among the earlier ones.
+        # Attempts that the end of an experiment cut off belong to these earlier rounds.
         in_time = 0 <= attempt.round < max(self.rounds_begun, self.rounds_done + 1)
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
     def needs(self, shard: int, file: PublishedFile) -> bool:
-        """Whether a shard still needs a file: its optimizer's state, or its unapplied update."""
+        """Whether a shard still needs a file, as its optimizer state or as an unapplied update."""
         state = self.optimizer_states.get(shard)
         tasks = (current.tasks[shard] for current in self.rounds)
         updates = (task.update for task in tasks if task.update and not task.is_over)
@@ -418,28 +420,28 @@ class Experiment:
         return any(each is not None and each.name == file.name for each in needed)
 
     def wants_evaluation(self, round_number: int) -> bool:
-        """Whether to evaluate this round's model; that of the last round always, if any is."""
+        """Whether to evaluate this round's model; always the last round's, if we evaluate any."""
         every = self.spec.evaluate_every
         last = round_number == self.spec.rounds - 1
         due = every > 0 and self.epoch_of(round_number) % every == 0
         return every > 0 and (last or (due and self.spec.meetings.ends_epoch(round_number)))
 
     def _ends_unless_better(self, number: int) -> bool:
-        """Whether training ends with this round if no round up to it is better than the best."""
-        # Rounds that are evaluated end an epoch; before the first of them, no epoch has ended.
+        """Whether training ends with this round unless a round up to it improves on the best."""
+        # An evaluated round ends an epoch; before the first one, no epoch has ended.
         epochs = [self.epoch_of(one) if one >= 0 else 0 for one in (number, self._best_round)]
         since = epochs[0] - epochs[1]
         return self.spec.stop_after is not None and since >= self.spec.stop_after
 
     def bases(self) -> Iterator[PublishedFile]:
-        """Return the versions that tasks began from whose updates are part of no version yet."""
+        """Return the bases of the tasks whose updates are part of no version yet."""
         return (t.base for t in self.open_tasks() if t.base is not None and not t.is_over)
 
     def _spent_models(self) -> tuple[PublishedFile, ...]:
         """Remove and return the model versions that are neither kept nor being evaluated."""
         needed = {file.name for file in (*self.evaluating.values(), *self.bases())}
         needed |= {file.name for file in linked(self, needed)}
-        # Once there is a result, the best version is published beside it under its own name.
+        # Once there is a result, the best version has its own file beside it.
         if self.kept_best is not None and self.result is None:
             needed.add(self.kept_best.name)
         older, newest = self.models[: -self.kept_newest], self.models[-self.kept_newest :]

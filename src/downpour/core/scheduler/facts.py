@@ -1,9 +1,9 @@
 """Decisions and counts of the scheduler: a closed list of small frozen values.
 
-A fact asks for nothing; commands do (`commands.py`). All facts are journaled, and go on record
-(`files/records/view.py`). Replay also takes in the result-changing ones, so that another scheduler
-gets to the same state (`replay.py`). The facts of an event are in the order in which they came
-about. `cause` is the number of the event that led to a fact, counted from 1.
+A fact asks for nothing; commands do (`commands.py`). The manager writes all facts to the journal,
+and the record shows them (`files/records/view.py`). Replay takes in the facts that change results,
+so that another scheduler reaches the same state (`replay.py`). The facts of an event are in the
+order in which they happened. `cause` is the number of the event that led to a fact, counted from 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from downpour.base.values import AttemptId, Forecast, PublishedFile, Snapshot, U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFact:
-    """The part that all facts about an attempt have: the attempt and its worker."""
+    """The part that all facts about an attempt share: the attempt and its worker."""
 
     cause: int
     worker: str
@@ -30,12 +30,12 @@ class AttemptFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned(AttemptFact):
-    """A worker is to train a shard, from its snapshot on if there is one.
+    """A worker should train a shard, continuing from its snapshot if there is one.
 
-    `portion` is the range of its samples (first, last + 1), if the round was recut; `share` how
-    much of the task's steps it trains. If rounds overlap, it begins from the model moved by
-    `step`, the shard's last update. `forecast` is of the seconds until its update; None if nothing
-    is known.
+    `portion` is the range of the shard's samples (first, last + 1), if a policy recut the round.
+    `share` says how much of the task's steps the worker trains. If rounds overlap, it begins from
+    the model moved by `step`, the shard's last update. `forecast` predicts the seconds until the
+    update; None if nothing is known.
     """
 
     model: PublishedFile
@@ -50,7 +50,7 @@ class Assigned(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverAsked(AttemptFact):
-    """A worker is to hand its attempt over to another one at its next step."""
+    """A worker should hand over its attempt to another worker at its next step."""
 
     meant_for: str
     reason: str
@@ -60,8 +60,8 @@ class HandOverAsked(AttemptFact):
 class ForecastRecorded(AttemptFact):
     """The forecast of a running attempt, for the record.
 
-    `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
-    assignment; `remaining` are the seconds from then until its update.
+    `done` is the trained share of the shard at the last report, which came `elapsed_seconds` after
+    the assignment. `remaining` predicts the seconds from then until the update.
     """
 
     done: float
@@ -73,8 +73,8 @@ class ForecastRecorded(AttemptFact):
 class Accepted(AttemptFact):
     """An update counts; `completion_seconds` run from the assignment to the report.
 
-    Of these, the worker's process took `startup_seconds` for its one-time work in an experiment: to
-    import, to make the network, and to open the dataset.
+    `startup_seconds` of these went into work that the worker's process does once per experiment: it
+    imports, makes the network, and opens the dataset.
     """
 
     update: Update
@@ -84,7 +84,7 @@ class Accepted(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved(AttemptFact):
-    """The next attempt at a shard goes on from this snapshot."""
+    """The next attempt at a shard continues from this snapshot."""
 
     snapshot: Snapshot
 
@@ -93,7 +93,7 @@ class Saved(AttemptFact):
 class Contradicted(AttemptFact):
     """Two updates of one contribution differ; the first one counts.
 
-    They should be the same bytes, so these workers do not compute alike.
+    They should have the same bytes, so these workers compute different results.
     """
 
     update: Update
@@ -103,7 +103,7 @@ class Contradicted(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp(AttemptFact):
-    """An attempt has failed, or was taken back."""
+    """An attempt has failed, or the scheduler took it back."""
 
     failure: FailureKind
     reason: str
@@ -133,9 +133,9 @@ class Resized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improved:
-    """The model after a round is the best so far, with this value of the measure.
+    """The model after a round is the best so far; `value` is its measure.
 
-    It follows from the evaluation, so it is not replayed.
+    Replay skips this fact, because it follows from the evaluation.
     """
 
     cause: int
@@ -147,7 +147,7 @@ class Improved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequested:
-    """A policy asks for one more worker; a launcher may be there that can start one."""
+    """A policy asks for one more worker; a launcher may be able to start one."""
 
     cause: int
     experiment: str
@@ -156,9 +156,9 @@ class WorkerRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """A policy has said why it does nothing, about a worker.
+    """A policy has said why it does nothing about a worker.
 
-    The worker gets no shard, or its `shard` stays there although it is late.
+    The worker gets no shard, or its `shard` stays with it although the shard is late.
     """
 
     cause: int
@@ -181,7 +181,7 @@ class Dismissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concluded:
-    """An experiment has ended; `model` is its published result where it finished."""
+    """An experiment has ended; `model` is its published result if it finished."""
 
     cause: int
     experiment: str

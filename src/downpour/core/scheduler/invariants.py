@@ -1,8 +1,8 @@
-"""Invariants of a scheduler's state, which hold after every event.
+"""Invariants that hold for a scheduler's state after every event.
 
-Tests and simulations call `check_invariants` after each `handle`. It changes nothing, and costs
-time in proportion to the workers and to the tasks of the current round. Properties of facts and
-commands (an update counts once, no experiment ends twice) are checked elsewhere.
+Tests and simulations call `check_invariants` after each `handle`. It changes nothing, and takes
+time in proportion to the workers and to the tasks of the open rounds. Other tests check the
+properties of facts and commands: an update counts once, no experiment ends twice.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} has {state} and does not say why"
     if experiment.rounds_done > experiment.spec.rounds:
         yield f"{who} has done {experiment.rounds_done} of {experiment.spec.rounds} rounds"
-    # A round that has begun is evaluated as well, so those of a mode that opens several all count.
+    # An open round needs an evaluation later. So if a mode opens several rounds, all of them count.
     begun, ahead = len(experiment.evaluating) + len(experiment.rounds), experiment.mode.ahead
     if ahead is not None and begun > EVALUATIONS_AHEAD + 1 + ahead:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
@@ -113,7 +113,7 @@ def _most_models(experiment: Experiment) -> int:
     if not experiment.spec.publishes_steps:
         bases = {file.name for file in experiment.bases()}
         return newest + best + len(experiment.evaluating) + len(bases)
-    # All from the oldest that is needed on, and those from which steps lead to it.
+    # It holds all versions from the oldest needed one on, and those whose steps lead to it.
     tasks = (task for task in experiment.open_tasks() if task.base is not None and not task.is_over)
     evaluated = (number + 1 for number in experiment.evaluating)
     oldest = min([experiment.version - newest + 1, *evaluated, *(t.base_version for t in tasks)])
@@ -157,7 +157,7 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
     former = experiment.round_of(current.number - 1)
     waits = {task.shard for task in former.tasks if not task.is_over} if former else set()
     if experiment.mode.overlaps and former is not None:
-        # A task whose update was refused may have let its shard on before that.
+        # A task whose update was refused later may have let its shard continue before.
         waits = {shard for shard in waits & set(pending) if former.tasks[shard].update is None}
     if current.held_back != waits:
         yield f"{who} holds the shards {current.held_back} back, and not {waits}"

@@ -1,21 +1,22 @@
 """The life cycles of tasks, workers and experiments, as tables.
 
-A *task* is pending until a worker is asked to train it. While it runs, other workers may be asked
-as well, and may give it up again. When no worker holds it, it is pending again; when an attempt
-publishes its update, it is published. A published update may still be refused, if its file turns
-out to be unusable; then the task is pending again. A task is final once it is applied, or dropped
-because the round was closed without it. Late updates count: an attempt that was given up may still
-publish its task. Only after a refusal no earlier attempt may, because the files that came late were
-removed as not needed.
+A *task* is pending until the scheduler asks a worker to train it. While the task runs, the
+scheduler may ask other workers as well, and take it from them again. When no worker holds the task,
+it is pending again. When an attempt publishes its update, the task is published. The scheduler may
+still refuse a published update, if its file turns out to be unusable; then the task is pending
+again. A task is final once it is applied, or dropped because the round closed without it. Late
+updates count: an attempt that the scheduler gave up may still publish its task. After a refusal,
+earlier attempts no longer may, because the scheduler has removed the files of late updates as
+unneeded.
 
 A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
-again begins a new life. Any end of an attempt, by an update, a failure or a cancellation, makes its
-worker idle in the same step. A worker that still works at something that it should not is stuck
-until it reports no attempt. One that cannot train the active experiment is unfit until that
-experiment has ended. A worker known from the journal alone is awaited: it keeps its attempt, and is
-asked for nothing, until it registers with this manager.
+again begins a new life. When an attempt ends, by an update, a failure or a cancellation, its worker
+becomes idle in the same step. A worker that still trains something that it should not is stuck
+until it reports no attempt. A worker that cannot train the active experiment is unfit until that
+experiment ends. A worker that the scheduler knows only from the journal is awaited: it keeps its
+attempt, and the scheduler asks it for nothing, until it registers with this manager.
 
-An *experiment* waits in the queue, is prepared, runs and ends, once.
+An *experiment* takes each of these steps once: it waits in the queue, is prepared, runs and ends.
 
 A step that is not in its table raises `IllegalTransition` with the steps that led there.
 """
@@ -41,9 +42,9 @@ Table = Mapping[tuple[State, Step], State]
 
 TASK: Table[TaskState, TaskStep] = {
     (TaskState.PENDING, "assign"): TaskState.RUNNING,
-    # By a late update: its attempt was given up, and the worker had not heard of that.
+    # A late update: the scheduler gave up its attempt, and the worker had not heard of it yet.
     (TaskState.PENDING, "publish"): TaskState.PUBLISHED,
-    # Copies: a second worker is asked as well, and one of several gives its attempt up.
+    # Copies: the scheduler asks a second worker as well, and one of several loses its attempt.
     (TaskState.RUNNING, "assign"): TaskState.RUNNING,
     (TaskState.RUNNING, "lose"): TaskState.RUNNING,
     (TaskState.RUNNING, "publish"): TaskState.PUBLISHED,
@@ -83,12 +84,12 @@ EXPERIMENT: Table[ExperimentState, ExperimentStep] = {
     (ExperimentState.RUNNING, "fail"): ExperimentState.FAILED,
 }
 
-# Because a worker takes two steps a task for as long as it lives.
+# We limit the story, because a worker takes two steps per task for as long as it lives.
 _STORY_LENGTH = 32
 
 
 class Lifecycle(Generic[State, Step]):
-    """A state that changes by a table, and remembers its last steps for error messages."""
+    """A state that changes by a table; it remembers its last steps for error messages."""
 
     __slots__ = ("_story", "_table", "state", "who")
 
@@ -99,7 +100,7 @@ class Lifecycle(Generic[State, Step]):
         self._story: tuple[str, ...] = (state,)
 
     def step(self, name: Step) -> None:
-        """Take a step; raises IllegalTransition where the table does not have it."""
+        """Take a step; raises IllegalTransition if the table does not have it."""
         after = self._table.get((self.state, name))
         if after is None:
             raise IllegalTransition(self.who, self.state, name, self._story)

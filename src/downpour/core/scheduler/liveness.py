@@ -1,4 +1,4 @@
-"""Which workers are present: they join, send heartbeats, fall silent, stand still and leave."""
+"""Tracks which workers are present: they join, send heartbeats, fall silent, stall and leave."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.timeouts import heartbeat_interval
 from downpour.core.scheduler.workers import Worker
 
-# Because each forecast is a line of the record: one a second would be most of it.
+# Each forecast is a line of the record, and one per second would fill most of it.
 _QUARTERS = 4
 
 
 def joined(state: SchedulerState, event: on.WorkerJoined) -> None:
-    """Add a worker; one that still runs the attempt that it was given goes on with it.
+    """Add a worker; if it still runs the attempt that we assigned, it continues.
 
-    Otherwise a former registration under this name gives up its attempt. A worker that runs another
-    attempt gets no work before that has ended.
+    Otherwise, we give up the attempt of a former registration under this name. A worker that runs
+    another attempt gets no work before that attempt ends.
     """
     _join(state, event.worker, event.running)
     worker = state.workers.get(event.worker)
@@ -31,7 +31,8 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
         return
-    # Also without a heartbeat lost: a process that was restarted at once has lost its attempt.
+    # We do this even if no heartbeat is missing, because a process that restarted at once has lost
+    # its attempt.
     former = state.workers.remove(name)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
@@ -41,17 +42,17 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     # Any new worker answers a policy's request for one more.
     if state.joined_since < state.wanted_workers:
         state.joined_since += 1
-    # A task beside an attempt that it was not asked for here would be slow, and its speed would be
-    # learned wrongly.
+    # If it still runs an attempt, we did not assign that one. A task beside it would be slow, and
+    # we would learn a wrong speed.
     if running is not None:
         state.workers.stick(name)
 
 
 def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) -> bool:
-    """Have a worker that registers go on with its attempt; returns whether it does.
+    """Let a worker that registers continue its attempt; return whether it does.
 
-    An awaited worker that comes back without its attempt is asked for it again. It may have been
-    restarted, or the call of the earlier manager may not have reached it.
+    If an awaited worker comes back without its attempt, we ask it for the attempt again. The worker
+    may have restarted, or the earlier manager's call may not have reached it.
     """
     now, has_it = state.now_seconds, known.running == running
     if known.is_awaited:
@@ -59,7 +60,7 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
         return True
     if running is None or not has_it:
         return False
-    # Registering mentions the attempt as a heartbeat does, so its timeout restarts.
+    # A registration mentions the attempt as a heartbeat does, so the attempt's timeout restarts.
     known.mentioned_at_seconds = now
     return True
 
@@ -67,8 +68,9 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
 def gone(
     state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
 ) -> None:
-    """Remove a worker; its attempt is given up."""
-    # A worker may be lost and say goodbye, or be found lost by several calls: the first counts.
+    """Remove a worker, and give up its attempt."""
+    # A worker may be lost and say goodbye, or several calls may find it lost. The first report
+    # counts.
     worker = state.workers.remove(name)
     if worker is None:
         return
@@ -80,21 +82,21 @@ def gone(
 
 
 def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
-    """Note that a worker lives, and how far its attempt has come."""
+    """Note a worker's sign of life, and the progress of its attempt."""
     worker = state.workers.get(event.worker)
     if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
         return  # the answer tells it to register, which says what it runs
     worker.beat(state.now_seconds)
     worker.interval_seconds = heartbeat_interval(len(state.workers))
     worker.system = event.system
-    # A stuck worker is free only when it reports nothing, and not after an order to stop: it may
-    # hang in a step for long.
+    # A stuck worker is free only when it reports no attempt. An order to stop does not free it,
+    # because it may hang in a step for a long time.
     if not event.running:
         state.workers.unstick(worker.name)
-    # There may be two: the attempt that it is stopping, and the one that it was asked for since.
+    # It may report two: the attempt that it is stopping, and the one that we have assigned since.
     for progress in event.running:
         if progress.attempt == worker.running:
-            # Before `mention`, which replaces the progress that tells a new snapshot from the last.
+            # Save first: `mention` replaces the progress by which `save` recognizes a new snapshot.
             updates.save(state, worker, progress)
             worker.mention(progress, state.now_seconds)
             return
@@ -110,7 +112,7 @@ def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
     if attempt is None or silent < _within(state, worker.mention_limit_seconds):
         return
     what = "has not begun it after" if worker.progress is None else "has not mentioned it for"
-    # A worker that reports no other attempt is idle; one that does is stuck in that.
+    # A worker that reports no other attempt is idle; otherwise it is stuck in the other one.
     _take_back(state, worker, attempt, f"{what} {silent:.0f} s", free=not elsewhere)
 
 
@@ -132,7 +134,8 @@ def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: Attempt
     context = state.find(attempt)
     if context is None or worker.progress is None:
         return
-    # So an attempt that continues from the middle has as many records.
+    # We count quarters of the attempt's own work. So an attempt that continues from the middle gets
+    # as many records.
     began = context.task.began_at[attempt.attempt]
     own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
     quarters = min(int(_QUARTERS * own), _QUARTERS - 1)
@@ -142,12 +145,12 @@ def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: Attempt
 
 
 def tick(state: SchedulerState) -> None:
-    """Check the timeouts: of workers' heartbeats, and of the steps of attempts."""
+    """Check the timeouts of workers' heartbeats and of attempts' steps."""
     for worker in list(state.workers):
         silent = state.now_seconds - worker.seen_at_seconds
         if silent > _within(state, worker.silence_limit_seconds):
-            # The earlier manager's death is to blame where an awaited worker does not come back,
-            # and not its task: that costs no retry.
+            # If an awaited worker does not come back, the earlier manager's crash is to blame and
+            # not the task. So this costs no retry.
             kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
             gone(state, worker.name, kind, f"no heartbeat for {silent:.0f} s", lost=True)
         elif worker.running is not None:
@@ -155,7 +158,7 @@ def tick(state: SchedulerState) -> None:
 
 
 def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
-    """Take back an attempt that makes no step, although its worker sends heartbeats."""
+    """Take back an attempt that makes no step although its worker sends heartbeats."""
     experiment = state.active_as(attempt.experiment)
     pause = state.now_seconds - worker.advanced_at_seconds
     if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
@@ -166,7 +169,7 @@ def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -
 def _take_back(
     state: SchedulerState, worker: Worker, attempt: AttemptId, what: str, *, free: bool
 ) -> None:
-    """Take an attempt from its worker, which is idle if `free`, and stuck otherwise."""
+    """Take an attempt from its worker; the worker is then idle if `free`, and stuck otherwise."""
     if free:
         state.workers.release(worker.name, attempt)
     else:

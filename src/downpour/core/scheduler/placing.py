@@ -1,8 +1,8 @@
-"""Which workers may train: what a spec, and each of its shards, needs of their labels.
+"""Decides which workers may train, by the labels that a spec and its shards need.
 
-A worker that lacks what the spec `needs` gets no task of the experiment. One that lacks what a
-shard needs (`shard_needs`) is barred from that shard alone. Among idle workers, the ones with most
-of the labels that the spec `prefers` come first.
+A worker without a label that the spec `needs` gets no task of the experiment. A worker without a
+label that a shard needs (`shard_needs`) is barred only from that shard. Among idle workers, the
+ones with most of the labels that the spec `prefers` come first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMED = 4
 
 
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
-    """Give idle workers that lack what all shards need no task of the experiment."""
+    """Exclude idle workers from the experiment if they lack a label that all shards need."""
     needs = experiment.spec.needs
     for name in list(state.workers.idle) if needs else ():
         worker = state.workers.get(name)
@@ -28,13 +28,13 @@ def set_aside(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def may_train(state: SchedulerState, experiment: Experiment, name: str, shard: int) -> bool:
-    """Say whether a worker has a shard's labels, apart from any policy."""
+    """Say whether a worker has the labels that a shard needs."""
     needs, worker = experiment.spec.shard_needs.get(str(shard)), state.workers.get(name)
     return not needs or worker is None or not missing(worker.labels, needs)
 
 
 def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset[str]]:
-    """Return the workers that may not train a shard, for each shard with its own needs."""
+    """Return the workers that may not train a shard, for each shard that has needs."""
     return {
         int(shard): frozenset(w.name for w in state.workers if missing(w.labels, needs))
         for shard, needs in experiment.spec.shard_needs.items()
@@ -42,7 +42,7 @@ def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset
 
 
 def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[str]:
-    """Return the idle workers, those with most of the preferred labels first."""
+    """Return the idle workers; the ones with most of the preferred labels come first."""
     idle, prefers = state.workers.idle, experiment.spec.prefers
     if not prefers:
         return idle
@@ -52,7 +52,7 @@ def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[s
 
 
 def tell(state: SchedulerState, experiment: Experiment) -> None:
-    """Keep one line about shards that wait for an absent worker, as long as that lasts."""
+    """Log one line about shards that wait for an absent worker, until that changes."""
     if not (experiment.spec.needs or experiment.spec.shard_needs):
         return
     waits = next(filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), "")

@@ -1,4 +1,4 @@
-"""The queue of experiments: they wait, are prepared, and end, one after the other."""
+"""The queue of experiments: they wait, are prepared, run and end, one after the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def activate_next(state: SchedulerState) -> None:
 
 
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask the driver to prepare an experiment before its first round, or before it continues."""
+    """Ask the driver to prepare an experiment before its first round or its continuation."""
     state.do(
         do.Prepare(
             experiment=experiment.name,
@@ -48,8 +48,8 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def effect_failed(state: SchedulerState, event: on.EffectFailed) -> None:
-    """Fail an experiment because a command for it could not be carried out."""
-    # An experiment that was cancelled meanwhile has no more use for its effects.
+    """Fail an experiment because the driver could not carry out a command for it."""
+    # An experiment that a user cancelled meanwhile no longer needs its commands.
     experiment = state.active_as(event.experiment)
     if experiment is not None:
         fail(state, experiment, event.reason, asked_wrongly=event.asked_wrongly)
@@ -58,7 +58,7 @@ def effect_failed(state: SchedulerState, event: on.EffectFailed) -> None:
 def cancelled(state: SchedulerState, event: on.ExperimentCancelled) -> None:
     """End an experiment that its user has cancelled."""
     experiment = state.experiments.get(event.experiment)
-    # One that has ended stays as it is: the request may have crossed its end.
+    # An experiment that has ended stays as it is, because the request may have come too late.
     if experiment is not None and experiment.life.may("cancel"):
         experiment.life.step("cancel")
         conclude(state, experiment, ExperimentState.CANCELLED, event.reason)
@@ -80,7 +80,7 @@ def fail(
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
-    """Publish the result if nothing else is outstanding, after a test if one is due."""
+    """Publish the result if nothing else is outstanding; first run a test if one is due."""
     if experiment.needs_test and not experiment.testing:
         _test(state, experiment)
     if experiment.may_publish:
@@ -104,7 +104,7 @@ def _test(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def publish(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask the driver to publish the last model version as the result, and the best beside it."""
+    """Ask the driver to publish the last model version as the result, and the best one with it."""
     experiment.publishing = True
     best = experiment.kept_best
     state.do(
@@ -131,12 +131,12 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
     experiment.reason = reason
     if state.active is experiment:
         state.active = None
-        # Workers were excluded for the code of this experiment's factories; the next has its own.
+        # We excluded workers because of this experiment's code or labels; the next one has its own.
         state.workers.readmit()
-        # A copy, because an awaited worker is removed when it is released.
+        # We iterate over a copy, because `cancel` removes awaited workers.
         for worker in list(state.workers):
             state.cancel(worker, reason)
-    # Before `Conclude`, because a driver removes the remaining files when it concludes.
+    # This comes before `Conclude`, because the driver then removes the remaining files.
     state.discard(experiment.name, experiment.close())
     state.note(
         facts.Concluded(

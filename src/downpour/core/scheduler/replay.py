@@ -1,13 +1,13 @@
-"""The state that must survive a scheduler, and the way by which another one restores it.
+"""The state that must survive a scheduler's crash, and how another scheduler restores it.
 
-`entries` picks from an event and its facts the result-changing ones: submitted, assigned, accepted,
-given up, aggregated and evaluated work, and the end of an experiment. A driver journals them, in
-order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the same
-state (`durable` shows it), except for the workers, which must register again. `Scheduler.resume`
-then repeats the outstanding requests.
+`entries` picks the values that change results from an event and its facts: submitted, assigned,
+accepted, given up, aggregated and evaluated work, and the end of an experiment. A driver journals
+them, in order, before it acts on the commands. `Scheduler.replay` takes them in again and reaches
+the same state (`durable` shows it), except for the workers, which must register again.
+`Scheduler.resume` then repeats the outstanding requests.
 
-The journal also holds all other facts, and what the manager alone `Observed`. Those serve people,
-and replay skips them.
+The journal also holds all other facts, and the facts that only the manager `Observed`. These are
+for people, and replay skips them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from downpour.core.scheduler.state import SchedulerState
 class Checkpoint:
     """The state of an experiment at the beginning of a round.
 
-    With its submission and its preparation, replay begins here and needs no entry before it.
+    With the experiment's submission and preparation, replay begins here and needs no earlier entry.
     """
 
     experiment: str
@@ -62,7 +62,7 @@ Entry = EntryEvent | EntryFact | Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Facts about an experiment from its manager alone; `line` goes to `files/records/view.py`."""
+    """Facts that only an experiment's manager knows; `line` goes to `files/records/view.py`."""
 
     experiment: str
     line: dict[str, Any]
@@ -70,10 +70,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenUp:
-    """A manager goes on from here, so what an earlier one still writes does not count.
+    """A manager continues from here, so later entries of an earlier manager do not count.
 
-    Earlier versions kept a record beside the journal. The first manager that takes up such an
-    experiment moves that into the journal: these are its lines.
+    Earlier versions of Downpour kept a record beside the journal. The first manager that takes up
+    such an experiment moves the record's lines into the journal, as `record`.
     """
 
     record: tuple[dict[str, Any], ...] = ()
@@ -84,7 +84,7 @@ Journaled = Entry | facts.Fact | Observed | TakenUp
 
 
 def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
-    """Return the entries that must be journaled of an event and of its facts, in order."""
+    """Return the entries of an event and its facts that the driver must journal, in order."""
     if isinstance(event, EntryEvent):
         yield event
     for fact in happened:
@@ -95,23 +95,23 @@ def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
 def checkpoint(
     state: SchedulerState, event: on.Event, happened: Sequence[facts.Fact]
 ) -> Checkpoint | None:
-    """Return an experiment's checkpoint if the event has just begun a round of it, else None.
+    """Return an experiment's checkpoint if the event has just begun a round, else None.
 
-    Replay then needs no entry before it, the event included; the facts come after it.
+    Replay then needs no entry before the checkpoint, not even the event; the facts follow it.
     """
     experiment = (
         state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
     )
-    # With shards rounds apart, none of which begins before all others are over, there is never a
-    # moment without tasks; and `replay` needs all that the journal has.
+    # If shards are rounds apart, rounds begin before all earlier ones are over. So no moment is
+    # without tasks, and `replay` needs the whole journal.
     if experiment is None or experiment.round is None or not experiment.spec.in_step:
         return None
     if experiment.mode.overlaps:
         return None
     assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
-        # The round had begun before, so a checkpoint would forget its assignments and updates. The
-        # event was then a repeated one, of a round that is over.
+        # The round had begun earlier, so a checkpoint would forget its assignments and updates. The
+        # event was a repeated one, for a round that is over.
         return None
     return Checkpoint(
         experiment=experiment.name,
@@ -129,11 +129,12 @@ def checkpoint(
 def must_last(state: SchedulerState, entry: Journaled) -> bool:
     """Whether an entry must be durable before anything follows from it.
 
-    Entries without effect on results need not be durable; they are synced with the next one that
-    has. An assignment need not be where another one would ask for the same: if it is lost, that
-    costs a second attempt at the shard, and changes no result. So the workers of a round need not
-    wait for the disk. But it may decide the shard's start version, or the share to train. Then the
-    update of a lost attempt would count as that of another one with the same number.
+    Entries that do not affect results need not be durable; the manager syncs them with the next
+    entry that does. An assignment need not be durable if another one would ask for the same work.
+    If it is lost, that costs a second attempt at the shard, and changes no result. So the workers
+    of a round need not wait for the disk. But an assignment may decide the shard's start version,
+    or the share to train. Then a lost one matters: the update of its attempt would count for
+    another attempt with the same number.
     """
     if not isinstance(entry, facts.Assigned):
         return isinstance(entry, Entry)
@@ -183,8 +184,9 @@ class DurableExperiment:
 
 
 def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
-    """Return what must be the same after a restart, in the order of submission."""
-    # Not the workers, timeouts and speeds: the scheduler relearns them, and they change no result.
+    """Return the state that a restart must preserve, in the order of submission."""
+    # We leave out workers, timeouts and speeds: the scheduler relearns them, and they change no
+    # result.
     return tuple(_projected(experiment) for experiment in state.experiments.values())
 
 
@@ -196,7 +198,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
     """
     match entry:
         case facts.Assigned():
-            # Without a worker: `Scheduler.resume` adds the ones that hold an attempt at the end.
+            # We add no worker here: `Scheduler.resume` adds the ones that still hold an attempt.
             current = _round_of(state, entry.attempt)
             experiment = state.experiments[entry.experiment]
             experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
@@ -222,20 +224,20 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
 
 
 def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
-    """Take in separately replayed experiments, in order of their submission."""
+    """Take in experiments that were replayed separately, in the order of their submission."""
     for each in experiments:
         state.experiments[each.name] = each
         if each.life.state is ExperimentState.RUNNING:
             state.active = each
         elif each.life.state is ExperimentState.PREPARING:
-            # In its separate replay it was the first in the queue, but among others it need not be.
+            # In its separate replay it came first in the queue, but among others it may not.
             waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
             state.experiments[each.name] = waits
 
 
 def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
-    # Only the update of a published task can be refused; all other attempts were running.
+    # Only a published task can have its update refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
         experiment = state.experiments[entry.experiment]
         updates.refuse(state, experiment, current, entry.attempt.shard, entry.reason)
@@ -243,14 +245,14 @@ def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
         failure = Failure(entry.failure, entry.reason)
         updates.take_back(state, current, entry.attempt.shard, entry.worker, failure)
     context = state.find(entry.attempt)
-    # The conclusion that followed may not have been journaled, if the manager died in between.
+    # If the manager crashed in between, the conclusion that followed may be missing in the journal.
     if context is not None:
         updates.fail_if_hopeless(state, context, entry.reason)
 
 
 def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
     experiment = state.experiments[entry.experiment]
-    # One that finished or failed has done so already, by an entry before this one.
+    # An experiment that finished or failed has done so by an earlier entry.
     if experiment.life.may("cancel"):
         experiment.asked_wrongly = entry.asked_wrongly
         cancelled = entry.ending is ExperimentState.CANCELLED
@@ -276,7 +278,7 @@ def _round_of(state: SchedulerState, attempt: AttemptId) -> Round:
 
 
 def _current(state: SchedulerState, experiment: str, number: int) -> Round:
-    """Return the current round if it is that one; entries out of order raise ValueError."""
+    """Return the open round of this number; entries out of order raise ValueError."""
     active = state.active_as(experiment)
     current = active.round_of(number) if active is not None else None
     if current is None:

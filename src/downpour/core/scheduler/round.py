@@ -1,7 +1,7 @@
-"""One round: its tasks, the ones held back or pending, and the published updates.
+"""One round: its tasks, which of them are pending or held back, and the published updates.
 
 It keeps the state of a round and moves its tasks by their table. It decides nothing: `updates`
-decides whether a failure ends the experiment, `dispatch` which worker trains what.
+decides whether a failure ends the experiment, and `dispatch` which worker trains what.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from downpour.core.stragglers import PendingTask
 
 
 class Round:
-    """Every shard, trained once: in step with all others, or each from the newest model version.
+    """One pass over the shards: all in step, or each shard from the newest model version.
 
-    A shard that is `held_back` is not offered yet, because its task of the round before is not
-    over. `published` counts updates, `applied` those of them that are part of a model version. Of
-    `explained` shards users know why they stay where they are, although they are late.
+    The round does not offer a `held_back` shard yet, because the shard's task of the previous round
+    is not over. `published` counts updates, and `applied` the updates that are part of a model
+    version. `explained` are the late shards about which users know why they stay with their
+    workers.
     """
 
     def __init__(
@@ -44,20 +45,20 @@ class Round:
         self.resized = False
         self.held_back = set(held_back)
         self.explained: set[int] = set()
-        # Counted here, because a view is made at almost every event, and asks for the maximum.
+        # We keep counts, because almost every event makes a view, which asks for the maximum.
         self._failed_on: Counter[str] = Counter()
         self._cut(shard_samples)
 
     def resize(self, shard_samples: Sequence[int]) -> None:
-        """Cut the round into shards of other sizes, before any of them is assigned."""
+        """Cut the round into shards of other sizes, before the first assignment."""
         self.resized = True
         self._cut(shard_samples)
 
     def _cut(self, shard_samples: Sequence[int]) -> None:
         sizes = enumerate(shard_samples)
         self.tasks = [ShardTask(self.number, shard, samples) for shard, samples in sizes]
-        # In falling order, because the lowest shard goes first, and taking the last entry from a
-        # list costs the same however long it is.
+        # In falling order, because the lowest shard goes first, and removing a list's last entry
+        # takes the same time at any length.
         numbers = reversed(range(len(self.tasks)))
         self._pending = [shard for shard in numbers if shard not in self.held_back]
         self._waiting: dict[int, float] = {}
@@ -74,12 +75,12 @@ class Round:
 
     @property
     def outstanding(self) -> int:
-        """How many tasks are offered, and have no update yet."""
+        """How many tasks are on offer or running, without an update."""
         return len(self.tasks) - self.published - self.dropped - len(self.held_back)
 
     @property
     def begun(self) -> bool:
-        """Whether any of its shards was assigned."""
+        """Whether any of its shards has been assigned."""
         return self.started_at_seconds is not None
 
     @property
@@ -93,20 +94,20 @@ class Round:
         return tuple(self.tasks[shard].offer for shard in reversed(first))
 
     def is_pending(self, shard: int) -> bool:
-        """Whether a shard of this number is there, and no worker trains it."""
+        """Whether the round has a shard of this number, and no worker trains it."""
         return shard < len(self.tasks) and self.tasks[shard].life.state is TaskState.PENDING
 
     def enough_for(self, idle: KeysView[str]) -> int:
         """Return how many pending tasks a policy must see to find one for each idle worker."""
-        # A worker is not given a task that it failed on while another worker can have it. So at
-        # most as many tasks are passed over as the worker with most failures has, and this many
-        # hold one for every idle worker. To show all pending tasks would make each event cost in
-        # proportion to the round's length.
+        # A policy gives a worker no task that it failed on while another worker can have it. So the
+        # policy skips at most as many tasks as the worst worker has failures, and this many tasks
+        # hold one for every idle worker. If we showed all pending tasks, each event would cost time
+        # in proportion to the round's length.
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
 
     def find(self, attempt: AttemptId) -> ShardTask | None:
-        """Return the task of this attempt, or None if the attempt was not made in this round."""
+        """Return the task of this attempt, or None if this round has no such attempt."""
         if (attempt.experiment, attempt.round) != (self.experiment, self.number):
             return None
         # The numbers come from a worker's message, so they may be anything.
@@ -116,18 +117,18 @@ class Round:
         return task if 0 <= attempt.attempt < task.attempts else None
 
     def hold_back(self, shard: int) -> None:
-        """Do not offer a shard any more; one that has an update is left as it is."""
+        """Stop offering a shard; one that has an update stays as it is."""
         if self.tasks[shard].life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
             self.held_back.add(shard)
 
     def release(self, shard: int) -> None:
-        """Offer a shard that was held back."""
+        """Offer a held-back shard."""
         self.held_back.remove(shard)
         insort(self._pending, shard, key=neg)
 
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
-        """Assign a task to a worker, alone or beside others; returns the new attempt."""
+        """Assign a task to a worker, alone or beside others; return the new attempt."""
         task = self.tasks[shard]
         if task.life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
@@ -135,7 +136,7 @@ class Round:
         attempt = self._attempt(task, task.attempts)
         task.held_by[worker] = attempt
         task.began_at.append(task.offer.saved)
-        # If this attempt is given up as well, any worker may have the next one.
+        # If we give up this attempt as well, any worker may have the next one.
         task.offer = replace(task.offer, meant_for=None)
         task.assigned_at_seconds.append(at_seconds)
         task.assigned_to.append(worker)
@@ -151,9 +152,9 @@ class Round:
         at_seconds: float,
         startup_seconds: float = 0.0,
     ) -> None:
-        """Note the update of a task that has none yet; from then on no worker holds the task."""
+        """Note a task's first update; from then on, no worker holds the task."""
         task = self.tasks[attempt.shard]
-        # A late update of an attempt that was given up counts, so the task may be pending again.
+        # A late update counts although we gave up its attempt, so the task may be pending again.
         was_pending = task.life.state is TaskState.PENDING
         task.life.step("publish")
         if was_pending:
@@ -174,8 +175,8 @@ class Round:
     ) -> None:
         """Take a running task from a worker; `failure` is None if the attempt did not fail.
 
-        If no other worker holds it, it is pending again. `gone`: the worker is lost, so a later
-        worker of its name is most often another process.
+        If no other worker holds it, it is pending again. `gone` says that the worker is lost, so a
+        later worker of its name is probably another process.
         """
         task = self.tasks[shard]
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
@@ -187,18 +188,18 @@ class Round:
             insort(self._pending, shard, key=neg)
 
     def save(self, shard: int, snapshot: Snapshot) -> None:
-        """Note the snapshot from which the next attempt at a shard goes on."""
+        """Note the snapshot from which the next attempt at a shard continues."""
         task = self.tasks[shard]
         task.snapshot = snapshot
         task.offer = replace(task.offer, saved=snapshot.share)
 
     def mean_for(self, shard: int, worker: str) -> None:
-        """Reserve a pending task, which was handed over, for a worker."""
+        """Reserve a handed-over task for a worker."""
         task = self.tasks[shard]
         task.offer = replace(task.offer, meant_for=worker)
 
     def drop(self, shards: Sequence[int]) -> None:
-        """Do without these shards in this round; from then on no worker holds them."""
+        """Continue the round without these shards; from then on, no worker holds them."""
         for task in (self.tasks[shard] for shard in shards):
             if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
@@ -208,22 +209,22 @@ class Round:
             self.dropped += 1
 
     def refuse(self, shard: int, reason: str) -> None:
-        """Make a published task pending again, because its update cannot be used."""
+        """Make a published task pending again, because its update is unusable."""
         task = self.tasks[shard]
         task.life.step("refuse")
-        # The updates that other attempts published meanwhile were removed as not needed, so only a
-        # new attempt can bring a usable one.
+        # We removed the updates that other attempts published meanwhile as unneeded, so only a new
+        # attempt can bring a usable one.
         task.first_to_count = task.attempts
         if task.worker is not None:
             self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
-        # Its snapshots went when it was published.
+        # We removed its snapshots when it was published.
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
         self.published -= 1
         insort(self._pending, shard, key=neg)
 
     def apply(self, shard: int) -> Update | None:
-        """Mark the update of a task as part of a model version; returns it."""
+        """Mark a task's update as part of a model version; return the update."""
         task = self.tasks[shard]
         task.life.step("apply")
         self.applied += 1
@@ -236,7 +237,8 @@ class Round:
     def unreported(self) -> tuple[tuple[AttemptId, str], ...]:
         """Return the attempts whose updates would still count, and their workers.
 
-        An attempt that was given up is among them: its update may have been published before.
+        This includes attempts that we gave up, because their updates may have been published
+        before.
         """
         return tuple(
             (self._attempt(task, number), task.assigned_to[number])
@@ -252,24 +254,24 @@ class Round:
 
     @property
     def overhead_seconds(self) -> float:
-        """The median seconds of published attempts beside training; 0 if none is known."""
+        """The median seconds that published attempts spent besides training; 0 if unknown."""
         overheads = [task.overhead_seconds for task in self.tasks]
         return median([seconds for seconds in overheads if seconds is not None] or [0.0])
 
     def wait(self, shard: int, until_seconds: float) -> None:
-        """Keep a pending task back until a moment."""
+        """Keep back a pending task until a given time."""
         self._no_longer_pending(shard)
         self._waiting[shard] = until_seconds
 
     def offer_again(self, at_seconds: float) -> None:
-        """Offer the tasks whose wait is over to the policy again."""
+        """Offer the policy the tasks whose wait is over."""
         for shard in [one for one, until in self._waiting.items() if until <= at_seconds]:
             del self._waiting[shard]
             insort(self._pending, shard, key=neg)
 
     @property
     def waiting(self) -> KeysView[int]:
-        """The shards that are pending and kept back."""
+        """The pending shards that wait before a retry."""
         return self._waiting.keys()
 
     def _blame(self, task: ShardTask, worker: str, failure: Failure, *, gone: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Makes the view of a round that a policy decides from."""
+"""Makes the view of a round from which a policy decides."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def view_of(
     *,
     between: bool = False,
 ) -> RoundView:
-    """Return a view of the current round; a policy that does not watch sees the basic part only.
+    """Return a view of the current round; a policy that doesn't watch sees only the basic part.
 
-    The rest costs time for every worker and running task, at every event at which it is asked. So
-    `between` two decisions a policy that watches sees, besides, what is being handed over.
+    The rest takes time for every worker and running task, at every event that asks the policy. So
+    `between` two decisions, a policy that watches sees only the basic part and the tasks in a
+    hand-over.
     """
     workers, spec = state.workers, experiment.spec
     enough = len(current.tasks) if spec.shard_needs else current.enough_for(workers.idle)
@@ -54,7 +55,8 @@ def view_of(
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds=_speeds(state),
         elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
-        # Of this round only while there is no earlier one: a median of all shards says more.
+        # This round's overhead counts only while no earlier round has one, because a median over
+        # all shards says more.
         overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
         requested=max(0, state.wanted_workers - state.joined_since),
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
@@ -79,7 +81,7 @@ def _running(
 
 
 def _startup_seconds(state: SchedulerState, worker: Worker, limit_seconds: float) -> float:
-    """Return how much of the time since its assignment a worker took to start, so far."""
+    """Return how many of the seconds since its assignment a worker has spent on starting."""
     if worker.is_starting:
         return min(state.now_seconds - worker.assigned_at_seconds, limit_seconds)
     return worker.startup_seconds
@@ -92,7 +94,7 @@ def _as_running(
     attempt: AttemptId,
     startup_seconds: float,
 ) -> RunningTask:
-    # By attempt, because copies of a shard may have gone on from different snapshots.
+    # We look this up by attempt, because copies of a shard may continue from different snapshots.
     began = task.began_at[attempt.attempt]
     progress, now = worker.progress, state.now_seconds
     started = worker.assigned_at_seconds + startup_seconds

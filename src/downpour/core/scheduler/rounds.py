@@ -1,4 +1,4 @@
-"""When a round begins and ends, and what follows from its aggregation and evaluation."""
+"""Begins and ends rounds, and acts on their aggregations and evaluations."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from downpour.core.scheduler.steps import leading_to
 
 
 def prepared(state: SchedulerState, event: on.Prepared) -> None:
-    """Begin the first round, or go on where an earlier manager ended."""
+    """Begin the first round, or continue where an earlier manager stopped."""
     experiment = state.active_as(event.experiment)
-    # Preparing goes on after a cancellation, so it may end when another experiment is active.
+    # The preparation continues after a cancellation, so it may end when another experiment is
+    # active.
     if experiment is None or (
         experiment.life.state is not ExperimentState.PREPARING and experiment.ready
     ):
         return
     made, asked = len(event.shard_samples), experiment.spec.shards
-    # Tasks, optimizer states and a worker's examples are all numbered by the spec's shards.
+    # Tasks, optimizer states and a worker's examples all use the spec's shard numbers.
     if made != asked:
         queue.fail(state, experiment, f"the dataset was cut into {made} shards instead of {asked}")
     elif experiment.ready:
@@ -49,7 +50,7 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
 
 
 def _go_on(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask again for everything that was outstanding when the earlier manager ended."""
+    """Ask again for everything that was outstanding when the earlier manager stopped."""
     experiment.ready = True
     for number, model in experiment.evaluating.items():
         _evaluate(state, experiment, number, model)
@@ -61,9 +62,10 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def _adopt(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for updates that were published but not reported, as their workers may be gone.
+    """Ask for updates that workers published but did not report before they were gone.
 
-    They may be gone so long that their attempts were given up while the experiment was prepared.
+    The workers may have been gone for so long that we gave up their attempts during the
+    preparation.
     """
     attempts = tuple(each for current in experiment.rounds for each in current.unreported())
     if attempts:
@@ -71,12 +73,12 @@ def _adopt(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
-    """Take in a model version; the rounds that are over with it end, and others begin."""
+    """Take in a model version: end the rounds that are over with it, and begin others."""
     experiment = state.active_as(event.experiment)
     if experiment is None or event.round != experiment.version:
         return
     if state.replaying:
-        # The old decision, and not a new one: updates that came meanwhile are in no version.
+        # We repeat the old decision: updates that came meanwhile are in no version.
         named = tuple(TaskKey(*part) for part in event.parts)
         experiment.applying = named or experiment.of_oldest_round()
     if not experiment.applying:
@@ -86,11 +88,11 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     for current in over:
         dispatch.learn(state, current)
     experiment.start_rounds()
-    dispatch.decide(state)  # first, so that no worker waits for the removal of files
+    dispatch.decide(state)  # comes first, so that no worker waits for the removal of files
     for current in over:
         if current.number in experiment.evaluating:
             _evaluate(state, experiment, current.number, event.model)
-    aggregate_if_due(state, experiment)  # nor a version that is due already
+    aggregate_if_due(state, experiment)  # a version that is due should not wait either
     state.discard(experiment.name, spent)
     queue.publish_if_done(state, experiment)
 
@@ -144,7 +146,7 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
 
 
 def _take_back_next(state: SchedulerState, context: TaskContext) -> None:
-    """Withdraw a shard's next task where that began from an update which cannot be used."""
+    """Withdraw a shard's next task if it began from an unusable update."""
     experiment, shard = context.experiment, context.task.shard
     following = experiment.round_of(context.round.number + 1) if experiment.mode.overlaps else None
     held = following.tasks[shard].held_by if following is not None else {}
@@ -192,6 +194,6 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
 def _fail_without(
     state: SchedulerState, experiment: Experiment, goal: Goal, evaluation: Evaluation
 ) -> None:
-    """Fail an experiment whose task does not measure what its models are compared by."""
+    """Fail an experiment whose task doesn't measure the value that `keep_best` compares."""
     reason = f"keep_best = '{goal}': {unmeasured(evaluation)}"
     queue.fail(state, experiment, reason, asked_wrongly=True)

@@ -1,4 +1,4 @@
-"""A task, one shard in one round: its attempts, its failures, and the update that counts."""
+"""A task is one shard in one round: its attempts, its failures, and the update that counts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ class TaskKey(NamedTuple):
 
 
 class ShardTask:
-    """Train one shard in one round.
+    """The training of one shard in one round.
 
-    `held_by` maps the workers that train it to their attempts; `worker` and `attempt` are those of
-    its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
-    numbered below `first_to_count` no longer count. The next attempt goes on from `snapshot`, which
-    holds the share `offer.saved` of the work. Of all attempts, `assigned_to` are the workers, and
-    `began_at` the shares from which they went on. `leaving` maps holders that were asked to hand it
-    over to the worker that it is meant for, and to when they were asked. All its attempts train
-    from the model `base`, which is version `base_version`, and do the same `share` of its steps. So
-    their updates have the same bytes, even if the model has moved on. `samples` are those of the
-    shard; of these, attempts train what `offer` says.
+    `held_by` maps the workers that train the task to their attempts. `worker` and `attempt` belong
+    to its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
+    numbered below `first_to_count` no longer count. The next attempt continues from `snapshot`,
+    which holds the share `offer.saved` of the work. `assigned_to` lists the workers of all
+    attempts, and `began_at` the shares from which the attempts continued. `leaving` lists the
+    holders that we asked to hand over the task: it maps each to the worker that will continue, and
+    to the time of the request. All attempts train from the model `base`, which is version
+    `base_version`, and do the same `share` of the steps. So their updates have the same bytes, even
+    if the model has moved on. `samples` counts the samples of the shard; attempts train as many of
+    these as `offer` says.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -56,45 +57,45 @@ class ShardTask:
 
     @property
     def failures(self) -> int:
-        """How often it has failed; more than the spec's retries end the experiment."""
+        """How often it has failed; more failures than the spec's retries end the experiment."""
         return len(self.failed)
 
     @property
     def attempts(self) -> int:
-        """How often it has been assigned; the next attempt gets this number."""
+        """How often we assigned it; the next attempt gets this number."""
         return len(self.assigned_at_seconds)
 
     def accepts(self, attempt: AttemptId) -> bool:
-        """Whether an update of this attempt would count: the task has none, and it is not void."""
+        """Whether an update of this attempt would count: the task has none, and it isn't void."""
         return self.life.may("publish") and attempt.attempt >= self.first_to_count
 
     @property
     def overhead_seconds(self) -> float | None:
-        """Its attempt's seconds beside training: loading, publishing, messages; None if unknown."""
+        """Its attempt's seconds without training, such as loading and messages; None if unknown."""
         if self.update is None or self.update.train_seconds <= 0:
             return None
         return max(0.0, self.working_seconds - self.update.train_seconds)
 
     @property
     def working_seconds(self) -> float:
-        """Its attempt's seconds from the assignment to the update, without its worker's start-up.
+        """Its attempt's seconds from assignment to update, without the worker's start-up.
 
-        A start-up happens once: it says nothing about the next attempt.
+        A start-up happens once, so it says nothing about the next attempt.
         """
         return max(0.0, self.completion_seconds - self.startup_seconds)
 
     @property
     def is_over(self) -> bool:
-        """Whether its update is part of a model version, or the round does without it."""
+        """Whether its update is part of a model version, or the round has dropped it."""
         return self.life.state in {TaskState.APPLIED, TaskState.DROPPED}
 
     def shorten(self, share: float) -> None:
-        """Have all attempts train the first share of the steps."""
+        """Let all attempts train only the first share of the steps."""
         self.share = share
         self.offer = replace(self.offer, samples=max(1, int(share * self.samples)))
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files of its snapshot, and of its update until that is applied."""
+        """Return the files of its snapshot and of its unapplied update."""
         if self.is_over:
             return ()
         snapshot = (self.snapshot.file,) if self.snapshot is not None else ()

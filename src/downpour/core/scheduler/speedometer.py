@@ -1,4 +1,4 @@
-"""How fast a worker is, and how steadily: measured over the last few reports of its attempts."""
+"""Measures how fast and how steady a worker is, over the last few reports of its attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from downpour.base.values import Progress
 from downpour.core.stragglers import Speed
 
-# Few, because a speed from old reports hides that a machine has just become slow.
+# We use few reports, because old ones hide that a machine has just become slow.
 _REPORTS_REMEMBERED = 5
 _REPORTS_FOR_SPEED = 2
 _INTERVALS_FOR_VARIANCE = 2
@@ -17,7 +17,7 @@ _INTERVALS_FOR_VARIANCE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """When a worker was heard of, and its last step: when it ended by its clock, and the share."""
+    """One report: when it came, when the last step ended by the worker's clock, and the share."""
 
     at_seconds: float
     stepped_seconds: float
@@ -25,7 +25,7 @@ class _Report:
 
 
 class Speedometer:
-    """Measures one worker, one attempt after the other."""
+    """Measures one worker, attempt by attempt."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -35,15 +35,15 @@ class Speedometer:
         self._former: tuple[Speed, float] | None = None
 
     def begin(self, samples: int) -> None:
-        """Restart the measurement, on a shard of this many samples."""
+        """Restart the measurement for a shard of this many samples."""
         self._former = self._latest()
         self._samples = samples
         self._still_seconds = 0.0
         self._reports.clear()
 
     def report(self, progress: Progress, at_seconds: float) -> None:
-        """Take in a report, if it is of a new step."""
-        # While it loads, the worker does not know yet how many steps the snapshot holds.
+        """Take in a report if it has a new step."""
+        # While the worker loads, it does not know yet how many steps the snapshot holds.
         if not progress.steps_total:
             return
         self._steps = progress.steps_total
@@ -55,11 +55,11 @@ class Speedometer:
         self._still_seconds = at_seconds - last.at_seconds
 
     def speed(self, now_seconds: float, *, busy: bool) -> Speed | None:
-        """Return the speed over the last few reports; None before two of any attempt.
+        """Return the speed over the last few reports; None before any attempt has sent two.
 
-        That of a `busy` worker falls while its next report is overdue. That of an idle one stays,
-        because no step of it is due, and grows old. Of an attempt that ended before its first step,
-        only how fast the worker is `at_most` is known.
+        The speed of a `busy` worker falls while its next report is overdue. The speed of an idle
+        worker stays, because no step is due, but its age grows. If an attempt ended before its
+        first step, we know only how fast the worker is `at_most`.
         """
         if busy and len(self._reports) >= _REPORTS_FOR_SPEED:
             return self._measured(self._overdue_seconds(now_seconds))
@@ -70,7 +70,7 @@ class Speedometer:
         return replace(speed, age_seconds=max(0.0, now_seconds - at_seconds))
 
     def _latest(self) -> tuple[Speed, float] | None:
-        """Return the last speed that was measured, and when."""
+        """Return the last measured speed, and the time of its measurement."""
         if len(self._reports) >= _REPORTS_FOR_SPEED:
             return self._measured(0.0), self._reports[-1].at_seconds
         bound = self._bound()
@@ -79,16 +79,16 @@ class Speedometer:
         return bound, self._reports[-1].at_seconds + self._still_seconds
 
     def _is_below(self, bound: Speed) -> bool:
-        """Whether a speed was measured that is no faster than a bound: it says more."""
+        """Whether an earlier measured speed is no faster than a bound, and so says more."""
         if self._former is None or self._former[0].at_most:
             return False
         return self._former[0].samples_per_second <= bound.samples_per_second
 
     def _bound(self) -> Speed | None:
-        """Return the speed of one step in the time without a step; None if there is no such time.
+        """Return the speed of one step in the time without a step; None without such a time.
 
-        An attempt is stopped when a copy of it is sooner. Were nothing known of a worker that never
-        came to its first step, it would be given a shard in each round.
+        The scheduler stops an attempt when a copy of it finishes first. If we knew nothing of a
+        worker that never reaches its first step, it would get a shard in each round.
         """
         if not self._reports or self._still_seconds <= 0:
             return None
@@ -101,8 +101,8 @@ class Speedometer:
         )
 
     def _overdue_seconds(self, now_seconds: float) -> float:
-        # By the manager's clock only for overdue reports. Steps are timed by the worker's, because
-        # a message that is held up must not change the speed.
+        # Only overdue reports go by the manager's clock. The worker's clock times the steps,
+        # because a delayed message must not change the speed.
         first, last = self._reports[0], self._reports[-1]
         usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
         return max(0.0, now_seconds - last.at_seconds - usual_gap)
@@ -120,10 +120,10 @@ class Speedometer:
         )
 
     def _variance(self) -> float | None:
-        """Estimate `Speed.variance` from the intervals between reports; None of fewer than two.
+        """Estimate `Speed.variance` from the intervals between reports; None for fewer than two.
 
-        An interval is taken for a sum of independent steps, so that its variance grows with the
-        share that was done in it.
+        We treat an interval as a sum of independent steps, so its variance grows with the share
+        that the worker trained in it.
         """
         intervals = [
             (later.share - earlier.share, later.stepped_seconds - earlier.stepped_seconds)

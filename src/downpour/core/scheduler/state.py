@@ -1,7 +1,7 @@
-"""Everything that the scheduler knows, and the few steps that more than one module takes.
+"""The scheduler's whole state, and the few operations that several modules share.
 
-The functions in `queue`, `rounds`, `dispatch`, `updates` and `liveness` read and change one of
-these, and add facts and commands to its output. It decides nothing.
+The functions in `queue`, `rounds`, `dispatch`, `updates` and `liveness` read and change a
+`SchedulerState`, and add facts and commands to its output. The state itself decides nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from downpour.core.scheduler.shard_task import ShardTask
 from downpour.core.scheduler.workers import Worker, Workers
 from downpour.core.stragglers import POLICIES, Policy
 
-# For `status` and `watch`; the record has the facts of all decisions.
+# `status` and `watch` show these; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12
 
 
@@ -29,9 +29,9 @@ _DECISIONS_KEPT = 12
 class SchedulerOptions:
     """The settings of a scheduler.
 
-    `patience` scales every timeout (`timeouts.py`). At 1, a worker with too few known heartbeats
-    counts as lost after 10 s without one. An assignment that its worker does not mention for 10 s
-    counts as not received.
+    `patience` scales every timeout (`timeouts.py`). At 1, a worker that has sent too few heartbeats
+    to learn from counts as lost after 10 s without one. An assignment counts as not received if the
+    worker does not mention it for 10 s.
     """
 
     patience: float = 1.0
@@ -46,7 +46,7 @@ class TaskContext(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The decisions for an experiment, in words, and their times; without plain assignments."""
+    """A decision about an experiment in words, and its time; not for plain assignments."""
 
     at_seconds: float
     experiment: str
@@ -55,20 +55,21 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The result of an event: facts and commands, each in order."""
+    """The result of an event: facts and commands, both in order."""
 
     commands: list[do.Command] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
 
 
 class SchedulerState:
-    """Keyed by experiment; one is active at a time, the others wait in order of submission.
+    """All experiments and workers; one experiment is active, the others wait in submission order.
 
-    `policies` are the policies that a spec can name. While it is `replaying` we ask no policy,
-    because the decisions come from a journal. A policy that watches is shown progress again at
-    `look_again_at_seconds`; before `crowded_until_seconds` it is asked only where a shard and a
-    worker wait. One last asked for a worker at `asked_for_workers_at_seconds`. `decisions` are the
-    last few, for people to read: nothing follows from them.
+    `policies` are the policies that a spec can name. While the state is `replaying` we ask no
+    policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
+    leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
+    if a shard and a worker wait. A policy last requested a worker at
+    `asked_for_workers_at_seconds`. `decisions` are the last few, for people to read; the scheduler
+    doesn't use them.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class SchedulerState:
 
     @property
     def cause(self) -> int:
-        """The number of the event that is being handled."""
+        """The number of the event that the scheduler is handling."""
         return self.events_handled
 
     def do(self, command: do.Command) -> None:
@@ -103,16 +104,16 @@ class SchedulerState:
         self.output.commands.append(command)
 
     def note(self, fact: Fact) -> None:
-        """Say that something has happened."""
+        """Add a fact to the output."""
         self.output.facts.append(fact)
 
     def log(self, text: str) -> None:
-        """Keep a line about the active experiment, for the users who watch it."""
+        """Log a line about the active experiment, for users who watch it."""
         if self.active is not None:
             self.decided(self.active.name, text)
 
     def decided(self, experiment: str, text: str) -> None:
-        """Keep a line about an experiment, for the users who watch it."""
+        """Log a line about an experiment, for users who watch it."""
         self.decisions.append(Decision(self.now_seconds, experiment, text))
 
     def active_as(self, name: str) -> Experiment | None:
@@ -129,7 +130,7 @@ class SchedulerState:
         return TaskContext(experiment, current, task)
 
     def discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
-        """Ask for files to be removed, if there are any."""
+        """Ask the driver to remove files, if there are any."""
         if files:
             self.do(do.Discard(experiment=experiment, files=files))
 
@@ -145,7 +146,7 @@ class SchedulerState:
             self.cancel_call(worker, attempt, reason)
 
     def record_forecast(self, worker: Worker) -> None:
-        """Put the forecast of a worker's update on record, if there is one and it is new."""
+        """Record the forecast of a worker's update, if it has a new one."""
         context = self.find(worker.running) if worker.running is not None else None
         if worker.remaining is None or worker.forecast == worker.recorded_forecast:
             return
@@ -164,5 +165,5 @@ class SchedulerState:
             )
 
     def cancel_call(self, worker: Worker, attempt: AttemptId, reason: str) -> None:
-        """Ask a worker to stop an attempt; the state is not changed."""
+        """Ask a worker to stop an attempt, without changing the state."""
         self.do(do.Cancel(worker=worker.name, attempt=attempt, reason=reason))

@@ -1,8 +1,8 @@
-"""Which model versions are published whole, and which lead to another one by their steps.
+"""Decides which model versions are published whole, and finds the steps that lead to a version.
 
-With a `model_compression` a version's file holds how far it has moved from the one before. So that
-one must stay as long as it is needed, and the ones before it, back to a whole one. All versions
-from there on stay, so that a version's number follows from its place among the kept ones.
+With a `model_compression`, a version's file holds its step from the version before. So as long as
+we need a version, we keep the earlier ones as well, back to a whole one. All versions from there on
+stay, so that a version's number follows from its place among the kept ones.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from downpour.core.scheduler.shard_task import TaskKey
 from downpour.core.spec import ResolvedSpec
 
 WHOLE_EVERY = 32
-"""Of versions that are published as steps, one of this many is whole, which all workers read. That
-adds a bit a number to what a worker reads of each version. One that comes new reads a whole version
-and at most 31 steps, which in three bits are as much as three more."""
+"""If the manager publishes versions as steps, one in this many versions is whole, and all workers
+read it. That adds one bit per number to what a worker reads for each version. A new worker reads a
+whole version and at most 31 steps. In three bits per number, these steps are as large as three
+whole versions."""
 
 
 class Versioned(Protocol):
-    """The part of an experiment that this module uses, see `Experiment`."""
+    """The part of an `Experiment` that this module uses."""
 
     spec: ResolvedSpec
     version: int
@@ -38,7 +39,7 @@ class Versioned(Protocol):
 
     @property
     def kept_newest(self) -> int:
-        """How many of the newest versions are kept."""
+        """How many of the newest versions we keep."""
         ...
 
     def wants_evaluation(self, round_number: int) -> bool:
@@ -47,10 +48,10 @@ class Versioned(Protocol):
 
 
 def is_whole(experiment: Versioned, version: int) -> bool:
-    """Whether a version's file holds the whole model; also for the one that is being made."""
+    """Whether a version's file holds the whole model; works for the version in the making, too."""
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
-    # A version that may become the best one stays when the versions before it are gone.
+    # A version that may become the best one outlives the versions before it.
     if experiment.spec.keep_best is None:
         return False
     if experiment.spec.in_step:
@@ -61,7 +62,7 @@ def is_whole(experiment: Versioned, version: int) -> bool:
 
 
 def _ending(experiment: Versioned) -> Iterator[int]:
-    """Yield the rounds that end with the version that is being made."""
+    """Yield the rounds that end with the version in the making."""
     applying = set(experiment.applying)
     for each in experiment.rounds:
         open_tasks = (TaskKey(each.number, t.shard) for t in each.tasks if not t.is_over)
@@ -71,9 +72,9 @@ def _ending(experiment: Versioned) -> Iterator[int]:
 
 
 def leading_to(experiment: Versioned, model: PublishedFile) -> tuple[PublishedFile, ...]:
-    """Return the versions whose steps lead to one that is kept, the whole one first.
+    """Return the versions whose steps lead to a kept version, the whole one first.
 
-    None do if it is whole itself.
+    The result is empty if the version is whole itself.
     """
     if not experiment.spec.publishes_steps or model == experiment.kept_best:
         return ()
@@ -82,11 +83,11 @@ def leading_to(experiment: Versioned, model: PublishedFile) -> tuple[PublishedFi
 
 
 def linked(experiment: Versioned, needed: Collection[str]) -> Sequence[PublishedFile]:
-    """Return the versions that must stay because a step leads from them to a needed one.
+    """Return the versions that must stay because steps lead from them to a needed version.
 
     Args:
         experiment: The experiment.
-        needed: The names of the versions that are needed, but for the best and the newest.
+        needed: The names of the needed versions, except the best and the newest ones.
     """
     if not experiment.spec.publishes_steps:
         return ()
@@ -96,7 +97,7 @@ def linked(experiment: Versioned, needed: Collection[str]) -> Sequence[Published
 
 
 def _whole_before(experiment: Versioned, place: int) -> int:
-    """Return the place of the whole version with which the steps to a version begin."""
+    """Return the place of the whole version from which the steps to a version begin."""
     last = len(experiment.models) - 1
     while place > 0 and not is_whole(experiment, experiment.version - (last - place)):
         place -= 1

@@ -1,4 +1,4 @@
-"""Which updates count, and which attempts have failed.
+"""Decides which updates count, and gives up attempts that have failed.
 
 One update of a shard counts: the first usable one, from any attempt. The scheduler retries a failed
 shard, on another worker if there is one, until the spec's `retries` are used up.
@@ -20,11 +20,11 @@ from downpour.core.scheduler.workers import Worker
 
 
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:
-    """Count an update if it is the first usable one of its shard; otherwise remove it."""
+    """Count an update if it is its shard's first usable one; otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
     startup_seconds = 0.0
-    # Before `let_go`, which forgets the attempt: publishing is its last pause.
+    # This comes before `let_go`, which forgets the attempt. Publishing is its last pause.
     if reporter is not None and reporter.running == attempt:
         reporter.advance(state.now_seconds)
         startup_seconds = _startup_seconds(reporter, update, state.now_seconds)
@@ -37,15 +37,15 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     ):
         _turn_down(state, context, event)
         return
-    # Before `Round.publish`, which forgets the holders.
+    # This comes before `Round.publish`, which forgets the holders.
     for holder in filter(None, map(state.workers.get, context.task.held_by)):
         state.cancel(holder, "another attempt at the shard was first")
-    # Also before it: the task's snapshot is of no use once it has an update.
+    # This comes first as well. A task with an update needs no snapshot.
     spent = context.task.files()
     context.round.publish(attempt, event.worker, update, state.now_seconds, startup_seconds)
     context.experiment.arrive(attempt, state.now_seconds)
     context.experiment.learn_startup(startup_seconds)
-    # No worker is known where a manager that was restarted has adopted the update.
+    # We know no worker if a restarted manager adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
         context.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
@@ -65,12 +65,12 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
 
 
 def _is_of(state: SchedulerState, context: TaskContext, attempt: AttemptId, worker: str) -> bool:
-    """Whether a worker's update is of the work that its attempt's name stands for now.
+    """Whether a worker's update belongs to the work that its attempt's name stands for now.
 
-    A journal that has lost its end leaves workers with attempts that the scheduler does not know,
-    and it gives their numbers to others. If shards are in step and whole, that is the same work,
-    and it may come from a worker that has another name by now. Elsewhere it may have begun from
-    another version, or be another share of the steps.
+    If a journal has lost its end, some workers have attempts that the scheduler does not know. The
+    scheduler then gives the same numbers to other attempts. If shards are in step and whole, both
+    attempts do the same work, and the worker of the update may have another name by now. Otherwise,
+    the update may have begun from another version, or cover another share of the steps.
     """
     spec = context.experiment.spec
     policy = state.policies[spec.policy]
@@ -80,10 +80,10 @@ def _is_of(state: SchedulerState, context: TaskContext, attempt: AttemptId, work
 
 
 def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> float:
-    """Return what a worker took to start, of the time of its first update in an experiment."""
+    """Return the seconds that a worker took to start, as part of its first update's time."""
     if not reporter.is_first_attempt:
         return 0.0
-    # It may have imported for an earlier attempt, while this one waited.
+    # The worker may have imported for an earlier attempt while this one waited.
     loading = max(update.load_seconds, reporter.startup_seconds)
     rest = now_seconds - reporter.assigned_at_seconds - update.train_seconds
     return max(0.0, min(loading, rest))
@@ -92,7 +92,7 @@ def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> fl
 def _turn_down(
     state: SchedulerState, context: TaskContext | None, event: on.UpdatePublished
 ) -> None:
-    """Remove an update that comes too late; its bytes should be those of the one that counts."""
+    """Remove an update that comes too late; it should have the bytes of the one that counts."""
     # A repeated report of the update that counts contradicts nothing.
     if context is not None and event.attempt != context.task.attempt:
         _contradict(state, context.task, event)
@@ -100,7 +100,7 @@ def _turn_down(
 
 
 def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublished) -> None:
-    """Put on record that an update differs from the one that counts."""
+    """Record that an update differs from the one that counts."""
     accepted = task.update
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
         return
@@ -117,7 +117,7 @@ def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublishe
 
 
 def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Keep the snapshot that a worker mentions, if it is a new one."""
+    """Keep the snapshot that a worker mentions, if it is new."""
     # Every heartbeat mentions the last snapshot again.
     new, seen = progress.snapshot, worker.progress.snapshot if worker.progress else None
     if new is None or new == seen:
@@ -126,7 +126,7 @@ def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
 
 
 def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Remove the snapshot of an attempt that no longer counts, if it is a new one."""
+    """Remove the snapshot of an attempt that no longer counts, if it is new."""
     new = progress.snapshot
     if new is not None and new != worker.needless:
         worker.needless = new
@@ -134,15 +134,15 @@ def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -
 
 
 def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) -> None:
-    """Keep a snapshot if it is the furthest of its task, and remove the other one."""
+    """Keep a snapshot if it is its task's furthest; remove the other one."""
     context = state.find(attempt)
     if context is None:
         return
     former = context.task.snapshot
-    # The same snapshot comes with heartbeats, and again when the attempt is handed over.
+    # Heartbeats name the same snapshot, and so does the hand-over of the attempt.
     if former is not None and former.file.name == new.file.name:
         return
-    # A copy that began later reports snapshots as well, and may be behind.
+    # A copy that began later reports snapshots as well, and these may be less far.
     if former is not None and former.steps_done >= new.steps_done:
         state.discard(context.experiment.name, (new.file,))
         return
@@ -152,17 +152,17 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
 
 
 def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
-    """Give an attempt up that has failed; if its spec is at fault, fail the experiment."""
+    """Give up an attempt that has failed; if the spec is at fault, fail the experiment."""
     state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
-    # A task that has its update is not affected by the failure of another attempt at it.
+    # If a task has its update, the failure of another attempt does not matter.
     if context is None or not context.task.life.may("publish"):
         return
     # A mistake in the spec fails on every worker.
     if event.failure is FailureKind.SPEC:
         queue.fail(state, context.experiment, event.reason, asked_wrongly=True)
-    # A worker may report a failure of an attempt that was taken from it before.
+    # A worker may report a failure of an attempt that we took from it before.
     elif held:
         if event.failure is FailureKind.OTHER_CODE:
             state.exclude(event.worker, context.experiment, event.reason)
@@ -174,7 +174,7 @@ def give_up(
 ) -> None:
     """Take the task of an attempt from its worker, and end the experiment if it failed too often.
 
-    A worker that leaves or gets an order to stop has not failed: that costs the task no retry.
+    A worker that leaves or gets an order to stop has not failed, so this costs the task no retry.
     """
     context = state.find(attempt)
     if context is None:
@@ -195,7 +195,7 @@ def give_up(
 def take_back(
     state: SchedulerState, current: Round, shard: int, worker: str, failure: Failure
 ) -> None:
-    """Take a task from its worker; after a failure of the directory it waits before a retry."""
+    """Take a task from its worker; if the shared directory failed, wait before a retry."""
     blamed = None if failure.kind in BLAMELESS else failure
     current.give_up(shard, worker, blamed, gone=state.workers.get(worker) is None)
     if failure.kind is FailureKind.STORE:
@@ -205,7 +205,7 @@ def take_back(
 def refuse(
     state: SchedulerState, experiment: Experiment, current: Round, shard: int, reason: str
 ) -> None:
-    """Make a published task pending again whose update cannot be used; it waits before a retry."""
+    """Make a published task with an unusable update pending again; wait before a retry."""
     experiment.leave(TaskKey(current.number, shard))
     current.refuse(shard, reason)
     _let_wait(state, current, shard)
@@ -219,7 +219,7 @@ def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
 
 
 def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -> None:
-    """End the experiment if a task has failed too often, or would fail on every worker."""
+    """End the experiment if a task has failed too often or would fail on every worker."""
     failures = context.task.failures
     if _would_fail_everywhere(state, context.task):
         queue.fail(state, context.experiment, _as_everywhere(context, reason))
@@ -232,18 +232,18 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
 
 
 def _would_fail_everywhere(state: SchedulerState, task: ShardTask) -> bool:
-    """Whether a task failed alike on two workers, or twice on the only one that is here."""
+    """Whether a task failed alike on two workers, or twice on the only worker."""
     alike = failed_alike(task.failed, task.offer.failed_on)
-    # One machine alone may be at fault; if two fail with exactly the same words, the task is.
+    # A single machine may be at fault. If two fail with exactly the same words, the task is.
     enough = 1 if len(state.workers) == 1 else 2
     return len(alike) > 1 and len(set(alike)) >= enough
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:
-    """Remove an update that comes too late, but no file that is needed.
+    """Remove an update that comes too late, but keep files that a shard needs.
 
-    A report may be repeated after its update was applied. It then names the optimizer's state with
-    which the shard goes on.
+    A worker may repeat a report after its update has become part of a version. The report then
+    names the optimizer state with which the shard continues.
     """
     experiment = state.experiments.get(attempt.experiment)
     if experiment is not None and experiment.knows(attempt):

@@ -1,7 +1,7 @@
-"""The registered workers: the attempt of each, its last heartbeat, its progress and its speed.
+"""The registered workers, each with its attempt, last heartbeat, progress and speed.
 
-It keeps names and times, and moves workers by their table. It knows nothing of rounds: `dispatch`
-and `updates` know whether a worker's attempt still counts.
+This module keeps names and times, and moves workers by their table. It knows nothing about rounds:
+`dispatch` and `updates` know whether a worker's attempt still counts.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from downpour.core.scheduler.speedometer import Speedometer
 from downpour.core.scheduler.timeouts import heartbeat_timeout
 from downpour.core.stragglers import ROUNDS_REMEMBERED, Speed
 
-# An assignment passes a queue of calls and a connection before the worker can mention it, so the
-# next few heartbeats may not have it, however regular they are.
+# An assignment passes a queue of calls and a connection before the worker can mention it. So the
+# next few heartbeats may lack it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
 _INTERVALS = 4
-"""That may pass without a heartbeat; `heartbeat_timeout` allows as many of the gaps it has seen."""
+"""How many intervals may pass without a heartbeat; `heartbeat_timeout` allows as many gaps."""
 
 
 class Worker:
     """One registered worker.
 
-    `mentioned_at_seconds` is when it last mentioned its attempt, or when it was assigned it;
-    `advanced_at_seconds` when its attempt last made a step, and `longest_pause_seconds` the longest
-    time between two. `pace` is the forecast of its seconds per sample if it began a shard now.
-    `remaining` that of the seconds from its last report to its update; `forecast` that of all the
-    seconds from its assignment to its update. `recorded_forecast` is the recorded forecast; the
-    record has one for each of `quarters_recorded` quarters of the attempt. `slowness` are its paces
-    in the last rounds, over each round's median. A `lingering` attempt may be finished although it
-    no longer counts; `needless` is its last snapshot. The manager asked it to leave
-    `interval_seconds` between two heartbeats. `labels` are its user's. `started_in` is the
-    experiment that its process has loaded, as far as is known; its first attempt at one takes
-    `startup_seconds` more for that.
+    `mentioned_at_seconds` is when the worker last mentioned its attempt, or when it got the
+    assignment. `advanced_at_seconds` is when its attempt last made a step, and
+    `longest_pause_seconds` the longest time between two steps. `pace` forecasts its seconds per
+    sample if it began a shard now. `remaining` forecasts the seconds from its last report to its
+    update, and `forecast` all seconds from its assignment to its update. `recorded_forecast` is the
+    last forecast on record; the record has one for each of `quarters_recorded` quarters of the
+    attempt. `slowness` holds its paces in the last rounds, each over the round's median. The worker
+    may finish a `lingering` attempt although it no longer counts; `needless` is that attempt's last
+    snapshot. The manager asked the worker to leave `interval_seconds` between two heartbeats.
+    `labels` are the ones that its user gave it. `started_in` is the experiment that its process has
+    loaded, as far as we know. Its first attempt in an experiment takes `startup_seconds` longer
+    because of the loading.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -71,7 +72,7 @@ class Worker:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it is known from the journal alone, and cannot be called."""
+        """Whether we know it only from the journal, and so cannot call it."""
         return self.life.state is WorkerState.AWAITED
 
     @property
@@ -82,31 +83,31 @@ class Worker:
     @property
     def silence_limit_seconds(self) -> float:
         """How long it may send no heartbeat."""
-        # The timeout follows the gaps that were seen, and the worker may have been asked for longer
-        # ones since.
+        # The timeout follows past gaps, and the manager may have asked the worker for longer ones
+        # since.
         return max(self.heartbeat_timeout.seconds, _INTERVALS * self.interval_seconds)
 
     def speed(self, now_seconds: float) -> Speed | None:
-        """Return how fast it is, or last was; see `Speedometer.speed`."""
+        """Return how fast it is or last was; see `Speedometer.speed`."""
         return self.speedometer.speed(now_seconds, busy=self.running is not None)
 
     def beat(self, at_seconds: float) -> None:
-        """Note a heartbeat, and learn how regular they are."""
+        """Note a heartbeat, and learn how regular heartbeats are."""
         gap_seconds = at_seconds - self.beat_at_seconds
-        # A longer gap after which the worker was not taken for lost means that the manager itself
-        # stood still: it says nothing about the worker.
+        # If a gap was longer and the worker still does not count as lost, the manager itself stood
+        # still. Such a gap says nothing about the worker.
         if gap_seconds <= self.silence_limit_seconds:
             self.heartbeat_timeout.learn(gap_seconds)
         self.beat_at_seconds = self.seen_at_seconds = at_seconds
 
     @property
     def is_starting(self) -> bool:
-        """Whether it still imports, or makes the network, as far as is known."""
+        """Whether it still imports or makes the network, as far as we know."""
         return self.running is not None and self.running.experiment != self.started_in
 
     def mention(self, progress: Progress, at_seconds: float) -> None:
         """Note how far its attempt has come."""
-        # A worker knows the number of steps once all is loaded.
+        # A worker knows the number of steps once it has loaded everything.
         if progress.steps_total:
             self.started_in = progress.attempt.experiment
         elif self.is_starting:
@@ -120,8 +121,8 @@ class Worker:
     def handed_over(self, share: float, at_seconds: float) -> None:
         """Note how far its attempt had come when it handed over.
 
-        A slow worker may do so at its first step. Were its speed not measured by that, it would
-        count as one that is as fast as the others, and be given the next shard that is late.
+        A slow worker may hand over at its first step. If we did not measure its speed by that step,
+        the worker would count as being as fast as the others, and would get the next late shard.
         """
         last = self.progress
         steps = round(share * last.steps_total) if last is not None else 0
@@ -150,7 +151,7 @@ class Worker:
 
 
 class Workers:
-    """The registered workers; idle ones are kept in the order in which they became idle."""
+    """The registered workers; idle ones are in the order in which they became idle."""
 
     def __init__(self) -> None:
         self._all: dict[str, Worker] = {}
@@ -200,12 +201,12 @@ class Workers:
         self._idle[name] = None
 
     def expect(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
-        """Add a worker to which an earlier manager has assigned an attempt; it is awaited."""
+        """Add, as awaited, a worker to which an earlier manager assigned an attempt."""
         self._all[name] = Worker(name, at_seconds, WorkerState.AWAITED)
         self._all[name].running = attempt
 
     def resume(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
-        """Have an awaited worker go on; an `empty_handed` one is asked for its attempt again."""
+        """Let an awaited worker continue; we ask an `empty_handed` one for its attempt again."""
         worker = self._all[name]
         worker.life.step("register")
         # All its timeouts restart, because the times in the journal belong to the earlier manager.
@@ -215,13 +216,13 @@ class Workers:
             self._empty_handed.append(name)
 
     def take_empty_handed(self) -> list[Worker]:
-        """Return the workers that came back without their attempts, each of them once."""
+        """Return the workers that came back without their attempts, each only once."""
         # Some may have left again since they came back.
         names, self._empty_handed = self._empty_handed, []
         return [self._all[name] for name in names if name in self._all]
 
     def heard(self, name: str, at_seconds: float) -> Worker | None:
-        """Note a sign of life; returns the worker, or None if it is not registered."""
+        """Note a sign of life; return the worker, or None if it is not registered."""
         worker = self._all.get(name)
         if worker is not None:
             worker.seen_at_seconds = at_seconds
@@ -237,7 +238,7 @@ class Workers:
     ) -> None:
         """Make an idle worker busy with an attempt at a shard of this many samples.
 
-        `forecast` is of the seconds until its update, if there is one.
+        `forecast` predicts the seconds until its update, if there is a prediction.
         """
         worker = self._all[name]
         worker.life.step("assign")
@@ -256,12 +257,12 @@ class Workers:
         del self._idle[name]
 
     def release(self, name: str, attempt: AttemptId) -> bool:
-        """Make a worker idle if it is busy with this attempt; returns whether it was.
+        """Make a worker idle if it is busy with this attempt; return whether it was.
 
-        An awaited worker is removed instead: only its attempt was known of it.
+        An awaited worker is removed instead, because we knew only its attempt.
         """
         worker = self._all.get(name)
-        # A report may come twice, or for an attempt that was taken from the worker before.
+        # A report may come twice, or for an attempt that we took from the worker before.
         if worker is None or worker.running != attempt:
             return False
         if worker.is_awaited:
@@ -274,13 +275,13 @@ class Workers:
         return True
 
     def let_go(self, name: str, attempt: AttemptId) -> bool:
-        """Note that a worker has ended an attempt; returns whether it was busy with it."""
+        """Note that a worker has ended an attempt; return whether it was busy with it."""
         # A stuck worker that reports the end of any attempt is idle.
         self.unstick(name)
         return self.release(name, attempt)
 
     def stick(self, name: str) -> None:
-        """Take a worker's attempt from it; it gets no other one until it reports none."""
+        """Take a worker's attempt; the worker gets no other until it reports none."""
         worker = self._all[name]
         if worker.is_awaited:
             self.remove(name)
@@ -293,13 +294,13 @@ class Workers:
         self._idle.pop(name, None)
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
-        """Let a worker finish an attempt that no longer counts; it gets no other one before."""
+        """Let a worker finish an attempt that no longer counts; it gets no other before."""
         worker = self._all[name]
         self.stick(name)
         worker.lingering = attempt
 
     def exclude(self, name: str) -> None:
-        """Give an idle worker no tasks until the excluded ones are readmitted."""
+        """Give an idle worker no tasks until `readmit`."""
         if name in self._idle:
             self._all[name].life.step("exclude")
             self._away.add(name)
@@ -325,7 +326,7 @@ class Workers:
         self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
-        """Remove a worker; returns it, or None if it is not registered."""
+        """Remove a worker; return it, or None if it is not registered."""
         worker = self._all.pop(name, None)
         self._away.discard(name)
         if worker is not None:
