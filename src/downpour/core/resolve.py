@@ -19,7 +19,7 @@ def resolve(
 
     Then decide the fields that are `auto` (`automatic.py`). That looks at the spec and not at the
     data, so the number of rounds follows from the resolved spec alone. If a training is not
-    repeatable, no other worker can continue a task of it. So it takes no snapshots, and the policy
+    repeatable, no other worker can continue its tasks. So it takes no snapshots, and the policy
     `wait` replaces `handoff`.
 
     Args:

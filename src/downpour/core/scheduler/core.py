@@ -26,7 +26,7 @@ from downpour.core.stragglers import POLICIES, Policy
 
 
 class Scheduler:
-    """The only way to change a state: by events, or by the journal of another scheduler."""
+    """The only way to change a state: through events, or through another scheduler's journal."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Scheduler:
         self.state = SchedulerState(options, policies)
 
     def handle(self, event: on.Event) -> Output:
-        """Handle one event; returns the facts and the commands that follow from it."""
+        """Handle one event; return the facts and commands that follow from it."""
         state = self.state
         state.events_handled += 1
         # Events come from several threads, so one may have been made before the last one.

@@ -340,7 +340,7 @@ def _explained(
 
 
 def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> None:
-    """Request a worker, unless the last one that we requested has had no time to join."""
+    """Request a worker, unless the last requested one hasn't had time to join yet."""
     now = state.now_seconds
     if now - state.asked_for_workers_at_seconds >= _BETWEEN_REQUESTS_SECONDS:
         state.asked_for_workers_at_seconds = now

@@ -45,7 +45,7 @@ class ExperimentCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOn:
-    """The states that the shards of a continuing experiment start with, in its own files.
+    """The states with which the shards of a continuing experiment start, as its own files.
 
     `states` are the states of the shards' optimizers, by shard. If rounds overlap, `steps` are the
     shards' last updates, and `former` is the version before the one that the experiment begins

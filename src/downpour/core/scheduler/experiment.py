@@ -42,9 +42,9 @@ class Experiment:
     the spec holds out training examples for validation, the manager tests the model once, at the
     end (`tested`). While the experiment is `publishing`, only the result is outstanding. It is not
     `ready` while a restarted manager prepares to continue it. `progress_timeout` says how long an
-    attempt may make no step. `overhead_seconds` is the time that an attempt of the last round spent
-    on other things than training. A worker that takes no longer than `startup_limit_seconds` to
-    start counts as starting, and not as stalled.
+    attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
+    last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
+    starting, and not as stalled.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -190,7 +190,7 @@ class Experiment:
             self.start_round()
 
     def start_round(self) -> None:
-        """Begin the next round, in which a shard waits for its task of the round before."""
+        """Begin the next round; hold back shards whose task of the round before isn't done."""
         former = self.rounds[-1].tasks if self.rounds else []
         held_back = [task.shard for task in former if not self._lets_on(task)]
         number = self.rounds_done + len(self.rounds)
@@ -223,9 +223,9 @@ class Experiment:
         return current.number - 1 if current.number or self.steps else 0
 
     def handed_on(self, current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
-        """Return the states that a shard's task starts with: optimizer state, and last update.
+        """Return the states that a shard's task starts with: its optimizer state and last update.
 
-        The latter is None unless the mode overlaps.
+        The update is None unless the mode overlaps.
         """
         former = self.round_of(current.number - 1) if self.mode.overlaps else None
         update = former.tasks[shard].update if former is not None else None

@@ -122,7 +122,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resized:
-    """A round is cut into shards of these sizes, in samples."""
+    """The scheduler cuts a round into shards of these sizes, in samples."""
 
     cause: int
     experiment: str

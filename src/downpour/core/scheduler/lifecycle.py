@@ -6,7 +6,7 @@ it is pending again. When an attempt publishes its update, the task is published
 still refuse a published update, if its file turns out to be unusable; then the task is pending
 again. A task is final once it is applied, or dropped because the round closed without it. Late
 updates count: an attempt that the scheduler gave up may still publish its task. After a refusal,
-earlier attempts no longer may, because the scheduler has removed the files of late updates as
+earlier attempts may no longer do so, because the scheduler has removed the files of late updates as
 unneeded.
 
 A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers

@@ -31,8 +31,8 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
         return
-    # We do this even if no heartbeat is missing, because a process that restarted at once has lost
-    # its attempt.
+    # We remove a former registration even if no heartbeat is missing, because a process that
+    # restarted at once has lost its attempt.
     former = state.workers.remove(name)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
@@ -85,7 +85,7 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     """Note a worker's sign of life, and the progress of its attempt."""
     worker = state.workers.get(event.worker)
     if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
-        return  # the answer tells it to register, which says what it runs
+        return  # the answer tells it to register; that call says what it runs
     worker.beat(state.now_seconds)
     worker.interval_seconds = heartbeat_interval(len(state.workers))
     worker.system = event.system

@@ -15,8 +15,9 @@ _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
 # Measured: a decision takes about 25 microseconds for each running task. So these decisions use
 # half a percent of a core.
 _BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
-# Above this many running tasks, we don't decide after each event, because that cost the square of
-# their number. A round of 500 workers took 68 s of processor time; with this limit, it takes 15 s.
+# Above this many running tasks, we don't decide after each event, because the cost grew with the
+# square of their number. A round of 500 workers took 68 s of processor time; with this limit, it
+# takes 15 s.
 _CROWD = 64
 _CROWDED_SECONDS_A_TASK = 0.0005
 

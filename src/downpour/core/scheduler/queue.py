@@ -12,8 +12,8 @@ from downpour.core.scheduler.steps import leading_to
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
-    """Add an experiment to the queue; it begins when those before it have ended."""
-    # A client repeats a submission whose answer was lost, under the same name.
+    """Add an experiment to the queue; it begins when all earlier ones have ended."""
+    # If an answer is lost, the client repeats its submission under the same name.
     if event.experiment in state.experiments:
         return
     state.experiments[event.experiment] = Experiment(event.experiment, event.spec, event.at_seconds)
@@ -25,7 +25,7 @@ def activate_next(state: SchedulerState) -> None:
     if state.active is not None:
         return
     experiments = state.experiments.values()
-    # A dictionary keeps the order of insertion, which is that of submission.
+    # A dictionary keeps the order of insertion, and so the order of submission.
     waiting = (e for e in experiments if e.life.state is ExperimentState.WAITING)
     state.active = next(waiting, None)
     if state.active is not None:

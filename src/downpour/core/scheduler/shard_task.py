@@ -1,4 +1,4 @@
-"""A task is one shard in one round: its attempts, its failures, and the update that counts."""
+"""A task: one shard in one round, with its attempts, failures, and the update that counts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ShardTask:
         return len(self.assigned_at_seconds)
 
     def accepts(self, attempt: AttemptId) -> bool:
-        """Whether an update of this attempt would count: the task has none, and it isn't void."""
+        """Whether this attempt's update would count: its task has none, and it isn't void."""
         return self.life.may("publish") and attempt.attempt >= self.first_to_count
 
     @property

@@ -85,7 +85,7 @@ class Speedometer:
         return self._former[0].samples_per_second <= bound.samples_per_second
 
     def _bound(self) -> Speed | None:
-        """Return the speed of one step in the time without a step; None without such a time.
+        """Return the speed if a step took the whole time without one; None without such a time.
 
         The scheduler stops an attempt when a copy of it finishes first. If we knew nothing of a
         worker that never reaches its first step, it would get a shard in each round.

@@ -84,7 +84,7 @@ class SchedulerState:
         self.active: Experiment | None = None
         self.events_handled = 0
         self.now_seconds = 0.0
-        # Two numbers, because a worker that was requested looks like any other when it joins.
+        # Two numbers, because a requested worker looks like any other when it joins.
         self.wanted_workers = 0
         self.joined_since = 0
         self.replaying = False

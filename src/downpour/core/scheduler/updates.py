@@ -24,7 +24,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
     startup_seconds = 0.0
-    # This comes before `let_go`, which forgets the attempt. Publishing is its last pause.
+    # This comes before `let_go`, which forgets the attempt. Publishing counts as its last pause.
     if reporter is not None and reporter.running == attempt:
         reporter.advance(state.now_seconds)
         startup_seconds = _startup_seconds(reporter, update, state.now_seconds)

@@ -238,7 +238,7 @@ class Workers:
     ) -> None:
         """Make an idle worker busy with an attempt at a shard of this many samples.
 
-        `forecast` predicts the seconds until its update, if there is a prediction.
+        `forecast` predicts the seconds until its update; None if we know nothing.
         """
         worker = self._all[name]
         worker.life.step("assign")
