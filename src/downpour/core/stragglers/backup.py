@@ -1,7 +1,7 @@
-"""`backup`: n + b shards are trained, and the first n updates count (Chen, Pan et al. 2016).
+"""`backup`: train n + b shards, and count the first n updates (Chen, Pan et al. 2016).
 
-A late worker is not stopped: its update names an old round, and is discarded when it arrives. So no
-message has to reach a straggler in time.
+The policy lets late workers finish. Such an update names an old round, and the manager discards it
+on arrival. So no message has to reach a straggler in time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OPTIONS: Mapping[str, Option] = {"backups": 1}
 
 
 def _backup(view: RoundView) -> list[Action]:
-    # `check_policy` accepts a fraction where the default is a whole number.
+    # `check_policy` accepts a fraction even if the default is a whole number.
     backups = max(int(number(view, OPTIONS, "backups")), 0)
-    # At least one update, because the scheduler does not close a round that has none.
+    # We need at least one update, because the scheduler does not close a round without one.
     needed = max(view.shards - backups, 1)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)

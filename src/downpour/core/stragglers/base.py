@@ -2,16 +2,16 @@
 
 A policy may
 
-- assign a pending shard to an idle worker, all of it or its first steps, or a running one to a
-  second worker (the first update counts),
+- assign a pending shard, or its first steps, to an idle worker,
+- assign a running shard to a second worker (the first update counts),
 - withdraw an attempt from its worker,
-- hand an attempt over: its worker publishes its state at its next step, and another worker goes on
-  from there,
-- close the round without the shards that are missing,
+- hand an attempt over: its worker publishes its state at its next step, and another worker
+  continues from that state,
+- close the round without the missing shards,
 - cut the round into shards of other sizes before it begins,
 - request another worker.
 
-The scheduler asks again about every shard that a policy leaves pending.
+If a policy leaves a shard pending, the scheduler asks about it again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 class PendingTask:
     """A shard that no worker is training.
 
-    `failed_on` names the workers on which it failed. Those of `lost_on` failed once, because they
-    were lost. `meant_for` is the worker that is to go on with it, where it was handed over. `saved`
-    is the share of it that a snapshot holds, in 0..1.
+    `failed_on` names the workers on which it failed. `lost_on` names the workers that failed only
+    once, because the manager lost them. `meant_for` is the worker that continues a shard after a
+    hand-over. A snapshot holds the share `saved` of the shard, in 0..1.
     """
 
     shard: int
@@ -45,14 +45,14 @@ class PendingTask:
 class RunningTask:
     """One worker's attempt at a shard; a shard with copies appears once for each of them.
 
-    `done` is the share of the whole shard, in 0..1, that was trained by the worker's last report,
-    `reported_seconds` ago. An attempt that goes on from a snapshot began at the share `began_at`.
-    `elapsed_seconds` run from the assignment, or from when the worker's process had imported and
-    loaded what it needs once in an experiment. `remaining` is the forecast of the seconds from the
-    last report to the update. `attempt` numbers the attempts at the shard, from 0. `still_seconds`
-    is how long ago its last known step was. `meant_for` is set while the shard is being handed
-    over, which was asked for `leaving_seconds` ago. A worker that `is_starting` still imports, or
-    makes the network, and takes no longer for that than it may: how fast it will be is unknown.
+    The worker sent its last report `reported_seconds` ago, and had then trained the share `done` of
+    the whole shard, in 0..1. An attempt that continues from a snapshot began at the share
+    `began_at`. `elapsed_seconds` counts from the assignment, without the time in which the worker's
+    process started up: it imports and loads some things once per experiment. `remaining` is the
+    forecast of the seconds from the last report to the update. `attempt` numbers the attempts at
+    the shard, from 0. The last known step was `still_seconds` ago. `meant_for` is set during a
+    hand-over, which the manager requested `leaving_seconds` ago. A worker that `is_starting` still
+    imports code or builds the network, and is within its time limit. Its speed is still unknown.
     """
 
     shard: int
@@ -73,13 +73,13 @@ class RunningTask:
 
     @property
     def rate(self) -> float:
-        """Shares of the shard a second, on average since it was assigned; 0 before any report."""
+        """Shares of the shard per second, averaged since its assignment; 0 before any report."""
         measured = self.elapsed_seconds - self.reported_seconds
         return (self.done - self.began_at) / measured if measured > 0 else 0.0
 
 
-# Enough for the policies that look at the last rounds (`blacklist`: 5), and bounded, because an
-# experiment may have thousands.
+# Enough for the policies that look at the last rounds (`blacklist`: 5). We set a limit because an
+# experiment may have thousands of rounds.
 ROUNDS_REMEMBERED = 16
 
 
@@ -87,7 +87,7 @@ ROUNDS_REMEMBERED = 16
 class WorkerHistory:
     """A worker's pace over the round's median pace, one number for each earlier round, latest last.
 
-    A pace is seconds a sample, from assignment to report.
+    A pace is in seconds per sample, from assignment to report.
     """
 
     slowness: tuple[float, ...] = ()
@@ -97,12 +97,12 @@ class WorkerHistory:
 class Speed:
     """How fast a worker was over its last few reports, and how steadily.
 
-    `share` is the part of a shard that it was measured over. `variance` is that of the seconds for
-    a whole shard over their square, estimated from the differences between the times of reports;
-    None after only one such time. So over `share` the relative standard error is sqrt(variance /
-    share). `age_seconds` is how long ago it was measured, in an earlier attempt; 0 where it is that
-    of the running one. `step_seconds` is how long one step takes; 0 if unknown. With `at_most`, the
-    worker made no step in `step_seconds`, so it is no faster than this.
+    The measurement covers the part `share` of a shard. `variance` is the variance of the seconds
+    for a whole shard, divided by their square. We estimate it from the intervals between reports;
+    it is None if there is only one interval. Over `share`, the relative standard error is then
+    sqrt(variance / share). A speed from an earlier attempt was measured `age_seconds` ago; the age
+    is 0 for the running attempt. One step takes `step_seconds`, or 0 if unknown. With `at_most`,
+    the worker made no step in `step_seconds`, so it is no faster than this.
     """
 
     samples_per_second: float
@@ -117,22 +117,22 @@ class Speed:
 class RoundView:
     """A round at one moment; valid during the call only, because it shares the scheduler's state.
 
-    `pending` is in shard order, and only as long as it takes to find every idle worker a shard that
-    did not fail on it. `idle` begins with the worker that has waited longest. `workers` are all
-    present workers, busy ones included, but not stuck or unfit ones, because a policy must not wait
-    for these. `standbys` is how many of them to keep free, at least, for shards that fall behind.
+    `pending` is in shard order. It holds only enough shards to find every idle worker one that did
+    not fail on it. `idle` begins with the worker that has waited longest. `workers` are all present
+    workers, including busy ones. It leaves out stuck and unfit workers because a policy must not
+    wait for them. A policy keeps at least `standbys` workers free for shards that fall behind.
 
     A policy that does not watch sees none of the following. `running` and `published` are this
-    round's attempts and updates; of an update, its samples and the seconds from assignment to
-    report, without its worker's start-up. `paces` forecasts a worker's seconds a sample if it began
-    a shard now. `speeds` are samples a second over the last few heartbeats, of workers that have
-    trained in this round. `history` is about earlier rounds. `overhead_seconds` is an attempt's
-    time besides training (loading, publishing, messages), measured in the previous round; 0 if
-    unknown. `elapsed_seconds` run from the round's first assignment. `requested` is how many
-    requested workers have not joined yet. An option that `options` leaves out has the policy's
-    default.
+    round's attempts and updates. For an update, `published` gives its samples and the seconds from
+    assignment to report, without its worker's start-up. `paces` forecasts the seconds per sample of
+    a worker that would begin a shard now. `speeds` are samples per second over the last few
+    heartbeats, for workers that have trained in this round. `history` covers earlier rounds.
+    `overhead_seconds` is the time that an attempt spends besides training (loading, publishing,
+    messages). We measured it in the previous round; 0 if unknown. `elapsed_seconds` counts from the
+    round's first assignment. `requested` is the number of requested workers that have not joined
+    yet. If `options` leaves an option out, the policy's default applies.
 
-    `barred` are the workers that lack a shard's labels, for each shard with its own needs.
+    For each shard with its own needs, `barred` holds the workers that lack its labels.
     """
 
     round: int
@@ -167,8 +167,8 @@ class RoundView:
 class Assignment:
     """Assign a shard to an idle worker, alone or beside other workers.
 
-    `share` is how much of the task's steps is to be trained, above 0 and at most 1. The first
-    assignment decides it for the whole task, so that all attempts at it have the same bytes.
+    The worker trains the share `share` of the task's steps, above 0 and at most 1. The first
+    assignment decides the share for the whole task, so that all its attempts have the same bytes.
     """
 
     shard: int
@@ -188,9 +188,9 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """Have `worker` publish its state of a shard and stop, so that `meant_for` goes on from there.
+    """Ask `worker` to publish its state of a shard and stop, so that `meant_for` can continue.
 
-    Two of these, each meant for the other's worker, are an exchange.
+    Two hand-overs form an exchange if each is meant for the other's worker.
     """
 
     shard: int
@@ -201,10 +201,10 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """End the round with the updates that there are; at least one is.
+    """End the round with the updates so far; there must be at least one.
 
-    The scheduler tells workers that still train to stop. With `leave_running` they finish, and
-    their updates are discarded, as those of backup workers are.
+    The scheduler tells workers that still train to stop. With `leave_running` they finish, and the
+    manager discards their updates, as the policy `backup` wants.
     """
 
     reason: str
@@ -228,7 +228,7 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Leave a late shard where it is, and say why; the scheduler tells users once a round."""
+    """Leave a late shard where it is, and say why; the scheduler tells users once per round."""
 
     shard: int
     worker: str
@@ -237,10 +237,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """How much sooner a round ends with a worker: a `share` of its time without it.
+    """How much sooner a round ends with a worker, as a `share` of the round's time without it.
 
-    Below zero, the worker costs time. One that `stands_by` begins no shard; the share is then what
-    it would be if it did.
+    If the share is below zero, the worker costs time. A worker that `stands_by` begins no shard;
+    its share says what would happen if it did.
     """
 
     share: float
@@ -254,19 +254,20 @@ Contributing = Callable[[RoundView, Sequence[int], Collection[str]], Mapping[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A straggler policy: its pure function, and what the scheduler and users must know of it.
+    """A straggler policy: its pure function, and what the scheduler and users must know about it.
 
-    `decide` assigns at most one shard to an idle worker, and only shards that it may train. If all
-    workers are idle and one of them may train a pending shard, the policy must assign one.
-    Otherwise no event would follow, and the round would stand still. A policy that `watches` is
-    also asked while all workers are busy; with many running tasks, that happens only now and then.
-    Meanwhile `between`, if there is one, assigns shards to idle workers. Of running tasks it sees
-    only the ones in a hand-over. A policy that `preserves_bytes` yields the model of `wait`,
-    because every shard counts once. One that `cuts_rounds` returns `Resize`, one that `shortens`
-    assigns shares of tasks. One that `hands_over` needs attempts to go on from snapshots.
-    `standing_by` says of idle workers, in a line each, why they get none of the shards that wait.
-    `contributions` says of some workers by how much they shorten a round of shards of these sizes.
-    `options` are its parameters with their defaults, `largest` values that some may not exceed.
+    `decide` assigns at most one shard to an idle worker, and only shards that the worker may train.
+    If all workers are idle and one of them may train a pending shard, the policy must assign one.
+    Otherwise no event would follow, and the round would never end. The scheduler also asks a policy
+    that `watches` while all workers are busy. With many running tasks, it asks only now and then.
+    Meanwhile `between`, if there is one, assigns shards to idle workers. It sees only those running
+    tasks that are being handed over. A policy that `preserves_bytes` yields the same model as
+    `wait`, because every shard counts once. A policy that `cuts_rounds` returns `Resize`, and one
+    that `shortens` assigns shares of tasks. A policy that `hands_over` needs attempts that can
+    continue from snapshots. `standing_by` explains, in a line for each idle worker, why it gets
+    none of the waiting shards. `contributions` says how much some workers shorten a round whose
+    shards have the given sizes. `options` are the policy's parameters with their defaults, and
+    `largest` limits some of them.
     """
 
     decide: Decide

@@ -1,8 +1,8 @@
 """`blacklist`: workers that were slow in the last rounds get no shards.
 
-Only the slowest are left out, and at most a share of all workers, so that the others can do the
-work. They still get shards if no other worker is there. A worker that was left out stays
-so: it trains nothing that could show that it has recovered.
+The policy leaves out only the slowest workers, and at most a share of all workers, so that the
+others can do the work. Slow workers still get shards if no other worker is present. Once left out,
+a worker stays out: it trains nothing that could show that it has recovered.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def _left_out(view: RoundView) -> dict[str, float]:
     for name in view.workers:
         history = view.history.get(name)
         latest = history.slowness[-rounds:] if history is not None else ()
-        # The median of all the rounds asked for, because one slow round is no slow worker.
+        # We use the median of all these rounds, because one slow round doesn't make a slow worker.
         if len(latest) == rounds and median(latest) > limit:
             slow[name] = median(latest)
     room = int(number(view, OPTIONS, "at_most") * len(view.workers))
-    # By name where two are equally slow, because a policy must not depend on a dictionary's order.
+    # If two are equally slow, names decide: a policy must not depend on a dictionary's order.
     return dict(sorted(slow.items(), key=lambda entry: (-entry[1], entry[0]))[:room])
 
 
@@ -44,6 +44,6 @@ BLACKLIST = Policy(
     decide=_blacklist,
     watches=True,
     options=OPTIONS,
-    # More rounds than are remembered would never be seen, so no worker would ever be left out.
+    # The scheduler remembers no more rounds, so with a larger value, no worker would be left out.
     largest={"rounds": ROUNDS_REMEMBERED},
 )

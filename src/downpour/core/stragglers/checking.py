@@ -1,4 +1,4 @@
-"""Refuses a spec whose policy cannot work as asked with the workers that there are."""
+"""Refuses a spec whose policy cannot work as requested with the available workers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     """Refuse options, standbys, splits and optimizer states that a policy cannot work with.
 
     Args:
-        spec: what is to run.
-        policy: the one that it names.
-        workers: how many there are.
+        spec: the spec to run.
+        policy: the policy that the spec names.
+        workers: the number of workers.
 
     Raises:
         SpecError: the policy has no such option, or the option's value has the wrong type. Or the
@@ -23,7 +23,7 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     """
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
-    # Because at least one worker must be free to train.
+    # At least one worker must be free to train.
     if spec.standbys >= workers:
         accepted = f"must be less than the number of workers, {workers}"
         raise SpecError("standbys", spec.standbys, accepted)
@@ -32,7 +32,7 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
             f"must be 0, because policy '{spec.policy}' never uses standbys; or use another policy"
         )
         raise SpecError("standbys", spec.standbys, accepted)
-    # A shard of the other splits stands for a class or a mixture of classes, and would lose that.
+    # In other splits, a shard stands for a class or a mixture of classes. A recut would lose that.
     if policy.cuts_rounds and spec.split not in {"random", "equal"}:
         accepted = f"must be random or equal, because policy '{spec.policy}' recuts the shards"
         raise SpecError("split", spec.split, accepted)
@@ -62,7 +62,7 @@ def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
         known = ", ".join(policy.options) or "none"
         raise SpecError(field, value, f"policy '{named}' has no such option; it has: {known}")
     usual = policy.options[name]
-    # A whole number may stand for a fraction, but True for neither, although bool is an int.
+    # A whole number may replace a fraction. True may replace neither, although bool is an int.
     numbers = isinstance(usual, int | float) and isinstance(value, int | float)
     alike = isinstance(value, bool) == isinstance(usual, bool)
     if not alike or not (numbers or isinstance(value, type(usual))):

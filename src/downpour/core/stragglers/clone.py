@@ -1,8 +1,8 @@
-"""`clone`: every shard is trained several times from the start (Dolly, Ananthanarayanan 2013).
+"""`clone`: train every shard several times from the start (Dolly, Ananthanarayanan 2013).
 
-The number of copies follows from the chance that a worker straggles and the risk of a late round
-that is accepted. The limit is the share of the workers that may train clones; standbys can serve
-for that. A worker that becomes idle later begins no clone: that would be speculation.
+The number of copies follows from the chance that a worker straggles, and from the accepted risk of
+a late round. The budget limits the share of the workers that train clones; standbys may be among
+them. A worker that becomes idle later begins no clone, because that would be speculation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from downpour.core.stragglers.outlook import number
 from downpour.core.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
-# Because the number of copies grows without bound as the chance of straggling goes to one.
+# Without this limit, the number of copies would grow without bound as the chance of straggling
+# approaches one.
 COPIES_MAX = 16
 
 
@@ -23,8 +24,8 @@ def _clone(view: RoundView) -> list[Action]:
     assignments = pair(view)
     spare = left_idle(view, assignments)
     copies = min(_wanted(view), _affordable(view, assignments, len(spare)))
-    # All shards are cloned or none, as in the paper: the round waits for its last shard, so one
-    # that has no clone would make the others' clones useless.
+    # The policy clones all shards or none, as in the paper. The round waits for its last shard, so
+    # one shard without a clone would make the others' clones useless.
     if len(view.pending) > len(assignments) or copies < 2:
         return [*assignments]
     reason = f"{copies} copies of each shard from the start"
@@ -44,14 +45,14 @@ def _wanted(view: RoundView) -> int:
     risk = number(view, OPTIONS, "risk")
     if not (0 < straggling < 1 and 0 < risk < 1) or view.shards < 1:
         return 1
-    # 1 - (1 - risk)^(1/n) is how often all copies of one shard may straggle. Written out like that,
-    # it loses its digits with many shards, because the power is nearly one.
+    # All copies of one shard may straggle with the chance 1 - (1 - risk)^(1/n). With many shards,
+    # this formula loses its digits, because the power is nearly one.
     each = -expm1(log1p(-risk) / view.shards)
     return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
 
 
 def _affordable(view: RoundView, assignments: Sequence[Assignment], spare: int) -> int:
-    """Return how many copies of each the spare workers and the budget allow."""
+    """Return how many copies of each shard the spare workers and the budget allow."""
     budget = int(number(view, OPTIONS, "budget") * len(view.workers))
     return 1 + min(spare, budget) // len(assignments) if assignments else 1
 

@@ -1,13 +1,13 @@
 """A worker's contribution: a round's predicted seconds with all workers, and without this one.
 
-One function predicts both, `Lineup.plan`. It goes through a round as `handoff` does. Shards go in
-turn to the worker that is free first, the biggest and the fastest first, and `standing_by.py` says
+`Lineup.plan` predicts both. It goes through a round as `handoff` does. The biggest shard goes first
+to the worker that is free first, or to the fastest of several free workers. `standing_by.py` says
 which slow workers get none. Once no shard waits, the plan balances the rest of the work: shards go
-to faster idle workers and, if none is idle, busy workers exchange theirs. The speeds are the
-scheduler's own.
+to faster idle workers and, if none is idle, busy workers exchange theirs. The plan uses the
+scheduler's own speeds.
 
-It is an estimate that leaves out loading, publishing and chance. `docs/how-to/stragglers.md`
-compares it with rounds in the simulator.
+The prediction leaves out loading, publishing and chance. `docs/how-to/stragglers.md` compares it
+with rounds in the simulator.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from downpour.core.stragglers.base import RoundView, Saving
 from downpour.core.stragglers.outlook import Outlook
 from downpour.core.stragglers.standing_by import SLOW, Prospects
 
-# Each exchange waits for a step and a move. Simulated, the exchanges of a round took as long as
-# three that follow one another, with two, four and eight workers beside a slow one.
+# Each exchange waits for a step and a move. We simulated two, four and eight workers next to a slow
+# one. In each case, a round's exchanges took as long as three in a row.
 _EXCHANGES = 3
 _NOTHING = 1e-9
 _SPEED = attrgetter("speed")
@@ -33,7 +33,7 @@ _SPEED = attrgetter("speed")
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A worker: its speed in samples a second, and how long one step takes."""
+    """A worker: its speed in samples per second, and how long one step takes."""
 
     name: str
     speed: float
@@ -50,9 +50,9 @@ class _PlannedRound:
 
 @dataclass(frozen=True)
 class Lineup:
-    """The workers of a round, and the shards that it has, in samples.
+    """The workers of a round, and the sizes of its shards in samples.
 
-    `standbys` of the workers are kept free, the slowest. A move takes `move_seconds`.
+    The `standbys` slowest workers stay free. A move takes `move_seconds`.
     """
 
     sizes: Sequence[int]
@@ -62,9 +62,9 @@ class Lineup:
 
     @classmethod
     def of(cls, view: RoundView, sizes: Sequence[int]) -> Self | None:
-        """Return the workers of a view; None if there is only one, or too little is known.
+        """Return the lineup of a view; None if it has only one worker, or too little is known.
 
-        If shards have their own needs, a plan that gives any shard to any worker means nothing.
+        It is also None if shards have their own needs: a plan gives any shard to any worker.
         """
         if len(view.workers) < 2 or not sizes or view.barred:
             return None
@@ -78,12 +78,12 @@ class Lineup:
         return cls(sizes, members, view.standbys, outlook.move_seconds)
 
     def without(self, name: str) -> Lineup:
-        """Return the same round without a worker."""
+        """Return the same lineup without one worker."""
         left = [member for member in self.members if member.name != name]
         return Lineup(self.sizes, left, self.standbys, self.move_seconds)
 
     def plan(self, must: str = "") -> _PlannedRound:
-        """Return how the round goes; the worker that `must` begins a shard does not stand by."""
+        """Predict the round; the worker named by `must` begins a shard instead of standing by."""
         order = self._fastest_first
         free = [(0.0, place) for place in range(max(len(order) - self.standbys, 1))]
         heapify(free)
@@ -122,7 +122,7 @@ class Lineup:
     def _levelled_seconds(self, left: dict[_Member, float]) -> float:
         """Return the seconds until the end of all training, once no shard waits for a worker.
 
-        `left` are the seconds that each busy worker would take for its shard.
+        `left` has the seconds that each busy worker needs for the rest of its shard.
         """
         ends = {member: seconds for member, seconds in left.items() if seconds > 0}
         work = {member: seconds * member.speed for member, seconds in ends.items()}
@@ -141,10 +141,10 @@ class Lineup:
         return min(alone, self._level(work.values()) + exchanges) if exchanges else alone
 
     def _level(self, work: Collection[float]) -> float:
-        """Return the seconds that balanced work takes; one shard is at one worker.
+        """Return the seconds that balanced work takes if only one worker trains each shard.
 
-        So the k largest rests take at least as long as the k fastest workers do for them, and that
-        bound is reached (Horvath, Lam and Sethi 1977).
+        The k largest remainders take at least as long as the k fastest workers need for them. An
+        optimal schedule reaches that bound (Horvath, Lam and Sethi 1977).
         """
         seconds = samples = speeds = 0.0
         for one, member in zip(sorted(work, reverse=True), self._fastest_first, strict=False):
@@ -158,8 +158,8 @@ def contributions(
 ) -> dict[str, Saving]:
     """Return what workers contribute to a round of shards of these sizes.
 
-    A worker has no contribution before we have measured two intervals between its reports. No
-    worker has one while a worker's speed is unknown, or a busy worker's speed unmeasured.
+    A worker has no contribution before we have measured two intervals between its reports. If any
+    worker's speed is unknown, or a busy worker's speed is unmeasured, no worker has a contribution.
     """
     lineup = Lineup.of(view, sizes)
     if lineup is None:

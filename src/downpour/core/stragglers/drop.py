@@ -1,4 +1,4 @@
-"""`drop`: the fastest k of n shards count (k-sync, Dutta et al.), and end the round.
+"""`drop`: end the round with the fastest k of n shards (k-sync, Dutta et al.).
 
 The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
 """
@@ -25,11 +25,11 @@ def _drop(view: RoundView) -> list[Action]:
 
 
 def _needed(view: RoundView) -> int:
-    """Return how many updates are enough; `k` is a share up to 1, and a number above."""
+    """Return how many updates are enough; `k` is a share up to 1, and a count above 1."""
     k = number(view, OPTIONS, "k")
-    # Less a trifle, because 0.28 * 25 is 7.000000000000001, which would ask for an eighth.
+    # We subtract a little, because 0.28 * 25 is 7.000000000000001 and would require an eighth.
     count = ceil(k * view.shards - 1e-9) if k <= 1 else int(k)
-    # At least one, because the scheduler does not close a round that has no update.
+    # At least one, because the scheduler does not close a round without an update.
     return min(max(count, 1), max(view.shards, 1))
 
 

@@ -1,10 +1,10 @@
 """`dylu`: a slow worker trains fewer steps of its shard, so that all end together.
 
 Dynamic local updates (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
-sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). There v_ref is the speed of the
-fastest worker; here the 90th percentile of the speeds, and at most H. So one wrong measurement does
-not shorten the tasks of all other workers. No worker trains the omitted steps in that round. The
-examples are others in each epoch, because an epoch's order is its own.
+sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). In the paper, v_ref is the speed
+of the fastest worker. Here it is the 90th percentile of the speeds, and no worker trains more than
+H steps. So one wrong measurement does not shorten the tasks of all other workers. No worker trains
+the omitted steps in that round. Each epoch omits other examples, because it has its own order.
 
 Speeds combine the forecast and the last heartbeats (`Outlook.speed`).
 """
@@ -22,7 +22,7 @@ from downpour.core.stragglers.pairing import pair
 OPTIONS: Mapping[str, Option] = {"least": 0.1}
 
 _REFERENCE = 0.9
-_PARTS = 1000  # so that a share is short where it is written down
+_PARTS = 1000  # rounds a share, so that it is short in writing
 
 
 def _dylu(view: RoundView) -> list[Action]:
@@ -36,7 +36,7 @@ def _dylu(view: RoundView) -> list[Action]:
 
 
 def _shares(view: RoundView) -> dict[str, float]:
-    """Return each idle worker's share of a task; all of it if its speed is unknown."""
+    """Return each idle worker's share of a task; the whole task if its speed is unknown."""
     outlook = Outlook(view)
     known = {name: outlook.speed(name) for name in view.workers}
     speeds = {name: speed for name, speed in known.items() if speed is not None and speed > 0}

@@ -1,9 +1,9 @@
 """`grass`: copies that save resources first, greedy copies near the end (GRASS, 2014).
 
-Resource-aware: a shard gets one more copy only if all its attempts together then take less time.
-Greedy: it gets one as soon as the copy would end sooner than the running attempts. A round that
-waits for all shards is an error bound of zero in the paper's terms, for which the shard with the
-longest time left goes first. The paper learns when to become greedy; here that is an option.
+At first, a shard gets one more copy only if all its attempts together then take less time. In the
+greedy phase, a shard gets a copy as soon as the copy would end sooner than the running attempts. In
+the paper's terms, a round that waits for all shards has an error bound of zero. The shard with the
+longest time left then goes first. The paper learns when to become greedy; here that is an option.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _grass(view: RoundView) -> list[Action]:
     copies = []
     for worker in outlook.fastest_first(left_idle(view, assignments)):
         for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
-            # A copy goes on from the last snapshot, which holds the share `saved`.
+            # A copy continues from the last snapshot, which holds the share `saved`.
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
             fits = view.may_train(worker, task.shard)
             if fits and _pays(view, task.copies, left, new):
@@ -36,7 +36,7 @@ def _grass(view: RoundView) -> list[Action]:
                 copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
                 break
         else:
-            break  # what does not pay with this worker does not with a slower one
+            break  # if no copy pays on this worker, none pays on a slower one
     return [*assignments, *copies]
 
 
@@ -57,7 +57,7 @@ def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
     greedy = len(view.published) >= number(view, OPTIONS, "greedy_after") * view.shards
     if greedy:
         return new < left
-    # The time of all attempts together: without one more copy each has `left` to go, with it `new`.
+    # All attempts' time together: each takes `left` without one more copy, and `new` with it.
     return copies * left > (copies + 1) * new
 
 

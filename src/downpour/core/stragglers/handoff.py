@@ -1,17 +1,17 @@
 """`handoff`: hand a shard that would be late, as it stands, to a worker that ends it sooner.
 
-A worker publishes its state at its next step, and another one goes on from there, so a move loses
+A worker publishes its state at its next step, and another one continues from there, so a move loses
 only the time that it takes. A shard that would end late goes to an idle worker. If no worker is
 idle, two busy ones exchange their shards, so that a slow worker never holds any shard for long. A
-worker that stalls cannot publish: another one goes on from the last snapshot beside it, and the
-first update counts.
+worker that stalls cannot publish. Another worker then continues from the last snapshot while the
+stalled one may still finish, and the first update counts.
 
-A shard that is being moved is left alone, and one that was moved stays until something was done of
-it. A move costs another loading and another publishing. So its cost is an attempt's measured time
-besides training, at least a tenth of a second, if that exceeds the share of a task in the options.
-A worker that imports and loads for the first time is no straggler. A move has to gain more than
-chance could show: where the times of single steps differ much, a few slow ones are no sign of a
-slow worker.
+The policy leaves a shard alone during a move. After the move, the shard stays until its new worker
+has trained some of it. A move costs another loading and another publishing. So the policy takes an
+attempt's measured time besides training as its cost, at least a tenth of a second. The cost is
+never below a share of a task, which is an option. A worker that imports and loads for the first
+time is no straggler. A move has to gain more than chance could show: if single steps vary much in
+time, a few slow ones don't show a slow worker.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ from downpour.core.stragglers.standing_by import hindrances, waiting_shards, wit
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
 # We found them by simulating 16 workers and one standby on recorded traces. There, moves to idle
-# workers alone saved 77 % of the time that stragglers cost, and exchanges as well 89 %, by about 20
-# moves a round. `docs/results/policies.md` measures the policy as it is built.
+# workers alone saved 77 % of the time that stragglers cost. Exchanges raised that to 89 %, with
+# about 20 moves per round. `docs/results/policies.md` measures the finished policy.
 OPTIONS: Mapping[str, Option] = {
     "cost": 0.012,  # in that simulation: 0.01 for handing over, 0.002 for publishing the state
-    "gain": 0.02,  # what a move must save beyond its cost: forecasts err, and moves are not free
-    "doubt": 2.0,  # standard errors: of 40 comparisons one exceeds them by chance
-    "late": 1.1,  # times the median, because tasks of equal workers differ by some percent
-    "speed_gap": 1.15,  # equal workers would else exchange for differences that are noise
-    "progress_gap": 0.12,  # wider gaps mean fewer moves: half as many cost little of the saving
-    "settle": 0.02,  # our data on a shard at its current worker begin with its first steps there
+    "gain": 0.02,  # a move must save this beyond its cost: forecasts err, and moves are not free
+    "doubt": 2.0,  # standard errors: by chance, one in 40 comparisons exceeds them
+    "late": 1.1,  # times the median, because tasks of equal workers differ by a few percent
+    "speed_gap": 1.15,  # with less, equal workers would exchange shards because of noise
+    "progress_gap": 0.12,  # a wider gap means fewer moves; half as many still save nearly as much
+    "settle": 0.02,  # only after its first steps do we know a shard's pace at its new worker
     "stalled": 0.3,
-    "stalled_seconds": 3.0,  # at long tasks a worker reports once a second: less says nothing
+    "stalled_seconds": 3.0,  # at long tasks a worker reports once a second, so less says nothing
 }
 
-# Because an exchange is sought for each late shard among the shards that end first: among all of
-# them the work would grow with the square of the workers.
+# The policy compares each late shard only with the shards that end first. If it compared all of
+# them, the work would grow with the square of the workers.
 PARTNERS_MAX = 64
 
 _HALF_A_PERCENT = 0.005
 
 
 class _Moves:
-    """The moves of one decision; a worker that takes part in one is left out of the others."""
+    """The moves of one decision; each worker takes part in one of them at most."""
 
     def __init__(self, view: RoundView, taken: set[str]) -> None:
         self.view = view
         self.outlook = Outlook(view)
         self.typical = self.outlook.typical_seconds or 0.0
         self.cost = max(self.share("cost"), self.outlook.move_seconds)
-        # In proportion, because where a move costs more, so does one that a wrong forecast led to.
-        # Short rounds see few moves by that.
+        # The gain grows with the cost, because a move after a wrong forecast then costs more, too.
+        # As a result, short rounds see few moves.
         dearer = self.cost / self.share("cost") if self.share("cost") > 0 else 1.0
         self.gain = self.share("gain") * dearer
-        # Each of n shards may rest with the slow one for an n-th of the round. Half of that is few
-        # enough exchanges, each of which makes a fast worker wait for a step of the slow one. Twice
-        # as much would cost four workers with randomly changing speeds: they would gain 60 %
-        # instead of 70 % of their loss with `wait`.
+        # Each of n shards may stay with the slow worker for an n-th of the round. A gap of half of
+        # that keeps exchanges rare enough; each of them makes a fast worker wait for a step of the
+        # slow one. A gap twice as wide would be worse: four workers with randomly changing speeds
+        # would recover 60 % instead of 70 % of their loss with `wait`.
         self.gap = max(self.option("progress_gap"), 0.5 / max(len(view.running), 1))
         self.patience = _patience_seconds(view, self.typical)
         self.taken = taken | {task.meant_for for task in view.running if task.meant_for}
@@ -93,10 +93,10 @@ class _Moves:
         return self.outlook.fastest_first(idle)
 
     def movable(self) -> list[tuple[float, RunningTask]]:
-        """Return the attempts that may be moved and the seconds each has left, last to end first.
+        """Return the attempts that may move, with the seconds each has left, last to end first.
 
-        A shard that two workers train is left alone: the first update counts anyway. So is one that
-        will be done by the time that it could go on elsewhere.
+        A shard that two workers train stays with them, because the first update counts anyway. A
+        shard also stays if it will end before another worker could continue it.
         """
         settle = self.option("settle")
         movable = []
@@ -113,7 +113,7 @@ class _Moves:
     def pays(self, sooner: float, *expected: tuple[str, float]) -> bool:
         """Whether a move gains enough: more than it costs, and more than chance could show.
 
-        `sooner` follows from the expectations for some workers: each with its seconds.
+        We computed `sooner` from the seconds that we expect of some workers, each in `expected`.
         """
         errors = (
             seconds * self.outlook.error(worker) for worker, seconds in expected if seconds < inf
@@ -122,14 +122,17 @@ class _Moves:
         return sooner > max(self.gain, self.option("doubt") * chance)
 
     def wait_for(self, task: RunningTask, total: float, why: str) -> None:
-        """Say why a shard stays where it is; only of the last to end, for which the round waits."""
+        """Say why a late shard stays where it is; only the first call counts.
+
+        The first call is about the last of these shards to end, for which the round waits.
+        """
         if any(isinstance(action, Waiting) for action in self.actions):
             return
         reason = f"{_expected(total)}{_band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
         self.actions.append(Waiting(shard=task.shard, worker=task.worker, reason=reason))
 
     def stalled(self, task: RunningTask) -> bool:
-        """Whether a worker makes no step, or does not hand over although it was asked to."""
+        """Whether a worker has made no step, or not handed over on request, for too long."""
         silent = max(task.still_seconds, task.leaving_seconds)
         return not task.is_starting and silent > self.patience
 
@@ -141,7 +144,7 @@ def _handoff(view: RoundView) -> list[Action]:
     moves = _Moves(view, promised | {choice.worker for choice in assignments})
     if view.running and moves.typical > 0:
         _go_on_beside_stalled(moves)
-        # A shard that waits for a worker gets the next idle one: no move must take that away.
+        # A shard that waits for a worker gets the next idle one, which no move may take away.
         if not view.pending:
             _to_idle(moves)
             if not waiting_shards(view):
@@ -156,7 +159,7 @@ def _pairs(view: RoundView) -> list[Assignment]:
 
 
 def _standing_by(view: RoundView) -> dict[str, str]:
-    """Say of slow workers why they stand by."""
+    """Say why slow workers stand by."""
     view = _without_dead_ends(view)
     return {
         name: f"{name} stands by: at its speed, a shard there would {_cost(loss)}"
@@ -170,21 +173,21 @@ def _cost(share: float) -> str:
 
 
 def _patience_seconds(view: RoundView, typical_seconds: float) -> float:
-    """Return how long a worker may make no step before it counts as stalled."""
+    """Return how long a worker may go without a step before it counts as stalled."""
     share = number(view, OPTIONS, "stalled") * typical_seconds
     return max(share, number(view, OPTIONS, "stalled_seconds"))
 
 
 def _without_dead_ends(view: RoundView) -> RoundView:
-    """Forget for whom a shard is meant where that worker stalls, or is busy with another shard.
+    """Forget a shard's intended worker if the hand-over stalls, or that worker is busy elsewhere.
 
-    One of two workers that exchange may stall or fail while the other has already stopped.
+    In an exchange, one worker may stall or fail after the other has already stopped.
     """
     patience = _patience_seconds(view, Outlook(view).typical_seconds or 0.0)
     coming = set(view.idle)
     running = []
     for task in view.running:
-        # It is free for the shard that it is meant for as soon as it has handed over its own.
+        # As soon as this worker has handed over its own shard, it is free for one meant for it.
         if task.meant_for is not None and task.leaving_seconds <= patience:
             coming.add(task.worker)
         stuck = task.meant_for is not None and task.leaving_seconds > patience
@@ -196,7 +199,7 @@ def _without_dead_ends(view: RoundView) -> RoundView:
 
 
 def _go_on_beside_stalled(moves: _Moves) -> None:
-    """Have idle workers go on from the last snapshots of shards that stalled workers hold."""
+    """Let idle workers continue the shards of stalled workers from the last snapshots."""
     stalled = [task for task in moves.view.running if task.copies == 1 and moves.stalled(task)]
     for task in stalled:
         worker = moves.view.first_fit(task.shard, moves.free())
@@ -212,12 +215,12 @@ def _go_on_beside_stalled(moves: _Moves) -> None:
 
 
 def _to_idle(moves: _Moves) -> None:
-    """Hand the latest shards to the fastest idle workers, where that saves more than it costs."""
+    """Hand the latest shards to the fastest idle workers, if that saves more than it costs."""
     late, free = moves.share("late"), moves.free()
     for left, task in moves.movable() if free else ():
         total = task.elapsed_seconds + left
-        # An attempt that went on from a snapshot has less to do, so it is late sooner. A stalled
-        # worker would not publish.
+        # An attempt that continued from a snapshot has less to do, so it counts as late sooner. A
+        # stalled worker would not publish its state.
         if total <= late * (1 - task.began_at) or moves.stalled(task):
             continue
         worker = moves.view.first_fit(task.shard, free)
@@ -241,12 +244,12 @@ def _to_idle(moves: _Moves) -> None:
 
 
 def _exchange(moves: _Moves) -> None:
-    """Exchange the shards of two busy workers, where the later of the two would end sooner."""
+    """Exchange the shards of two busy workers if the later of the two would end sooner."""
     level = _level_seconds(moves)
     movable = [(left, task) for left, task in moves.movable() if not moves.stalled(task)]
     while len(movable) > 1:
         left, late = movable.pop(0)
-        # No exchange can end the round before that, and all later shards end sooner than this one.
+        # No exchange can end the round before `level`, and all other shards end before this one.
         if left <= level + moves.gain:
             return
         first = max(len(movable) - PARTNERS_MAX, 0)
@@ -266,13 +269,13 @@ def _exchange(moves: _Moves) -> None:
 
 
 def _level_seconds(moves: _Moves) -> float:
-    """Return the seconds to the round's end if the work left could be divided among the busy."""
+    """Return the seconds to the round's end if the busy workers could share all remaining work."""
     samples = speeds = 0.0
     for task in moves.view.running:
         speed = moves.outlook.speeds.get(task.worker, 0.0)
         left = moves.outlook.left_seconds(task)
         speeds += speed
-        # Of a worker that makes no step, nothing that it holds can be counted on.
+        # If a worker makes no step, we can't rely on its work, so we count its whole shard.
         samples += speed * left if left is not None and left < inf else task.samples
     return samples / speeds if speeds > 0 else 0.0
 
@@ -281,13 +284,13 @@ def _after_seconds(moves: _Moves, late: RunningTask, other: RunningTask) -> floa
     """Return the seconds until both shards have their updates if they are exchanged."""
     mine = moves.outlook.seconds_for((1 - late.done) * late.samples, other.worker)
     yours = moves.outlook.seconds_for((1 - other.done) * other.samples, late.worker)
-    # Either waits for the other's next step.
+    # Each worker waits for the other's next step.
     wait = max(moves.outlook.step_seconds(task.worker) for task in (late, other))
     return max(mine, yours) + wait + moves.cost
 
 
 def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
-    """Whether two workers differ enough in speed, and their shards in the remaining work."""
+    """Whether two workers differ enough in speed, and their shards in remaining work."""
     slow, fast = (moves.outlook.speeds.get(task.worker, 0.0) for task in (late, other))
     gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
     return fast > slow * moves.option("speed_gap") and gap >= moves.gap * late.samples
@@ -312,7 +315,7 @@ def _expected(seconds: float) -> str:
 
 
 def _band(task: RunningTask) -> str:
-    """Return the 80 % interval of an attempt's duration, from its assignment on."""
+    """Return the 80 % interval of an attempt's duration, counted from its assignment."""
     ahead = task.remaining
     if ahead is None or ahead.q90 == inf:
         return ""
@@ -321,7 +324,7 @@ def _band(task: RunningTask) -> str:
 
 
 def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:
-    """Return why a hand-over does not pay that would save so much, beyond what it costs."""
+    """Say why a hand-over that saves this much beyond its cost does not pay."""
     if saved_seconds <= 0:
         return "would end no sooner"
     asked = f"a move must save {gain_seconds:.1f} s"

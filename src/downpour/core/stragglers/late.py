@@ -1,9 +1,9 @@
 """`late`: speculative copies of the shards that will end last (LATE, Zaharia et al. 2008).
 
-An idle worker that is not slow itself gets a copy of the shard with the longest time left.
-Candidates advance slower than three quarters of all, are old enough and have no copy yet. The first
-update counts. The paper's minimum age of a minute is for tasks of minutes. Here it is a share of a
-shard's usual time, so that it fits tasks of seconds as well.
+An idle worker that is not slow itself gets a copy of the shard with the longest time left. The
+policy copies a shard if it advances more slowly than three quarters of all shards, is old enough
+and has no copy yet. The first update counts. The paper's minimum age of a minute suits tasks of
+minutes. Here it is a share of a shard's usual time, so that it fits tasks of seconds as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _late(view: RoundView) -> list[Action]:
     if len(view.pending) > len(assignments):
         return [*assignments]
     outlook = Outlook(view)
-    # At least one copy, because a tenth of fewer than ten workers is none.
+    # We allow at least one copy, because a tenth of fewer than ten workers rounds down to none.
     cap = max(int(number(view, OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
@@ -43,7 +43,7 @@ def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[
     speeds = {name: outlook.speed(name) for name in view.workers}
     known = [speed for speed in speeds.values() if speed is not None]
     limit = quantile(known, number(view, OPTIONS, "slow"))
-    # A worker of unknown speed may have a copy: nothing says that it is slow.
+    # A worker of unknown speed may get a copy, because nothing shows that it is slow.
     return [name for name in idle if (speeds[name] or inf) >= limit]
 
 

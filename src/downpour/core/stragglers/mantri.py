@@ -2,7 +2,7 @@
 
 While shards wait for workers, the policy ends an attempt that has clearly more time left than a new
 one would take, and restarts the shard elsewhere. Once no shard waits, it duplicates a shard if the
-duplicate probably ends sooner and saves resources. A duplicate that no longer helps is stopped.
+duplicate probably ends sooner and saves resources. It stops a duplicate that no longer helps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _mantri(view: RoundView) -> list[Action]:
 def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment] | None:
     """End the latest attempt and restart it elsewhere, while shards wait for workers."""
     spare = left_idle(view, [])
-    # Otherwise a duplicate is better: it ends nothing that may still come first.
+    # Otherwise a duplicate is better: it ends no attempt that may still come first.
     crowded = len(view.pending) > len(view.idle) - view.standbys
     if not view.pending or not spare or not crowded:
         return None
@@ -53,10 +53,10 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
         if worker is None:
             continue
         new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-        # Because the policy would restart a shard that is slow on every worker forever.
+        # Without a limit, the policy would forever restart a shard that is slow on every worker.
         few = task.attempt + 1 < number(view, OPTIONS, "copies")
         if not outlook.may_pay(left):
-            return None  # those after it have less left
+            return None  # the attempts after this one have less time left
         if task.copies == 1 and few and left > (1 + margin) * new:
             reason = f"restarted: {in_words(left)} on {task.worker}, {new:.1f} s anew on {worker}"
             return (
@@ -69,7 +69,7 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
 def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Assignment]:
     soonest: dict[int, tuple[float, RunningTask]] = {}
     for left, task in _slowest(view, outlook):
-        soonest[task.shard] = (left, task)  # of a shard's attempts the last is the first to end
+        soonest[task.shard] = (left, task)  # a shard's last entry is its first attempt to end
     soonest = {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
     duplicates, copies = [], number(view, OPTIONS, "copies")
     for worker in outlook.fastest_first(spare):
@@ -82,24 +82,24 @@ def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Ass
                 duplicates.append(Assignment(shard=task.shard, worker=worker, reason=reason))
                 break
         else:
-            break  # where this worker helps no shard, a slower one does not either
+            break  # if this worker helps no shard, a slower one doesn't either
     return duplicates
 
 
 def _helps(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
-    """Whether a duplicate saves time and resources, with the chance that the options ask for."""
-    # The paper's rule, for c attempts that run: t_left > t_new (c + 1) / c.
+    """Whether a duplicate saves time and resources, with the chance that the options require."""
+    # The paper's rule for c running attempts: t_left > t_new (c + 1) / c.
     least = new * (task.copies + 1) / task.copies
     if task.remaining is None:
         return left > least
-    # The forecast is of the seconds from the last report on, and `least` counts from now.
+    # The forecast counts seconds from the last report, and `least` counts from now.
     return chance_above(task.remaining, least + task.reported_seconds) > number(
         view, OPTIONS, "chance"
     )
 
 
 def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
-    """Stop what would end clearly later than another attempt at the same shard."""
+    """Stop attempts that would end clearly later than another attempt at the same shard."""
     margin = 1 + number(view, OPTIONS, "margin")
     soonest: dict[int, float] = {}
     for left, task in _slowest(view, outlook):
@@ -116,7 +116,7 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
 
 
 def _slowest(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
-    """Return the attempts that are not being handed over, with the seconds left, longest first."""
+    """Return the attempts without a hand-over, with the seconds each has left, longest first."""
     slowest = []
     for task in view.running:
         left = outlook.left_seconds(task)

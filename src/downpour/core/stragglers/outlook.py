@@ -1,10 +1,10 @@
 """A policy's outlook on a round: the speed of each worker, and the end of each shard.
 
-Of a worker that trains, the speed over its last few heartbeats comes first, then the forecast for
-its attempt, then its average in this round. Of an idle one, its last speed and the forecast for a
-new attempt are mixed, and the last speed is forgotten with time. If neither is known, the median of
-the other workers counts. If nothing is known, a speed is None. An attempt that makes no step takes
-infinitely long; no number is ever NaN.
+For a worker that trains, the outlook takes the speed over its last few heartbeats. Without one, it
+takes the forecast for the worker's attempt, and without that, its average in this round. For an
+idle worker, it mixes the last speed with the forecast for a new attempt, and forgets the last speed
+with time. If it knows neither, it takes the median of the other workers, and if it knows nothing,
+the speed is None. An attempt that makes no step takes infinitely long; no number is ever NaN.
 """
 
 from __future__ import annotations
@@ -19,53 +19,57 @@ from typing import cast
 from downpour.base.values import Forecast
 from downpour.core.stragglers.base import Option, RoundView, RunningTask, Speed
 
-# After this share of a task, a worker's average in it counts as much as the expectation.
-# Before, the average says little, because the time of loading is part of it.
+# After this share of a task, the worker's average in it counts as much as the expectation. Earlier,
+# the average says little because it includes the loading time.
 TRUSTED_SHARE = 0.05
 
-# The relative error of a speed from only two reports. So the policy relieves a worker at a quarter
-# of the usual speed after two steps, and one at half of it only after more. On throttled
-# processors, single steps took twice the usual by chance (eight workers, 0.15 of a core each).
+# The relative error of a speed from only two reports. With it, the policy relieves a worker at a
+# quarter of the usual speed after two steps, and a worker at half the usual speed only after more.
+# On throttled processors (eight workers, 0.15 of a core each), single steps took twice the usual
+# time by chance.
 SINGLE_ERROR = 0.3
 
-# That of an idle worker's speed where it was neither measured nor forecast. With more, the round
-# would not learn of a fast worker beside a slow one: of two workers, the median is half of each.
+# The relative error of an idle worker's speed that was neither measured nor forecast. If it were
+# larger, the round would not learn of a fast worker next to a slow one: of two workers, the median
+# is half of each.
 UNKNOWN_ERROR = 0.1
 
-# The relative error of a speed that was measured long ago. A worker that was idle since it was slow
-# may be as fast as the others by now, or not. It is worth a try only if the possible gain is large.
+# The relative error of a speed that was measured long ago. A worker that was slow and has been idle
+# since may be as fast as the others by now, or still slow. A try is worth it only if the possible
+# gain is large.
 STALE_ERROR = 0.5
 
-# After how many tasks an idle worker's measurements have half their weight. Not after one, because
-# on machines that stay unequal each try begins with a slow worker. In a simulation on a recorded
-# trace of unequal machines, `handoff` saved 88.2 % with one task and 89.5 % with four.
+# After this many tasks, an idle worker's measurements have half their weight. One task would be too
+# few: on machines that stay unequal, each try begins with a slow worker. In a simulation on a
+# recorded trace of unequal machines, `handoff` saved 88.2 % with one task and 89.5 % with four.
 HALF_FORGOTTEN_TASKS = 4.0
 
-# Or after so many of the worker's own steps, if they take longer. Each new try costs one such step,
-# or the wait for it, and comes after about four half-lives. So all tries take a thirtieth of the
-# time. Simulated with steps as long as one and a half tasks of other workers, ten epochs took 8 %
-# longer without this, and no longer with it.
+# The same half-life in the worker's own steps; it applies if they take longer. Each new try costs
+# one such step, or the wait for it, and comes after about four half-lives. All tries together then
+# take a thirtieth of the time. We simulated steps as long as one and a half tasks of other workers:
+# ten epochs took 8 % longer without this half-life, and no longer with it.
 HALF_FORGOTTEN_STEPS = 8.0
 
 
-# The minimum cost of a move or a copy, without or below a measurement. A policy's knowledge of a
-# worker is up to a tenth of a second old, because heartbeats come no more often.
+# The minimum cost of a move or a copy, used without a measurement or if the measured cost is lower.
+# A policy's knowledge of a worker is up to a tenth of a second old, because heartbeats come no more
+# often.
 LEAST_MOVE_SECONDS = 0.1
 
 
 class Outlook:
-    """What to expect of a round, computed from one view; speeds are samples a second."""
+    """What to expect of a round, computed from one view; speeds are in samples per second."""
 
     def __init__(self, view: RoundView) -> None:
         self._view = view
 
     @cached_property
     def pace_seconds(self) -> float | None:
-        """The median seconds a sample of all that is known of the round; None if nothing is."""
+        """The median seconds per sample of all known shards in the round; None without any."""
         view = self._view
         known = [seconds / samples for samples, seconds in view.published if samples > 0]
         known += [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
-        # Forecasts only without measurements, because the workers' present speeds say more.
+        # We use forecasts only without measurements, because the workers' present speeds say more.
         known = known or [forecast.q50 for forecast in view.paces.values()]
         known = [pace for pace in known if 0 < pace < inf]
         return median(known) if known else None
@@ -74,7 +78,7 @@ class Outlook:
     def typical_seconds(self) -> float | None:
         """The median seconds of this round's shards, from assignment to update."""
         view = self._view
-        # Running shards count as well: the published ones alone are those of the fast workers.
+        # Running shards count as well: the fast workers publish first, and would lower the median.
         whole = [self._whole_seconds(task) for task in view.running]
         known = [seconds for _, seconds in view.published] + [t for t in whole if t is not None]
         if not known and self.pace_seconds is not None:
@@ -85,7 +89,7 @@ class Outlook:
 
     @cached_property
     def speeds(self) -> dict[str, float]:
-        """The speed of each worker that is training; 0 where it makes no step."""
+        """The speed of each worker that is training; 0 if it makes no step."""
         speeds = ((task.worker, self._speed_of(task)) for task in self._view.running)
         return {worker: speed for worker, speed in speeds if speed is not None}
 
@@ -96,12 +100,12 @@ class Outlook:
     def error(self, worker: str) -> float:
         """Return the relative standard error of a worker's speed.
 
-        It is 0 without a measurement, unless the worker is idle and has no forecast either: then we
-        only guess that it is as fast as the others. A new machine at a tenth of their speed was
-        given shards of good workers so.
+        Without a measurement, the error is 0. If such a worker is idle and has no forecast either,
+        we only guess that it is as fast as the others, so the error is `UNKNOWN_ERROR`. Without
+        it, a policy gave shards of good workers to a new machine with a tenth of their speed.
 
-        No worker counts as steadier than they are on average: of three reports, two may have been
-        equally far apart by chance.
+        No worker counts as steadier than the average worker: with three reports, both intervals may
+        be equal by chance.
         """
         measured = self._view.speeds.get(worker)
         if measured is None or measured.share <= 0 or measured.at_most:
@@ -116,15 +120,15 @@ class Outlook:
     def _freshness(self, measured: Speed) -> float:
         """Return how much a speed still tells, in 0..1; see `HALF_FORGOTTEN_TASKS` and `_STEPS`.
 
-        Because nothing is measured of a worker that stands by, it would never be given another
-        shard after it was slow once.
+        We cannot measure a worker that stands by. If we never forgot its speed, it would get no
+        other shard after it was slow once.
         """
         tasks = HALF_FORGOTTEN_TASKS * self._usual_task_seconds
         half_life = max(tasks, HALF_FORGOTTEN_STEPS * measured.step_seconds)
         return cast("float", 0.5 ** (measured.age_seconds / half_life if half_life > 0 else 0.0))
 
     def _is_fresh(self, measured: Speed) -> bool:
-        """Whether a speed is that of this attempt, or of the one just before."""
+        """Whether a speed comes from this attempt, or from the one just before."""
         return measured.age_seconds <= self._usual_task_seconds
 
     @cached_property
@@ -136,15 +140,15 @@ class Outlook:
     def _expected(self, worker: str) -> float | None:
         """Return how fast a worker will probably be with its next shard; None if unknown.
 
-        A measurement counts with its share of a shard, a forecast as in `_measured`. A worker that
-        made no step is no faster than that shows. With time, the lower quartile of the known speeds
-        replaces both.
+        A measurement counts with its share of a shard, and a forecast counts as in `_measured`. If
+        the worker made no step, that gives an upper bound of its speed. With time, the lower
+        quartile of the known speeds replaces both.
         """
         measured, prior = self._view.speeds.get(worker), self._prior(worker)
         if measured is None or measured.samples_per_second <= 0 or measured.share <= 0:
             return prior
         if measured.at_most:
-            # A bound says something only of a worker that would be taken to be faster.
+            # A bound matters only if we would otherwise expect a faster worker.
             prior = prior or self._usual_speed
             if not prior:
                 return None
@@ -176,10 +180,10 @@ class Outlook:
         return fmean(known) if known else 0.0
 
     def fastest_first(self, workers: Iterable[str]) -> list[str]:
-        """Return workers in falling order of speed, less its error; those of unknown speed last.
+        """Sort workers by speed less its error, fastest first; those of unknown speed come last.
 
-        Less the error, because a shard that begins on a slow worker costs more than a fast worker
-        that stands by.
+        We subtract the error because a shard that begins on a slow worker costs more than a fast
+        worker that stands by.
         """
         return sorted(workers, key=lambda name: -(self.speed(name) or 0.0) * (1 - self.error(name)))
 
@@ -189,12 +193,12 @@ class Outlook:
         return max(self._view.overhead_seconds, LEAST_MOVE_SECONDS)
 
     def may_pay(self, left_seconds: float) -> bool:
-        """Whether to move or to copy a shard with so much time left can gain anything."""
+        """Whether moving or copying a shard with this much time left can gain anything."""
         return left_seconds > self.move_seconds
 
     def left_seconds(self, task: RunningTask) -> float | None:
         """Return the seconds from now until a running shard has its update; None if unknown."""
-        # It has nothing to hand over yet, and nothing says that another worker would be sooner.
+        # The worker has nothing to hand over yet, and we don't know if another would finish sooner.
         if task.is_starting:
             return None
         speed = self.speeds.get(task.worker)
@@ -202,11 +206,11 @@ class Outlook:
             return None
         if speed <= 0:
             return inf
-        # `done` comes from the last report, so the time since then has gone into the rest.
+        # `done` comes from the last report. Since then, the worker has worked on the rest.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
 
     def step_seconds(self, worker: str) -> float:
-        """Return how long a step of a worker takes: it hands nothing over before; 0 if unknown."""
+        """Return how long a worker's step takes, the longest wait for a hand-over; 0 if unknown."""
         measured = self._view.speeds.get(worker)
         return measured.step_seconds if measured is not None else 0.0
 
@@ -226,7 +230,7 @@ class Outlook:
         return None if total is None or task.began_at >= 1 else total / (1 - task.began_at)
 
     def _speed_of(self, task: RunningTask) -> float | None:
-        # A speed of 0 does not count, because a large model shows it between two of its steps.
+        # A speed of 0 does not count: workers with a large model show it between two steps.
         lately = self._view.speeds.get(task.worker)
         known = lately is not None and lately.samples_per_second > 0 and not lately.at_most
         if lately is not None and known and self._is_fresh(lately):
@@ -238,7 +242,7 @@ class Outlook:
     def _measured(self, task: RunningTask) -> float | None:
         """Return an attempt's average speed, mixed with the expectation for its worker.
 
-        The expectation counts as `TRUSTED_SHARE` of a task that was done at the expected speed.
+        The expectation counts like `TRUSTED_SHARE` of a task, done at the expected speed.
         """
         prior = self._expected(task.worker)
         seconds = task.elapsed_seconds - task.reported_seconds
@@ -249,7 +253,7 @@ class Outlook:
         return max((trained + trust) / (max(seconds, 0.0) + trust / prior), 0.0)
 
     def _prior(self, worker: str) -> float | None:
-        """Return the speed that is expected of a worker's next attempt; None if unknown."""
+        """Return the expected speed of a worker's next attempt; None if unknown."""
         forecast = self._view.paces.get(worker)
         if forecast is not None and 0 < forecast.q50 < inf:
             return 1 / forecast.q50
@@ -257,7 +261,7 @@ class Outlook:
 
 
 def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
-    """Return an option of the view, or its default; `check_policy` has seen that it is a number."""
+    """Return an option of the view, or its default; `check_policy` ensures that it is a number."""
     return float(cast("float", view.options.get(name, defaults[name])))
 
 
@@ -287,7 +291,7 @@ def quantile(values: Collection[float], share: float) -> float:
 def chance_above(forecast: Forecast, seconds: float) -> float:
     """Return the forecast's chance of taking longer than `seconds`, in 0..1."""
     points = ((forecast.q10, 0.9), (forecast.q50, 0.5), (forecast.q90, 0.1), (forecast.q98, 0.02))
-    # Beyond its outermost quantiles a forecast says nothing: the chance is taken for 1 or 0 there.
+    # A forecast says nothing beyond its outermost quantiles. We assume a chance of 1 or 0 there.
     if seconds < points[0][0]:
         return 1.0
     for (low, before), (high, after) in pairwise(points):

@@ -1,11 +1,11 @@
-"""Pairs pending shards with idle workers: what every policy does about shards without a worker.
+"""Pairs pending shards with idle workers, as every policy does.
 
-Shards go, in order, to the worker that has been idle longest. A shard that failed on a worker goes
-to another one, and waits while the others are busy. So a worker on which everything fails at once
-costs each shard one attempt, and not the experiment. After the loss of a worker, another process
-may start under its name. If no other worker is idle, that one gets the shard, too, but only once. A
-shard that was handed over goes to the worker it is meant for, which takes no other shard before.
-Standbys stay idle, except for shards that have failed: that is their purpose. A shard with its own
+Shards go, in order, to the worker that has been idle longest. If a shard failed on a worker, it
+goes to another one, and waits while the others are busy. So if everything fails at once on one
+worker, each shard loses one attempt, but the experiment continues. After the loss of a worker,
+another process may start under its name. If no other worker is idle, the new process gets the
+shard, too, but only once. A handed-over shard goes to its intended worker, which takes no other
+shard before. Standbys stay idle until a shard fails; then they take it over. A shard with its own
 needs waits for a worker with the right labels.
 """
 
@@ -25,7 +25,7 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
         view: the round.
         order: the idle workers to choose from, best first; absent: all of them.
     """
-    # A worker that a shard was handed over to must find itself idle when that shard is pending.
+    # A worker that will continue a handed-over shard must be idle when that shard is pending.
     promised = _promised(view)
     idle = deque(name for name in (view.idle if order is None else order) if name not in promised)
     room = _room(view)
@@ -52,12 +52,12 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
 
 
 def pair_among(view: RoundView, order: Sequence[str], reason: str = "") -> list[Assignment]:
-    """Assign pending shards to some of the idle workers; to all of them if none would train else.
+    """Assign pending shards to some idle workers, or to any if otherwise no worker would train.
 
     Args:
         view: the round.
         order: the idle workers to choose from, best first.
-        reason: why the others are left out; it is added to the reasons of the assignments.
+        reason: why the policy leaves the others out; each assignment's reason ends with it.
     """
     chosen = pair(view, order)
     if not chosen and len(view.idle) == len(view.workers):
@@ -68,7 +68,7 @@ def pair_among(view: RoundView, order: Sequence[str], reason: str = "") -> list[
 
 
 def left_idle(view: RoundView, assignments: Sequence[Assignment]) -> list[str]:
-    """Return the idle workers that have no new shard, and to which none is being handed over."""
+    """Return the idle workers that get no new shard and await no hand-over."""
     taken = _promised(view) | {choice.worker for choice in assignments}
     return [name for name in view.idle if name not in taken]
 
@@ -76,7 +76,7 @@ def left_idle(view: RoundView, assignments: Sequence[Assignment]) -> list[str]:
 def _room(view: RoundView) -> int:
     """Return how many idle workers may get a shard that has not failed before.
 
-    It is at least one where all are idle: a worker may have left, so that only standbys remain.
+    If all workers are idle, at least one may: a worker may have left, so that only standbys remain.
     """
     all_are_idle = len(view.idle) == len(view.workers)
     return max(len(view.idle) - view.standbys, int(all_are_idle))
@@ -89,14 +89,14 @@ def _urgency(task: PendingTask) -> tuple[bool, bool]:
 
 
 def _promised(view: RoundView) -> set[str]:
-    """Return the workers that are to go on with a shard which was or is being handed over."""
+    """Return the workers that will continue a shard whose hand-over has begun or ended."""
     meant = [*((t.shard, t.meant_for) for t in view.pending)]
     meant += ((t.shard, t.meant_for) for t in view.running)
     return {name for shard, name in meant if name is not None and view.may_train(name, shard)}
 
 
 def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
-    """Assign a shard to the worker that it is meant for; none while that worker is busy."""
+    """Assign a shard to the worker that it is meant for, unless that worker is busy."""
     if task.meant_for is None or task.meant_for not in idle:
         return []
     reason = f"handed over after {task.saved:.0%}: goes on from there"
@@ -104,7 +104,7 @@ def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
 
 
 def _choose(view: RoundView, task: PendingTask, waiting: Iterable[str]) -> str | None:
-    """Return the idle worker for a shard, or None where it should wait for one that is busy."""
+    """Return the idle worker for a shard, or None if it should wait for a busy worker."""
     untried = (name for name in waiting if name not in task.failed_on)
     first = view.first_fit(task.shard, untried)
     if first is not None:

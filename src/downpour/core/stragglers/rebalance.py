@@ -1,8 +1,8 @@
-"""`rebalance`: shards in proportion to forecast speed, so that all end together (after S2C2).
+"""`rebalance`: cut shards in proportion to forecast speed, so that all end together (after S2C2).
 
-The policy recuts the round before it begins, and the k-th largest shard goes to the k-th fastest
-worker. So which examples are in a shard depends on the workers' speeds, and the model does, too.
-With fewer workers than shards, equal shards balance on their own.
+The policy recuts the round before it begins, and gives the k-th largest shard to the k-th fastest
+worker. So the examples in a shard depend on the workers' speeds, and so does the model. With fewer
+workers than shards, equal shards balance on their own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _speeds(view: RoundView) -> dict[str, float]:
     usual = median(paces) if paces else 0.0
     if usual <= 0:
         return {}
-    # A forecast is one guess for a whole round: the bound limits what a wrong one can cost.
+    # A forecast is one guess for a whole round. The bound limits the cost of a wrong guess.
     bound = max(number(view, OPTIONS, "bound"), 1.0)
     relative = {
         name: usual / max(view.paces[name].q50, usual * 1e-9) if name in view.paces else 1.0
@@ -68,7 +68,7 @@ def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
     if view.begun or not whole or len(speeds) - view.standbys < count:
         return None
     chosen = speeds[:count]
-    # Each shard has one sample before the rest is divided, because none may be empty.
+    # Each shard gets one sample before we divide the rest, because none may be empty.
     exact = [(total - count) * speed / sum(chosen) for speed in chosen]
     sizes = [1 + int(share) for share in exact]
     by_remainder = sorted(range(count), key=lambda place: (int(exact[place]) - exact[place], place))

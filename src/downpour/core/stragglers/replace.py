@@ -1,8 +1,8 @@
-"""`replace`: forecast stragglers are passed over, and replaced by standbys (DPro-SM).
+"""`replace`: pass over forecast stragglers, and replace them with standbys (DPro-SM).
 
-At assignment, a worker that is forecast to be slow comes last, so that it is the one to stand by.
-During the round, a shard that will be late goes to a standby that would end all of it sooner. Its
-former worker stands by from then on. If no standby is left, the policy requests one more worker.
+At assignment, a worker with a slow forecast comes last, so that it is the one that stands by.
+During the round, a shard that will be late goes to a standby that would train all of it sooner. Its
+former worker then stands by. If no standby is left, the policy requests one more worker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _replace(view: RoundView) -> list[Action]:
 
 
 def _forecast_stragglers(view: RoundView) -> dict[str, float]:
-    """Return the forecast of each straggler over the median forecast."""
+    """Return each straggler's forecast, divided by the median forecast."""
     usual = median(pace.q50 for pace in view.paces.values()) if view.paces else 0.0
     if usual <= 0:
         return {}
@@ -64,7 +64,7 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
             total = _seconds(task.elapsed_seconds + left)
             reason = f"no standby: {task.worker} {total}, median {typical:.1f} s"
             return [*actions, *_ask(view, reason)]
-        # The whole shard, as in the paper, although the new worker uses a snapshot if there is one.
+        # We count the whole shard, as in the paper, but the new worker uses any snapshot.
         anew = outlook.seconds_for(task.samples, standby)
         if anew < left:
             reason = (
@@ -84,8 +84,8 @@ def _late(
 ) -> list[tuple[float, RunningTask]]:
     """Return the attempts that will take too long, with the seconds left, the latest first.
 
-    A shard that was tried `tries` times is left alone: it is slow on every worker, and would be
-    taken from all of them and never be done.
+    After `tries` attempts, the policy leaves a shard alone. Such a shard is slow on every worker:
+    the policy would take it from all of them, and it would never end.
     """
     limit = number(view, OPTIONS, "slowness") * typical_seconds
     late = []
@@ -101,7 +101,7 @@ def _late(
 
 
 def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:
-    # One at a time: a worker takes seconds to start, and may be enough.
+    # We request one worker at a time: it takes seconds to start, and may be enough.
     return [] if view.requested else [WorkerRequest(reason=reason)]
 
 

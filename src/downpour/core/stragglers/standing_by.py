@@ -1,9 +1,9 @@
-"""When a slow worker had better stand by: where the round would end no sooner with its help.
+"""When a slow worker should stand by, because the round would end no sooner with its help.
 
-A shard on a slow worker goes on elsewhere as soon as a fast one is idle. That one waits for the
-slow worker's next step, and for the move. If the slow worker does less until then than this costs,
-the round ends sooner if the shard waits for a fast worker. Without a measured speed, as in the
-first round, a worker gets a shard like any other.
+A shard on a slow worker moves to a fast worker as soon as one is idle. The fast worker waits for
+the slow worker's next step, and for the move. If the slow worker trains less by then than this wait
+costs, the round ends sooner if the shard waits for a fast worker. Without a measured speed, as in
+the first round, a worker gets a shard like any other.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from math import inf
 from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
 from downpour.core.stragglers.outlook import Outlook
 
-# Of the fastest worker's speed. We assume that a faster worker is useful: two of its shards take no
-# longer than a shard that waits for its turn.
+# Slow workers have less than this share of the fastest worker's speed. We assume that a faster
+# worker is useful: two of its shards take no longer than a shard that waits for its turn.
 SLOW = 0.5
 
 
 @dataclass(frozen=True)
 class Prospects:
-    """How the round goes on without a slow worker.
+    """How the round continues without a slow worker.
 
-    `free_in` are the seconds until each of the fast workers is free, and `waiting` is how many
-    shards wait for one. A move takes `move_seconds`; speeds are samples a second.
+    `free_in` has the seconds until each fast worker is free, and `waiting` shards wait for one. A
+    move takes `move_seconds`; speeds are in samples per second.
     """
 
     fastest: float
@@ -42,7 +42,7 @@ class Prospects:
     def loss(self, samples: int, speed: float, step_seconds: float) -> float:
         """Return how much later the round ends if a slow worker begins a shard now.
 
-        It is a share of the seconds until the shard would be done without that worker; where the
+        The loss is a share of the seconds until the shard would end without that worker. If the
         slow worker helps, it is below zero.
         """
         alone = samples / speed if speed > 0 else inf
@@ -54,28 +54,28 @@ class Prospects:
         share = quick / alone
         if self.waiting > 1:
             return (cost - self.soon * share) / without
-        # It is the last one: the busy will exchange their shards, so that all end together. None
-        # ends sooner than a fast worker would train it.
+        # No other shard waits, so the busy workers will exchange their shards and end together. No
+        # shard ends sooner than a fast worker would train it.
         level = (quick + sum(self.free_in)) / (len(self.free_in) + share)
         end = max(without, *self.free_in)
         return (max(level, quick, *self.free_in) + cost) / end - 1
 
 
 def waiting_shards(view: RoundView) -> int:
-    """Return how many shards no worker has; `pending` has none while no worker is idle."""
+    """Return how many shards have no worker; `pending` is empty while no worker is idle."""
     return view.shards - len({task.shard for task in view.running}) - len(view.published)
 
 
 def without_hindrances(view: RoundView, assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Leave out the assignments to slow workers with which the round would end no sooner."""
+    """Leave out assignments to slow workers that would make the round end no sooner."""
     hindering = hindrances(view, assignments)
     return [choice for choice in assignments if choice.worker not in hindering]
 
 
 def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, float]:
-    """Return the slow workers with which the round would end no sooner, and the share of time lost.
+    """Return the slow workers that make the round end no sooner, with the share of time lost.
 
-    A shard that failed, was handed over, or lacks a fast worker that may train it stays assigned.
+    A shard stays assigned if it failed, was handed over, or may train on no fast worker.
     """
     outlook = Outlook(view)
     speeds = {name: speed for name in view.speeds if (speed := outlook.speed(name))}
@@ -109,6 +109,6 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
 
 
 def _may_wait(view: RoundView, task: PendingTask, fast: set[str]) -> bool:
-    """Whether a shard may be left for a fast worker."""
+    """Whether a shard may wait for a fast worker."""
     fresh = not task.failed_on and task.meant_for is None
     return fresh and any(view.may_train(name, task.shard) for name in fast)

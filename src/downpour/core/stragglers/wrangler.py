@@ -1,9 +1,9 @@
 """`wrangler`: a worker that would probably straggle gets no shard for a while (Wrangler, 2014).
 
-No shard is copied or moved. The policy defers a worker whose forecast is above the limit with
-enough confidence. But not forever, and not if all other workers are gone. The paper learns its
-confidence from the machine's counters. Here it comes from the quantiles of a forecast, which rests
-on such counters, too.
+The policy copies and moves no shard. It defers a worker if the forecast is above the limit with
+enough confidence. It does so only for a while, and not if all other workers are gone. The paper
+learns its confidence from the machine's counters. Here the confidence comes from the quantiles of a
+forecast, which also uses such counters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _wrangler(view: RoundView) -> list[Action]:
     typical = Outlook(view).typical_seconds
     patience = number(view, OPTIONS, "patience") * (typical or 0.0)
     deferred = _stragglers(view)
-    # Not forever: a shard that waits too long ends later than it would on the slow worker.
+    # Don't wait forever: a shard that waits too long ends later than it would on the slow worker.
     if not deferred or view.elapsed_seconds > patience:
         return [*pair(view)]
     fit = [name for name in view.idle if name not in deferred]
@@ -31,8 +31,8 @@ def _wrangler(view: RoundView) -> list[Action]:
 
 
 def _stragglers(view: RoundView) -> dict[str, float]:
-    """Return the idle workers that will straggle, and the confidence, where it is high enough."""
-    # The median of one forecast is that forecast: nothing to compare it with.
+    """Return the idle workers that will straggle with enough confidence, and the confidence."""
+    # The median of one forecast is that forecast, so we have nothing to compare it with.
     if len(view.paces) < 2:
         return {}
     usual = median(pace.q50 for pace in view.paces.values())
