@@ -1,4 +1,4 @@
-"""The events that answer commands: what a command asked for, and what came of it."""
+"""The events that answer commands: each carries a command's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downpour.core.scheduler import facts
 
 
 class Answers:
-    """Makes these events, for both command runners, and posts them.
+    """Makes and posts these events for both command runners.
 
     Args:
         post: takes an event.
@@ -35,7 +35,7 @@ class Answers:
         frozen: PublishedFile | None,
         handed_on: on.HandedOn = on.NOTHING_HANDED_ON,
     ) -> None:
-        """An experiment can begin, or go on."""
+        """Post that an experiment can begin or continue."""
         self._post(
             on.Prepared(
                 at_seconds=self._clock(),
@@ -50,21 +50,21 @@ class Answers:
         )
 
     def not_registered(self, worker: str) -> None:
-        """A worker cannot be called: it was dismissed while the call waited behind others."""
+        """Post that the manager dismissed a worker while a call to it waited behind others."""
         self._post(
             on.WorkerLeft(at_seconds=self._clock(), worker=worker, reason="it is not registered")
         )
 
     def call_failed(self, worker: str, why: object) -> None:
-        """A worker that could not be called is dead."""
+        """Post that a worker is dead because a call to it failed."""
         self.lost(worker, f"the call failed: {why}")
 
     def lost(self, worker: str, reason: str) -> None:
-        """A worker is dead."""
+        """Post that a worker is dead."""
         self._post(on.WorkerLost(at_seconds=self._clock(), worker=worker, reason=reason))
 
     def not_assigned(self, assigned: facts.Assigned, reason: str) -> None:
-        """A worker could not be told what to train."""
+        """Post that a worker could not receive its task."""
         self._post(
             on.AttemptFailed(
                 at_seconds=self._clock(),
@@ -76,7 +76,7 @@ class Answers:
         )
 
     def adopted(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """An update was published and not reported."""
+        """Post that a worker published an update without reporting it."""
         self._post(
             on.UpdatePublished(
                 at_seconds=self._clock(), worker=worker, attempt=attempt, update=update
@@ -90,7 +90,7 @@ class Answers:
         outer: PublishedFile | None,
         own: tuple[PublishedFile, ...] = (),
     ) -> None:
-        """Updates have become a model version; with `own` parameters their shards go on."""
+        """Post that updates became a model version; shards continue from their `own` parameters."""
         self._post(
             on.Aggregated(
                 at_seconds=self._clock(),
@@ -104,7 +104,7 @@ class Answers:
         )
 
     def refused(self, command: do.Aggregate, reasons: Mapping[int, str]) -> None:
-        """Updates cannot be used; `reasons` are by shard."""
+        """Post that the manager cannot use some updates; `reasons` are by shard."""
         self._post(
             on.AggregationFailed(
                 at_seconds=self._clock(),
@@ -115,7 +115,7 @@ class Answers:
         )
 
     def evaluated(self, command: do.Evaluate, evaluation: Evaluation) -> None:
-        """A model version was measured."""
+        """Post the evaluation of a model version."""
         self._post(
             on.Evaluated(
                 at_seconds=self._clock(),
@@ -127,13 +127,13 @@ class Answers:
         )
 
     def published(self, command: do.Publish, model: PublishedFile) -> None:
-        """An experiment has its result."""
+        """Post that an experiment has its result."""
         self._post(
             on.ModelPublished(at_seconds=self._clock(), experiment=command.experiment, model=model)
         )
 
     def failed(self, experiment: str, reason: str, *, asked_wrongly: bool = False) -> None:
-        """A command could not be carried out, and its experiment fails."""
+        """Post that a command failed, and that its experiment therefore fails."""
         self._post(
             on.EffectFailed(
                 at_seconds=self._clock(),

@@ -1,4 +1,4 @@
-"""One attempt that a worker holds: its progress, and which of its snapshots the manager knows."""
+"""One attempt that a worker holds: its progress, and the snapshots that the manager knows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from downpour.base.values import AttemptId, Progress, Snapshot
 class HeldAttempt:
     """An attempt from its acceptance until the manager has acknowledged its report.
 
-    `part` is its part of the shard, and its model. They tell attempts apart, because a manager
-    whose journal has lost its end may ask for other work under the same name. Its own work begins
-    after `steps_before`, the steps in the snapshot that it goes on from. `stepped_at_seconds` is
-    when its last step ended, or its loading. `known_snapshot` is the newest one that the manager
-    has heard of. Two objects may stand for one attempt, because a manager may ask again for the
-    attempt that its worker is just stopping. `cancelled` and `to_save` ask its training to end at
-    its next step, with or without saving its state (`step_loop.py`). They are plain values without
-    a lock, because a signal handler may set them.
+    `part` is its part of the shard, and its model. It tells attempts apart, because a manager whose
+    journal has lost its end may request other work under the same name. The attempt's own work
+    begins after `steps_before`, the steps in the snapshot that it continues from. Its last step, or
+    its loading, ended at `stepped_at_seconds`. The manager has heard of no snapshot newer than
+    `known_snapshot`. A manager may request an attempt again while its worker is stopping it. Then
+    two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its next
+    step, with or without saving its state (`step_loop.py`). They are plain values without a lock,
+    because a signal handler may set them.
     """
 
     attempt: AttemptId
@@ -34,36 +34,36 @@ class HeldAttempt:
     to_save: bool = False
 
     def stop(self) -> None:
-        """Have the training end at its next step, and nothing of it saved."""
+        """Stop the training at its next step without saving it."""
         self.to_save = False
         self.cancelled = True
 
     def save_and_stop(self) -> None:
-        """Have the training end at its next step, and saved; it goes on if it cannot be saved."""
+        """Save and stop the training at its next step; if saving fails, the training continues."""
         self.to_save = self.to_save or not self.cancelled
 
     def save_or_stop(self) -> None:
-        """Have the training end at its next step, and saved if it is worth that and can be."""
+        """Stop the training at its next step, and save it if that is worthwhile and possible."""
         self.save_and_stop()
         self.cancelled = True
 
     def loaded(self, steps_done: int, steps_total: int, at_seconds: float) -> None:
-        """Note that loading has ended, and with how many steps the attempt's own work begins."""
+        """Record the end of loading, and the steps done before the attempt's own work."""
         self.steps_before = self.steps_done = steps_done
         self.steps_total = steps_total
         self.stepped_at_seconds = at_seconds
 
     def stepped(self, steps_done: int, at_seconds: float) -> None:
-        """Note how many steps are done, and when the last of them ended."""
+        """Record how many steps are done, and when the last one ended."""
         self.stepped_at_seconds = at_seconds
         self.steps_done = steps_done
 
     def expected_seconds(self, now_seconds: float) -> float:
         """Return the attempt's total time at the pace of its steps so far, loading included.
 
-        Before its first step it is the time that has passed since it began.
+        Before the attempt's first step, return the time since it began.
         """
-        # Only its own steps, because those of the snapshot took none of its time.
+        # We count only its own steps, because the snapshot's steps took none of its time.
         own = self.steps_done - self.steps_before
         if self.stepped_at_seconds is None or own <= 0:
             return now_seconds - self.began_at_seconds
@@ -72,8 +72,8 @@ class HeldAttempt:
 
     def progress(self) -> Progress:
         """Return how far the attempt has come."""
-        # Until the last step and not until now: a speed is then one of steps, whenever the
-        # heartbeat is sent.
+        # We measure until the last step, not until now. So the speed is that of whole steps, no
+        # matter when the worker sends the heartbeat.
         stepped_at = self.stepped_at_seconds
         elapsed = stepped_at - self.began_at_seconds if stepped_at is not None else 0.0
         return Progress(
@@ -90,11 +90,11 @@ class HeldAttempt:
         return self.snapshot == self.known_snapshot
 
     def withdraw_unknown(self) -> Snapshot | None:
-        """Forget a snapshot that the manager has not heard of; returns it, to be removed.
+        """Forget a snapshot that the manager has not heard of, and return it for removal.
 
-        The driver calls this when the training ends. No heartbeat may mention the snapshot from
-        then on: the manager would name the removed file to the next worker, which would wait for
-        it.
+        The driver calls this when the training ends. From then on, no heartbeat may mention the
+        snapshot. Otherwise the manager would name the removed file to the next worker, which would
+        wait for it.
         """
         if self.snapshot_is_known:
             return None

@@ -1,9 +1,9 @@
 """The order of a manager's commands: some wait for others, and the rest run at once.
 
 `Effects` starts each command in its lane, in the manager (`cluster/manager/command_runner.py`) and
-in the simulator (`virtual/simulated/command_runner.py`) alike. Only what a lane is differs: threads
-there, queues in virtual time here. So where commands can overtake each other, the simulator lets
-them.
+in the simulator (`virtual/simulated/command_runner.py`) alike. The manager's lanes are threads, and
+the simulator's lanes are queues in virtual time. So if commands can overtake each other in the
+manager, they can do so in the simulator.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ P = ParamSpec("P")
 class Effects(ABC, Generic[P]):
     """A manager's actions besides decisions.
 
-    `P` are the arguments that an effect takes beside its command: none if it has ended when it
-    returns, and else a function to call at its end.
+    `P` are the arguments that an effect takes besides its command. An effect that has ended when it
+    returns takes none; any other takes a function to call at its end.
     """
 
     def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
@@ -51,8 +51,8 @@ class Effects(ABC, Generic[P]):
             case do.Conclude():
                 self._clean(command.experiment, partial(self._conclude, command))
             case do.Dismiss():
-                # Not behind the worker's other calls: to close its client ends the call in flight,
-                # which would otherwise take a thread until its deadline.
+                # This doesn't wait behind the worker's other calls. Closing the worker's client
+                # ends the call in flight, which would otherwise occupy a thread until its deadline.
                 self._dismiss(command.worker)
             case _:
                 assert_never(command)
@@ -61,7 +61,7 @@ class Effects(ABC, Generic[P]):
 
     @abstractmethod
     def _alone(self, experiment: str, job: Callable[P, None]) -> None:
-        """Begin at once: preparing may hang in a download or in a user's code."""
+        """Begin at once, because preparing may hang in a download or in a user's code."""
 
     @abstractmethod
     def _in_turn(self, worker: str, job: Callable[P, None]) -> None:
@@ -75,13 +75,13 @@ class Effects(ABC, Generic[P]):
     def _beside(self, experiment: str, job: Callable[P, None]) -> None:
         """Begin after the earlier evaluations, beside other work.
 
-        A model is evaluated while the next round is trained, and that round's aggregation must not
+        Evaluation of a model runs while workers train the next round, whose aggregation must not
         wait for it.
         """
 
     @abstractmethod
     def _clean(self, experiment: str, job: Callable[P, None]) -> None:
-        """Begin after the earlier work on parameters; a failure leaves files and does no harm."""
+        """Begin after the earlier work on parameters; a failure only leaves files behind."""
 
     # Effects
 

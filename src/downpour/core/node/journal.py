@@ -1,20 +1,20 @@
 """The rules of a journal: the segment for each line, and the lines that count.
 
-An experiment's journal holds all that happened in it: numbered lines in *segments*. Lines are only
-appended, no segment is ever removed, and `commit` returns when the lines that must last are
+An experiment's journal holds everything that happened in it: numbered lines in *segments*. Managers
+only append lines and never remove a segment. `commit` returns when the lines that must last are
 durable. Each manager begins its own segment, and another one after a failed write. It then rewrites
-all lines that may not be durable, under the same numbers. So the next segment repeats a torn line
-in the middle. Segments are read in the order of their terms and numbers. Of two lines with one
-number the later counts, and where a later term's lines begin, those of earlier terms end. So a
-manager that takes up a journal writes a line at once (`TakenUp`): what an earlier manager that does
-not know of it still appends does not count.
+all lines that may not be durable, under the same numbers. So if a line in the middle is torn, the
+next segment repeats it. Readers take segments in the order of their terms and numbers. Of two lines
+with the same number, the later one counts. A later term's first line ends the lines of earlier
+terms. So a manager that takes up a journal writes a line at once (`TakenUp`). An earlier manager
+may not know of its successor and still append lines, but these do not count.
 
 A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
-begins there, so a start reads the last segments alone (`since_checkpoint`). The record that people
-read is projected from all lines (`in_order`, `files/records/view.py`).
+begins there, so a manager that starts reads only the last segments (`since_checkpoint`). All lines
+together yield the record that people read (`in_order`, `files/records/view.py`).
 
-This module does not know where segments lie: `files/records/journal.py` has them on a disk, the
-simulator in memory.
+This module does not know where segments are stored: `files/records/journal.py` keeps them on a
+disk, and the simulator keeps them in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
 from downpour.core.scheduler import events as on
 
 Segment = tuple[int, int]
-"""The term of the manager that wrote it, and its number among those of that manager, from 1."""
+"""The term of the manager that wrote the segment, and the segment's number in that term, from 1."""
 
 Part = tuple[int, Sequence["Line"]]
 """A segment's term and whole lines."""
@@ -44,7 +44,7 @@ class Line:
     `order` is its place among the entries of all experiments. The first line of a journal has the
     `cluster` whose manager writes it; the first versions knew no clusters, and wrote none. The line
     of a checkpoint has the submission and the preparation as its `head`. Earlier versions kept the
-    record in a file, and said with each line how many `record_lines` that had by then.
+    record in a file, and each line said how many `record_lines` the file had by then.
     """
 
     number: int
@@ -57,15 +57,15 @@ class Line:
 
 
 class SegmentStorage(Protocol):
-    """The place of one journal's segments."""
+    """The storage of one journal's segments."""
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Append to a segment, which is created if it does not exist.
+        """Append to a segment, and create it if it does not exist.
 
-        With `durably` all that was appended to it survives the machine when this returns.
+        With `durably`, all of the segment's lines survive a crash of the machine after the return.
 
         Raises:
-            SharedDirectoryError: the directory fails; a part may have been appended all the same.
+            SharedDirectoryError: the directory fails; the file may still have part of the lines.
             StoreError: such a file cannot be used.
         """
         ...
@@ -75,11 +75,11 @@ class JournalWriter:
     """Appends to one experiment's journal, under one manager's term; not thread-safe.
 
     Args:
-        storage: where its segments lie.
+        storage: the storage of its segments.
         term: the manager's term, so that no two managers write to one segment.
-        lines: what replay needs of the journal (`since_checkpoint`), if it is taken up.
+        lines: if the manager takes up a journal, the lines for replay (`since_checkpoint`).
         cluster: the name of the manager's cluster.
-        record: the record of an earlier version, which the journal takes in.
+        record: the record of an earlier version, which the journal includes.
     """
 
     def __init__(
@@ -104,23 +104,23 @@ class JournalWriter:
             self.append(lines[-1].order, lines[-1].at_seconds, TakenUp(record=tuple(record)))
 
     def append(self, order: int, at_seconds: float, entry: Journaled) -> None:
-        """Add an entry; it is not durable before the next `commit`."""
+        """Add an entry, which the next `commit` makes durable."""
         line = self._add(order, at_seconds, entry)
         if isinstance(entry, _HEAD):
             self._head.append(line)
 
     def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
-        """Add a checkpoint, in a segment with which replay begins from now on."""
+        """Begin a segment with a checkpoint; from now on, replay begins there."""
         self._turn_over()
-        # Each manager that takes the experiment up adds a `Prepared`, which repeats the first one.
+        # Each manager that takes up the experiment adds a `Prepared`, which repeats the first one.
         self._add(order, at_seconds, entry, tuple(self._head[:2]))
 
     def commit(self, *, durably: bool = True) -> None:
         """Write the appended lines; they then survive this process, and with `durably` the machine.
 
         Raises:
-            SharedDirectoryError: the directory fails; calling again writes all lines that are not
-                known to be durable into a new segment.
+            SharedDirectoryError: the directory fails. Another call writes all lines that may not be
+                durable into a new segment.
             StoreError: such a file cannot be written.
         """
         if not self._unwritten and not (durably and self._unconfirmed):
@@ -131,8 +131,8 @@ class JournalWriter:
         try:
             self._storage.append(self._segment, self._unwritten, durably=durably)
         except StoreError:
-            # This segment may end in half a line, and a line appended to that would be lost with
-            # it.
+            # This segment may end in half a line. If we appended another line to it, both would be
+            # lost.
             self._turn_over()
             raise
         self._unconfirmed = [] if durably else self._unconfirmed + self._unwritten
@@ -140,7 +140,7 @@ class JournalWriter:
 
     @property
     def under_way(self) -> tuple[Segment, Sequence[Line]]:
-        """The text and the segment of the next commit; a crash may leave a part of it."""
+        """The next commit's segment and lines; a crash may leave only part of them."""
         return self._segment or (self._term, self._last_segment + 1), self._unwritten
 
     def _add(
@@ -157,7 +157,7 @@ class JournalWriter:
         return replace(line, cluster=self._cluster) if line.number == 1 else line
 
     def _turn_over(self) -> None:
-        """Go on in a new segment, which repeats the lines that are not known to be durable."""
+        """Continue in a new segment, which repeats the lines that may not be durable."""
         self._segment = None
         self._unwritten = self._unconfirmed + self._unwritten
         self._unconfirmed = []
@@ -166,24 +166,24 @@ class JournalWriter:
 def in_order(parts: Iterable[Part]) -> list[Line]:
     """Put the lines of a whole journal in order.
 
-    A manager that has lost its lock may go on writing beside its successor. From the successor's
-    first line on, the lines of the earlier manager do not count.
+    A manager that has lost its lock may still write while its successor writes, too. From the
+    successor's first line on, the earlier manager's lines do not count.
 
     Args:
-        parts: the segments, in the order in which they are read.
+        parts: the segments, in reading order.
 
     Raises:
-        FileCorrupt: an entry is missing, and later ones are there.
+        FileCorrupt: an entry is missing, but later ones exist.
     """
     return _unbroken(_counting(parts), 1)
 
 
 def since_checkpoint(parts: Iterable[Part]) -> list[Line]:
-    """Put the lines in order that replay needs: from the last checkpoint on, and its head.
+    """Put the lines for replay in order: the last checkpoint's head, then all lines from it on.
 
     Args:
-        parts: the last segments, in the order in which they are read; all of them if they have no
-            checkpoint that counts (`has_checkpoint`).
+        parts: the last segments, in reading order; all segments if no checkpoint among them counts
+            (`has_checkpoint`).
 
     Raises:
         FileCorrupt: as `in_order`.
@@ -203,8 +203,8 @@ def _counting(parts: Iterable[Part]) -> dict[int, Line]:
     by_number: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
-        # A later term voids all entries from its first number on. Earlier versions
-        # began at 1 with each checkpoint, and removed what was before it.
+        # A later term voids all entries from its first number on. In earlier versions, each
+        # checkpoint began at 1 and removed all lines before it.
         if lines and (term > latest or lines[0].number == 1):
             latest = term
             first = lines[0].number
@@ -214,7 +214,7 @@ def _counting(parts: Iterable[Part]) -> dict[int, Line]:
 
 
 def _unbroken(by_number: dict[int, Line], first: int) -> list[Line]:
-    # Lines that are missing at the end cannot be noticed: they may never have been written.
+    # We can't notice missing lines at the end: perhaps a manager never wrote them.
     last = max(by_number, default=0)
     for number in range(first, last + 1):
         if number not in by_number:

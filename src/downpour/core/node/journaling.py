@@ -1,7 +1,7 @@
 """Chooses the entries that a manager journals, their journal, and the time of writing.
 
-`keep` gathers what an event has led to; `commit` has it written. Only what changes results must be
-synced. Every fifty rounds a checkpoint is added, from which a later manager replays.
+`keep` gathers an event's consequences, and `commit` writes them. Only entries that change results
+need a sync. Every fifty rounds, the manager adds a checkpoint, from which a later manager replays.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CHECKPOINT_ROUNDS = 50
 """Rounds between two checkpoints: few enough that a start replays a journal in moments."""
 
 JournalOf = Callable[[str], JournalWriter | None]
-"""Returns an experiment's journal, or None where it is not there."""
+"""Returns an experiment's journal, or None if it does not exist."""
 
 Story = Iterable[on.Event | facts.Fact | Observed]
-"""An event, what it has led to, and what the manager observed of it, in order."""
+"""An event, its facts, and the manager's observations of it, in order."""
 
 
 class Kept(NamedTuple):
@@ -41,12 +41,12 @@ class Kept(NamedTuple):
 
 
 class Journaling:
-    """Gathers what must be journaled, and writes it; not thread-safe.
+    """Gathers entries and writes them to journals; not thread-safe.
 
     Args:
-        journal_of: the journals.
+        journal_of: finds a journal.
         first_order: the place of the next entry among those of all experiments.
-        checkpoint_rounds: how many rounds lie between two checkpoints.
+        checkpoint_rounds: the number of rounds between two checkpoints.
     """
 
     def __init__(
@@ -68,14 +68,15 @@ class Journaling:
         happened: Sequence[facts.Fact],
         story: Story | None = None,
     ) -> list[Kept]:
-        """Gather what an event and its facts add to the journals; returns what replay needs of it.
+        """Gather the entries of an event and its facts; return the ones for replay.
 
-        The `story` has both, and observations among them; without it there are none.
+        The `story` has the event, its facts and the observations in between. Without a story, we
+        have no observations.
         """
         kept: list[Kept] = []
         for entry in story if story is not None else (event, *happened):
             if isinstance(entry, facts.Dismissed):
-                # All of them had this worker.
+                # All experiments had this worker.
                 for experiment in core.state.experiments:
                     self._append(core, experiment, entry)
             elif isinstance(entry, Journaled):
@@ -86,7 +87,7 @@ class Journaling:
 
     def _append(self, core: Scheduler, experiment: str, entry: Journaled) -> list[Kept]:
         journal = self._journal_of(experiment)
-        # Reports that come late do not count, so nothing follows a conclusion in a journal.
+        # Late reports do not count, so nothing follows a conclusion in a journal.
         if journal is None or experiment in self._concluded:
             return []
         order = next(self._order)
@@ -119,18 +120,18 @@ class Journaling:
 
     @property
     def must_sync(self) -> bool:
-        """Whether an entry is waiting that must be durable before anything follows from it."""
+        """Whether a waiting entry must be durable before anything follows from it."""
         return any(self._touched.values())
 
     def commit(self, is_gone: Callable[[str], bool] = lambda _: False) -> None:
         """Write all gathered entries; on return, entries that change results are durable.
 
         Args:
-            is_gone: asked about an experiment whose journal was refused. If its place alone is
-                gone, the others go on, and its entries wait for the next call.
+            is_gone: says whether only this experiment's storage is gone, if its journal refused a
+                write. If so, the others continue, and its entries wait for the next call.
 
         Raises:
-            SharedDirectoryError: an entry cannot be written now; the call may be repeated.
+            SharedDirectoryError: an entry cannot be written now; you may repeat the call.
         """
         held: dict[str, bool] = {}
         for experiment, durably in self._touched.items():
@@ -142,6 +143,6 @@ class Journaling:
                 if not is_gone(experiment):
                     raise
                 held[experiment] = durably
-        # Only now: after an error the call is repeated, for journals that were written as well, and
-        # those have nothing more to write.
+        # We forget entries only now. After an error, the driver repeats the call for all journals.
+        # If a journal was written before the error, it has nothing more to write.
         self._touched = {name: must for name, must in held.items() if name not in self._concluded}

@@ -1,16 +1,16 @@
 """A manager's decisions, under any driver: what to journal, what to do, and in which order.
 
-A driver gathers events and questions and passes them to `ManagerNode.take`. The `Ready` that it
-returns says what the driver must do, in this order:
+A driver gathers events and questions and passes them to `ManagerNode.take`. The node returns a
+`Ready`, which lists the driver's duties. In this order, the driver must:
 
 1. make durable what the node has gathered, or end;
 2. if `must_lead`, check that no other manager has taken over, or end;
 3. for each of the `steps`, in order, carry out its commands, then answer the asker;
 4. call again when something arrives, or at `wake_at_seconds`.
 
-So nothing is answered or done that a crash could undo. A `ManagerNode` holds no clock, thread,
-socket or file: `cluster/manager/driver.py` drives it with a thread, `virtual/simulated/manager.py`
-with a queue of events in virtual time.
+So a crash can't undo an answer or an action. A `ManagerNode` holds no clock, thread, socket or
+file: `cluster/manager/driver.py` drives it with a thread, `virtual/simulated/manager.py` with a
+queue of events in virtual time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BATCH_MAX_EVENTS = 256
 """The most events that share one sync of the journal: the first of them waits for the last."""
 
 TICK_SECONDS = 0.5
-"""Between two checks of silent workers and of attempts without steps; both limits are seconds."""
+"""The time between two checks for silent workers and stalled attempts; both limits are seconds."""
 
 STOOD_STILL_SECONDS = 2.0
 """A tick this late means that the manager itself stood still. Workers send a heartbeat at least
-once a second, so within as long again the manager hears all that live."""
+once a second, so after the same time again, the manager has heard from all live workers."""
 
 LOOK_SECONDS = 1.0
-"""Between two checks, by a manager with nothing to do, that no other manager has taken over."""
+"""How often a manager with nothing to do checks that no other manager has taken over."""
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ Question = Callable[[Scheduler], Any]
 
 @dataclass(frozen=True, slots=True)
 class Posted(Generic[T]):
-    """An event, and the asker that waits until it is journaled and acted on; None without one."""
+    """An event, and any asker that waits until the manager has journaled it and acted on it."""
 
     event: on.Event
     asker: T | None = None
@@ -61,7 +61,7 @@ class Asked(Generic[T]):
 class Step(Generic[T]):
     """The results of one event, or of one question.
 
-    `answer` is for the `asker`: the output of the event, or the result of the question. If a
+    The `asker` gets the `answer`: the output of the event, or the result of the question. If a
     question fails, the asker gets its `error` instead.
     """
 
@@ -75,7 +75,7 @@ class Step(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Generic[T]):
-    """A driver's duties; see the module. `stood_still_seconds` is 0 unless the manager did."""
+    """A driver's duties; see the module. `stood_still_seconds` is 0 if the manager did not."""
 
     steps: Sequence[Step[T]]
     must_lead: bool
@@ -91,9 +91,9 @@ class ManagerContext(Protocol):
         ...
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Gather and return the entries that must be journaled of an event and of its output.
+        """Gather and return the entries of an event and its output that the journal must hold.
 
-        No entry is written before the driver commits.
+        The driver writes them when it commits.
         """
         ...
 
@@ -102,8 +102,8 @@ class ManagerNode(Generic[T]):
     """Takes in events and questions, one at a time; `T` is the driver's type for an asker.
 
     Args:
-        core: the scheduler; the node goes on from its time.
-        context: forecast and keep.
+        core: the scheduler; the node continues from its time.
+        context: makes forecasts and keeps entries.
     """
 
     def __init__(self, core: Scheduler, context: ManagerContext) -> None:
@@ -118,10 +118,10 @@ class ManagerNode(Generic[T]):
     def take(self, arrived: Sequence[Posted[T] | Asked[T]], now_seconds: float) -> Ready[T]:
         """Take in the arrived events, in order, and a tick if one is due.
 
-        After an exception half of an event may have been taken in: the driver must end.
+        After an exception, the core may have handled half an event, so the driver must end.
         """
-        # Before the events, so that a manager that stood still notices it although it has woken up
-        # with a full queue.
+        # We compute this before the events, so that a manager that wakes up with a full queue
+        # notices that it stood still.
         late = now_seconds - self.wake_at_seconds
         steps = [step for one in arrived for step in self._taken(one)]
         if late >= 0:
@@ -134,12 +134,12 @@ class ManagerNode(Generic[T]):
         )
 
     def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[T]]:
-        """Have the core check its timeouts.
+        """Let the core check its timeouts.
 
         A manager that stood still itself (a stalled file system, a suspended process) did not hear
-        its workers. It must not take them for lost, so it first waits for their next heartbeats.
+        its workers. It must not count them as lost, so it first waits for their next heartbeats.
         """
-        # No tick now: it would find all workers silent for as long as the manager was.
+        # A tick now would find that all workers were silent while the manager stood still.
         if late_seconds > STOOD_STILL_SECONDS:
             self.wake_at_seconds = now_seconds + STOOD_STILL_SECONDS
             return
@@ -150,7 +150,7 @@ class ManagerNode(Generic[T]):
         if isinstance(one, Asked):
             yield self._answered(one)
             return
-        # Before a tick and before a round begins, because the policies decide then.
+        # Forecasts come before a tick and before a round begins, because the policies decide then.
         if isinstance(one.event, on.Tick | on.Aggregated):
             forecasts = self._context.forecasts(one.event.at_seconds)
             if forecasts is not None:
@@ -177,14 +177,14 @@ class ManagerNode(Generic[T]):
     def _must_lead(self, steps: Sequence[Step[T]]) -> bool:
         """Whether commands or journaled entries follow, for which the manager must still lead.
 
-        Journaled entries count as well as commands, because what a manager journals after its
-        successor's first line is void, and must not be acknowledged.
+        Journaled entries count as well as commands. An entry after the successor's first line is
+        void, and the manager must not acknowledge it.
         """
         return any(step.output.commands or step.kept for step in steps)
 
 
 class HeartbeatAnswer(NamedTuple):
-    """Whether a worker is known, what it should not run, and the least seconds to its next beat."""
+    """Whether the worker is known, its unwanted attempts, and the least time to its next beat."""
 
     known: bool
     unwanted: tuple[AttemptId, ...]
@@ -196,8 +196,8 @@ def heartbeat_reply(
 ) -> HeartbeatAnswer:
     """Answer a heartbeat.
 
-    A worker that the manager cannot call counts as unknown, so that it registers, although the core
-    may know it from the journal.
+    A worker that the manager cannot call counts as unknown, so that it registers again. The core
+    may still know it from the journal.
     """
     there = core.state.workers.get(worker)
     return HeartbeatAnswer(

@@ -3,16 +3,16 @@
 A manager notices a straggler only by its heartbeats. With one report per second, a task of three
 seconds has three. A shard on a worker with a quarter of the speed is then late before a policy can
 act. A worker that is idle, or at a long task, keeps to the manager's interval, so that the
-heartbeats of many workers cost no more than before. Beyond some hundreds of workers, none sends
-more often than the manager answers that it should.
+heartbeats of many workers cost no more than before. With more than some hundreds of workers, the
+manager's answer sets a minimum interval.
 """
 
 from __future__ import annotations
 
-# Measured with one heartbeat a second, in five rounds of 3 s with one of eight workers at a quarter
-# of its speed. The target accuracy took 1.18 times as long as without a straggler.
+# We measured one heartbeat per second: five rounds of 3 s, with one of eight workers at a quarter
+# of its speed. The target accuracy then took 1.18 times as long as without a straggler.
 _BEATS_A_TASK = 20
-# Because every heartbeat is an event for the manager's one thread.
+# A minimum, because every heartbeat is an event for the manager's one thread.
 _SHORTEST_SECONDS = 0.1
 
 
@@ -23,9 +23,9 @@ def until_next_beat(
 
     Args:
         usual_seconds: the interval that the manager wants.
-        task_seconds: the expected length of the worker's task, or what it has taken so far; None
-            if the worker is idle.
-        least_seconds: what the manager asks for where many workers send heartbeats.
+        task_seconds: the expected length of the worker's task, or its time so far; None if the
+            worker is idle.
+        least_seconds: the manager's minimum when many workers send heartbeats.
     """
     wanted = usual_seconds
     if task_seconds is not None:

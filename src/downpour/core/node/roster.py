@@ -1,7 +1,7 @@
 """The workers that have registered with a manager: the name of each, and when it counts as dead.
 
-A name belongs to one process. A failed call, or a broken connection, only concerns the registration
-that it belongs to, and not a new registration of the same worker.
+A name belongs to one process. A failed call, or a broken connection, only affects its own
+registration, and not a new registration of the same worker.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Registry(Generic[E]):
     def enter(self, name: str, process: Hashable, entry: E) -> Entered[E]:
         """Register a worker under its own name, or with a number added if another process has it.
 
-        A process that registers again keeps its name, and its entry is replaced.
+        A process that registers again keeps its name, and the new entry replaces the old one.
         """
-        # Users may give equal names; workers make up random ones.
+        # Users may give workers equal names. Without a given name, a worker picks a random one.
         chosen, copies = name, 1
         while chosen in self._entries and self._entries[chosen][0] != process:
             copies += 1
@@ -49,16 +49,15 @@ class Registry(Generic[E]):
         return tuple(self._entries)
 
     def remove(self, name: str) -> E | None:
-        """Remove a worker; returns its entry, or None if it is not registered."""
+        """Remove a worker and return its entry, or None if it is not registered."""
         _, entry = self._entries.pop(name, (None, None))
         return entry
 
     def is_dead(self, name: str, entry: E, *, refused: bool = True) -> bool:
-        """Whether a call that failed shows that a worker is dead: it still has that entry.
+        """Whether a failed call shows that a worker is dead: it must still have that entry.
 
-        This call no longer concerns a worker that has registered again or is gone. After the end of
-        a connection only a call that is `refused` counts. A worker that lives opens a new
-        connection, and one that answers late may be busy or cut off; the heartbeat timeout decides
-        about that.
+        If the worker has registered again or is gone, the call no longer says anything about it.
+        After a connection ends, only a `refused` call counts. A live worker opens a new connection,
+        and a worker that answers late may be busy or cut off. The heartbeat timeout decides then.
         """
         return refused and self.get(name) is entry

@@ -1,7 +1,7 @@
 """Decides between two steps of a task: train on, save, hand over, stop or finish.
 
-`cluster/worker/task_runner.py` carries out the answers with torch and files,
-`virtual/simulated/training.py` by letting virtual time pass.
+`cluster/worker/task_runner.py` carries out the answers with torch and files, and
+`virtual/simulated/training.py` lets virtual time pass instead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class NextStep(Enum):
     """What to do next with an attempt whose task is loaded."""
 
     TRAIN = "train"
-    """Train one step, and note it with `HeldAttempt.stepped`."""
+    """Train one step, and record it with `HeldAttempt.stepped`."""
     SAVE = "save"
-    """Publish a snapshot and go on; then call `saved`, whether it was published or not."""
+    """Publish a snapshot, call `saved` whether that succeeds or not, and continue."""
     HAND_OVER = "hand over"
-    """Publish a snapshot and end with it; if that fails, ask again."""
+    """Publish a snapshot and end the attempt with it; if that fails, ask again."""
     STOP = "stop"
     """End without a result."""
     FINISH = "finish"
@@ -32,7 +32,7 @@ class StepLoop:
 
     Args:
         held: the attempt; threads and signal handlers may ask it to stop at any time.
-        snapshot_every_seconds: the least time between two snapshots; 0: there are none.
+        snapshot_every_seconds: the least time between two snapshots; 0: no snapshots.
         at_seconds: when the training begins.
     """
 
@@ -47,19 +47,19 @@ class StepLoop:
         return self._schedule.due_at_seconds
 
     def next(self, at_seconds: float) -> NextStep:
-        """Return what to do now; a request to save is answered once.
+        """Return what to do now; each request to save gets one answer.
 
         An attempt that has done all its steps finishes in spite of other requests, because its
         update is worth more than its state.
         """
         held = self._held
-        # Read before `to_save`, which `save_or_stop` sets first: a signal that arrives between the
-        # two lines would otherwise stop an attempt whose state was to be saved.
+        # We read this before `to_save`, which `save_or_stop` sets first. Otherwise a signal between
+        # the two reads would stop an attempt without saving its state.
         cancelled = held.cancelled
         if held.steps_done == held.steps_total:
             return NextStep.FINISH
         if held.to_save:
-            # Cleared at once, so that a failure to publish is not repeated at each step.
+            # We clear it at once, so that a failure to publish does not repeat at each step.
             held.to_save = False
             if not cancelled or held.steps_done > held.steps_before:
                 return NextStep.HAND_OVER
@@ -71,5 +71,5 @@ class StepLoop:
         return NextStep.TRAIN
 
     def saved(self, at_seconds: float) -> None:
-        """Note that the attempt to publish a snapshot has ended."""
+        """Record that the worker has published a snapshot, or failed to."""
         self._schedule.saved(self._saves_since, at_seconds)

@@ -1,10 +1,10 @@
 """A worker's decisions: the attempt to train, the reports to send, and the manager to send them to.
 
 The manager alone decides what a worker does, so a new task supersedes the one before it. Heartbeats
-mention an attempt from its acceptance to the acknowledgement of its report, although it may first
-wait until the previous one stops. Only then is the worker free. A `WorkerNode` holds no clock,
-thread or socket: `cluster/worker/agent.py` and `virtual/simulated/worker.py` tell it what happens
-and carry out the actions that it returns.
+mention an attempt from its acceptance until the manager acknowledges its report, even while it
+waits for the previous attempt to stop. After the acknowledgement, the worker is free. A
+`WorkerNode` holds no clock, thread or socket: `cluster/worker/agent.py` and
+`virtual/simulated/worker.py` tell it what happens and carry out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from downpour.core.node.pace import until_next_beat
 
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0
-"""The longest wait between two tries at a report: a manager that takes over waits for it."""
+"""The longest wait between two tries to report: a manager that takes over waits for the report."""
 _LOOK_AGAIN_SECONDS = 0.25
-"""Between heartbeats while the last one has no answer: so a restarted manager finds its workers."""
+"""The wait after an unanswered heartbeat, so that a restarted manager finds its workers soon."""
 
 H = TypeVar("H", bound=HeldAttempt)
 P = TypeVar("P")
@@ -38,14 +38,14 @@ class Stop(Generic[H]):
 
 @dataclass(frozen=True, slots=True)
 class SaveAndStop(Generic[H]):
-    """Publish an attempt's state at its next step, then stop it; another worker goes on from it."""
+    """Publish an attempt's state at its next step, then stop, so that another worker continues."""
 
     held: H
 
 
 @dataclass(frozen=True, slots=True)
 class SaveOrStop(Generic[H]):
-    """Save and stop an attempt if it has done steps that can be saved; else stop it."""
+    """Save and stop an attempt if it has done steps that it can save; otherwise stop it."""
 
     held: H
 
@@ -57,7 +57,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class TryAnotherManager:
-    """Call another manager from now on, if there may be one."""
+    """From now on, call another manager, if one may exist."""
 
 
 Action = Stop[H] | SaveAndStop[H] | SaveOrStop[H] | Register | TryAnotherManager
@@ -65,7 +65,7 @@ Action = Stop[H] | SaveAndStop[H] | SaveOrStop[H] | Register | TryAnotherManager
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """An attempt has ended because it was stopped."""
+    """An attempt has ended because the worker stopped it."""
 
 
 End = Update | Snapshot | Failure | Stopped
@@ -108,26 +108,27 @@ class WorkerNode(Generic[H]):
         self._longest_wait_seconds = _FIRST_WAIT_SECONDS
         self._is_heard = True
 
-    # The attempts that it holds
+    # The attempts that the worker holds
 
     @property
     def running(self) -> H | None:
-        """The attempt that has begun, until its report is acknowledged."""
+        """The attempt that has begun, until the manager acknowledges its report."""
         return self._running
 
     @property
     def held(self) -> tuple[H, ...]:
         """The running attempt and the one accepted last, which may be the same."""
-        # The accepted one as well. Otherwise a manager assumed that a worker in its import of torch
-        # had never received its attempt, and on busy machines every first task was lost.
+        # The accepted one counts, too, because its worker may still import torch. Without it, a
+        # manager assumed that the worker had never received the attempt. On busy machines, every
+        # first task was lost.
         running, wanted = self._running, self._wanted
-        # The accepted one last: the worker registers with it, because the manager wants it.
+        # The accepted one comes last: the worker registers with it, because the manager wants it.
         both = running, wanted if wanted is not running else None
         return tuple(held for held in both if held is not None)
 
     @property
     def attempt(self) -> AttemptId | None:
-        """The attempt that the worker was asked for last, or still trains."""
+        """The attempt that the manager requested last, or else the one that still trains."""
         return self.held[-1].attempt if self.held else None
 
     @property
@@ -135,22 +136,22 @@ class WorkerNode(Generic[H]):
         """Whether the worker may leave: no attempt runs, and none will begin."""
         return self._running is None and (self.leaving or (self._draining and not self._is_next))
 
-    # What the manager asks for
+    # The manager's requests
 
     def met(self, term: int, patience: float, heartbeat_seconds: float) -> None:
-        """Take in what the manager says about itself."""
-        # Never lower, because a manager that was replaced may answer after its successor.
+        """Record what the manager says about itself."""
+        # The term never falls, because a manager may answer after its successor has.
         self.term = max(self.term, term)
         self.patience = patience
         self.heartbeat_seconds = heartbeat_seconds
 
     def train(self, held: H, term: int) -> list[Action[H]]:
-        """Accept an attempt; one that is running is stopped for it.
+        """Accept an attempt, and stop a running one for it.
 
-        A call that is repeated because its answer was lost changes nothing.
+        If the manager repeats a call because the answer was lost, nothing changes.
 
         Raises:
-            Refused: the calling manager was replaced, and may not know it.
+            Refused: the calling manager has a successor, and may not know it.
         """
         if term < self.term:
             reason = f"is {term}, and {self.name} works for a manager of term {self.term}"
@@ -160,8 +161,8 @@ class WorkerNode(Generic[H]):
             return []
         self._wanted = held
         actions: list[Action[H]] = []
-        # The attempt may be asked for again while it is being stopped: it is then a new object,
-        # which does not know that it was to be handed over.
+        # The manager may request an attempt again while the worker is stopping it. The new object
+        # for it does not know of the hand-over.
         if self._to_hand_over == held.attempt:
             actions.append(SaveAndStop(held))
         if self._running is not None:
@@ -183,11 +184,11 @@ class WorkerNode(Generic[H]):
     def drain(self) -> None:
         """Finish the attempts accepted so far, then leave."""
         self._draining = True
-        # A task that a manager assigns after this would never end the draining.
+        # If the worker also took later tasks, the draining might never end.
         self._last = self._wanted
 
     def leave(self) -> list[Action[H]]:
-        """Save and stop the running attempt, begin no other one, and leave."""
+        """Save and stop the running attempt, begin no other, and leave."""
         self.leaving = True
         running = self._running
         return [SaveOrStop(running)] if running is not None else []
@@ -195,7 +196,7 @@ class WorkerNode(Generic[H]):
     # From the beginning of an attempt to the end of its report
 
     def take(self, at_seconds: float) -> H | None:
-        """Return the attempt to begin now; None if there is none, or another one runs."""
+        """Return the attempt to begin now; None without one, or while another one runs."""
         wanted = self._wanted if self._is_next else None
         if self._running is not None or wanted is None:
             return None
@@ -208,12 +209,12 @@ class WorkerNode(Generic[H]):
         return wanted
 
     def ended(self, end: End) -> Report | None:
-        """Take in how the running attempt has ended.
+        """Process the end of the running attempt.
 
         Returns:
-            What to report, until `report_taken` or a `report_failed` that returns None. None if the
-            worker leaves, and is free then: its goodbye gives back the attempt, and a report before
-            that would only bring it another task.
+            The report to send until `report_taken`, or until `report_failed` returns None. None if
+            the worker leaves, which also frees it. Its goodbye gives back the attempt, and an
+            earlier report would only bring it another task.
         """
         if not isinstance(end, Stopped):
             return end
@@ -223,36 +224,36 @@ class WorkerNode(Generic[H]):
         return Failure(FailureKind.CANCELLED, f"{self.name} handed it back")
 
     def report_taken(self) -> None:
-        """Note that the manager has acknowledged the report: the worker is free."""
+        """Free the worker, because the manager has acknowledged the report."""
         self._free()
 
     def report_failed(self, chance: float, *, may_be_heard_later: bool) -> float | None:
-        """Note that the report was not acknowledged.
+        """Decide when to repeat a report that the manager did not acknowledge.
 
         Args:
-            chance: a random number in 0..1, because workers that lost the same manager at one
-                moment would otherwise come back to it together.
-            may_be_heard_later: whether the report may be accepted later, or by another manager.
+            chance: a random number in 0..1. Without it, workers that lost the same manager at one
+                moment would return to it together.
+            may_be_heard_later: whether this manager may accept the report later, or another may.
 
         Returns:
-            The seconds until the next try; None if there is to be none, and the worker is free.
+            The seconds until the next try; None if the worker gives up and is free.
         """
         if self.leaving or not may_be_heard_later:
             self._free()
             return None
-        # Twice as long each time, because a manager that comes back has all its workers to answer.
+        # The wait doubles each time, because a manager that returns must answer all its workers.
         longest = self._longest_wait_seconds
         self._longest_wait_seconds = min(2 * longest, _LONGEST_WAIT_SECONDS)
         return chance * longest
 
     @property
     def _is_next(self) -> bool:
-        """Whether the attempt accepted last may begin; not if it came after the call to drain."""
+        """Whether the attempt accepted last may begin; it may not if it came after `drain`."""
         return self._wanted is not None and (not self._draining or self._wanted is self._last)
 
     def _free(self) -> None:
         running, self._running = self._running, None
-        # Another attempt may have been accepted meanwhile: it begins next.
+        # If the worker has accepted another attempt meanwhile, that one begins next.
         if self._wanted is running:
             self._wanted = None
         if running is not None and self._to_hand_over == running.attempt:
@@ -261,7 +262,7 @@ class WorkerNode(Generic[H]):
     # The heartbeat
 
     def until_next_beat(self, at_seconds: float) -> float:
-        """Return the seconds until the next heartbeat; it changes when an attempt begins."""
+        """Return the seconds until the next heartbeat; they change when an attempt begins."""
         running = self._running
         length = running.expected_seconds(at_seconds) if running is not None else None
         wait = until_next_beat(self.heartbeat_seconds, length, self._interval_seconds)
@@ -269,7 +270,7 @@ class WorkerNode(Generic[H]):
         return wait if self._is_heard else min(wait, _LOOK_AGAIN_SECONDS)
 
     def beat(self) -> Beat[H]:
-        """Return what a heartbeat says now."""
+        """Return the content of a heartbeat sent now."""
         held = self.held
         return Beat(held, tuple(one.progress() for one in held))
 
@@ -281,15 +282,15 @@ class WorkerNode(Generic[H]):
         unwanted: Sequence[AttemptId],
         interval_seconds: float = 0.0,
     ) -> list[Action[H]]:
-        """Take in the answer to a heartbeat: is the worker known, and what should it not run?
+        """Process the answer to a heartbeat: is the worker known, and what should it not run?
 
-        The next heartbeat follows after `interval_seconds` or more.
-        Only a manager that knows the worker and wants the attempt has taken note of its snapshot.
+        The next heartbeat follows after `interval_seconds` or more. The manager has recorded an
+        attempt's snapshot only if it knows the worker and wants the attempt.
         """
         self._is_heard = True
         self._interval_seconds = interval_seconds
-        # A manager that does not know the worker has not taken in the rest of its heartbeat.
-        # And by the progress that was sent, because the worker may have saved again meanwhile.
+        # If the manager does not know the worker, it has ignored the rest of the heartbeat. We use
+        # the progress that the worker sent, because it may have saved again meanwhile.
         for held, progress in zip(beat.held, beat.running, strict=True) if known else ():
             if progress.attempt not in unwanted:
                 held.known_snapshot = progress.snapshot
@@ -297,20 +298,20 @@ class WorkerNode(Generic[H]):
         return actions if known else [*actions, Register()]
 
     def beat_failed(self, *, unreachable: bool) -> list[Action[H]]:
-        """Note that a heartbeat was not answered.
+        """Record that the manager did not answer a heartbeat.
 
-        A manager that is only slow still leads, so the worker looks for another one only if this
-        one cannot be reached.
+        A manager that is only slow still leads. So the worker looks for another one only if it
+        cannot reach this one.
         """
         self._is_heard = False
         return [TryAnotherManager()] if unreachable else []
 
 
 def next_address(given: P, of_leader: Sequence[P], last: P) -> P | None:
-    """Return the address to try after no manager answered at `last`; None if there is no other.
+    """Return the address to try after no manager answered at `last`; None if no other is known.
 
-    The address that the user has given and those of the leading manager take turns. The first may
-    be a name that moves to another machine; the others may not be reachable from here.
+    The user's address and the addresses of the leading manager take turns. The user's address may
+    be a name that moves to another machine. The worker may not be able to reach the others.
     """
     addresses = list(dict.fromkeys([given, *of_leader]))
     position = addresses.index(last) if last in addresses else -1
