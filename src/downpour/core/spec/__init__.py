@@ -1,4 +1,4 @@
-"""What to run: a `Spec`, and a `ResolvedSpec` once the number of shards is known."""
+"""The spec of an experiment: a `Spec`, or a `ResolvedSpec` once the number of shards is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields of a spec fit together, where each of them is valid alone."""
+"""Checks that the fields of a spec fit together, after each of them has proved valid alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_together(spec: SpecFields) -> None:
     """Refuse fields that contradict each other, or have no effect.
 
     Raises:
-        InvalidField: names the first.
+        InvalidField: names the first such field.
     """
     _optimizer_fits(spec)
     _inside_fits(spec)

@@ -1,4 +1,4 @@
-"""The base of a spec and its tables: frozen, strict, and every mistake is one line."""
+"""The base of a spec and its tables: frozen, strict, and with one line for every mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from downpour.core.spec.refusals import as_spec_error
 
 
 class Fields(BaseModel):
-    """Validated fields; `table` is the name before their own, if they are a table of a spec."""
+    """Validated fields; if they form a table of a spec, `table` is its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -40,14 +40,14 @@ class Fields(BaseModel):
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
     def _check_together(self) -> None:
-        """Raise `InvalidField` where fields are valid alone, and not together."""
+        """Raise `InvalidField` if fields are valid alone but do not fit together."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self._check_together()
         return self
 
-    @model_validator(mode="wrap")  # the last, so that it is around all others
+    @model_validator(mode="wrap")  # the last validator, so that it wraps all others
     @classmethod
     def _in_one_line(cls, fields: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         try:

@@ -11,16 +11,16 @@ from downpour.core.spec.refusals import refusal
 
 
 class Inside(Fields):
-    """The processes of a worker, and what each of them computes of a batch.
+    """The processes of a worker, and the share of a batch that each of them computes.
 
-    The worker cuts a batch into parts, at least one per process, and each part has its own random
-    seed if `processes` is above 1. With `data` each process computes the gradients of some parts.
-    With `pipeline` each has a run of the network's layers, and all parts pass through all of them.
-    With `hybrid` each computes parts up to the first dense layer, and from there on a slice of each
-    dense layer's outputs for the whole batch. With `auto` a run on this machine measures which is
-    the fastest, with several threads among them, before it begins. The bytes of the result follow
-    from parts, seeds and, with `hybrid`, as many slices as `processes`; who computes what does not
-    matter.
+    The worker cuts a batch into parts, at least one per process. Each part has its own random seed
+    if `processes` is above 1. With `data`, each process computes the gradients of some parts. With
+    `pipeline`, each process has a run of the network's layers, and all parts pass through all
+    processes. With `hybrid`, each process computes parts up to the first dense layer. From there
+    on, it computes a slice of each dense layer's outputs for the whole batch. With `auto`, a run on
+    this machine first measures which way is the fastest; several threads are among the candidates.
+    The result's bytes follow from the parts, the seeds and, with `hybrid`, the slices, one for each
+    of the `processes`. They do not depend on which process computes a part.
 
     Raises:
         SpecError: a field is invalid.

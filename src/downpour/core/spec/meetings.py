@@ -1,7 +1,7 @@
-"""How rounds and epochs belong together: an epoch has as many rounds as its shards meet.
+"""How rounds and epochs belong together: an epoch has one round for each meeting of its shards.
 
-Rounds and epochs of an experiment count from 0. One that goes on with another may begin in the
-middle of an epoch; that epoch is its first.
+Rounds and epochs of an experiment count from 0. An experiment that continues another one may begin
+in the middle of an epoch, which is then its first epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """An experiment's `epochs`, each of `each` rounds, and how many rounds were `before` it."""
+    """An experiment's `epochs`, the rounds in `each` epoch, and the rounds `before` it."""
 
     epochs: int
     each: int = 1
@@ -21,7 +21,7 @@ class Meetings:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return those of a record's spec; specs of earlier versions had a round an epoch."""
+        """Return the meetings of a record's spec; earlier versions had one round per epoch."""
         numbers = (fields.get("epochs", 0), fields.get("meet", 1), fields.get("rounds_before", 0))
         return cls(*map(int, numbers))
 
@@ -32,11 +32,11 @@ class Meetings:
 
     @property
     def epochs_in_all(self) -> int:
-        """How many epochs the whole training has, with those before the experiment."""
+        """How many epochs the whole training has, including earlier ones."""
         return self.before // self.each + self.epochs
 
     def named(self, number: int) -> str:
-        """Return in words where a round is: its epoch, and the round if the epoch has several."""
+        """Name a round in words: its epoch, and the round itself if the epoch has several."""
         which = f"epoch {self.epoch_of(number) + 1}"
         return which if self.each == 1 else f"{which}, round {number + 1}"
 

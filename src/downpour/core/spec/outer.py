@@ -1,4 +1,4 @@
-"""The table `[outer]` of a spec: how a model steps along the aggregate of its updates."""
+"""The table `[outer]` of a spec: the step from a model toward the aggregate of its updates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _BY_MOMENTUM = {"nesterov", "delayed-nesterov", "heloco"}
 
 
 class Outer(Fields):
-    """The optimizer of the rounds, as `optimizer` and its fields are that of the local steps.
+    """The optimizer of the rounds; the spec's own `optimizer` field is for the local steps.
 
-    Its gradient is the model minus the aggregate, so sgd with learning_rate = 1 and without
-    momentum takes the aggregate; `none` does so to the bit, and keeps no state.
-    `Spec(outer=Outer(optimizer="nesterov", momentum=0.6))` is one way to give it, a dictionary is
-    another.
+    Its gradient is the model minus the aggregate. So sgd with learning_rate = 1 and without
+    momentum takes the aggregate as the next model. `none` takes it exactly, and keeps no state.
+    Pass it as `Spec(outer=Outer(optimizer="nesterov", momentum=0.6))`, or pass a dictionary.
 
     Raises:
         SpecError: a field is invalid.
@@ -67,7 +66,7 @@ class Outer(Fields):
             raise refusal("every", self.every, "works only with optimizer = 'delayed-nesterov'")
 
     def _check_open(self) -> None:
-        """Refuse a field beside `auto`, which decides on all of them."""
+        """Refuse a field besides `auto`, which decides on all of them."""
         for name, field in type(self).model_fields.items():
             if name != "optimizer" and (value := getattr(self, name)) != field.default:
                 accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"

@@ -13,7 +13,7 @@ from downpour.base.arguments import nearest
 from downpour.base.errors import SpecError, did_you_mean
 
 _NEED = "KEY or KEY=VALUE, at most 64 printable characters, and at most 16 labels"
-# The values that a field accepts, if its type and limits do not show them.
+# The values that a field accepts if its type and limits do not show them.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     "code_bundle": "64 hexadecimal digits in lower case",
@@ -71,11 +71,11 @@ def as_spec_error(
     Args:
         spec: the model whose fields these are.
         details: pydantic's errors.
-        fields: the fields as they were given.
-        table: the table of a spec that they are; absent: they are the spec's own.
+        fields: the fields as the user gave them.
+        table: the name of their table in a spec; absent if they are the spec's own fields.
     """
     invalid: dict[str, Any] = {}
-    for detail in details:  # a union reports once for each of its members
+    for detail in details:  # a union reports one error for each of its members
         invalid.setdefault(_field_of(detail), detail)
     (field, detail), *others = invalid.items()
     cause = detail.get("ctx", {}).get("error")
@@ -84,7 +84,7 @@ def as_spec_error(
     elif detail["type"] == "extra_forbidden":
         value, accepted = detail["input"], f"no such field; {nearest(field, spec.model_fields)}"
     else:
-        # The value as it was given, not as an earlier validator left it.
+        # We show the user's value, not the value after an earlier validator.
         value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
         accepted = f"must be {accepts(spec, field)}{_meant(spec, field, value)}"
         if detail["type"] == "finite_number":
@@ -96,7 +96,7 @@ def as_spec_error(
 
 
 def _field_of(detail: Mapping[str, Any]) -> str:
-    """Name the field that is invalid; within a table of options, its key as well."""
+    """Name the invalid field; in a table of options, add the key."""
     top, *inner = detail["loc"] or ("spec",)
     return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
 
@@ -113,7 +113,7 @@ def accepts(spec: type[BaseModel], field: str) -> str:
 
 
 def _meant(spec: type[BaseModel], field: str, value: object) -> str:
-    """Ask whether a choice was meant that is nearly the value."""
+    """Ask whether the user meant a choice that resembles the value."""
     schema = _schema(spec)["properties"].get(field, {})
     choices = [choice for kind in schema.get("anyOf", [schema]) for choice in kind.get("enum", [])]
     if field == "device":  # a pattern, which has no list of choices
@@ -123,7 +123,7 @@ def _meant(spec: type[BaseModel], field: str, value: object) -> str:
 
 @cache
 def _schema(spec: type[BaseModel]) -> dict[str, Any]:
-    """Return its JSON schema, which takes 20 ms to make and stays the same."""
+    """Return a spec's JSON schema, which takes 20 ms to make and stays the same."""
     return spec.model_json_schema()
 
 

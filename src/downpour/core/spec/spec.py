@@ -1,11 +1,11 @@
-"""What to run: one frozen, validated value, made from TOML text and written back to it.
+"""The spec of an experiment: one frozen, validated value, read from TOML and written back to it.
 
-A spec is the whole input of an experiment: in synchronous mode the bytes of every model version
-follow from the resolved spec alone (within one numeric class). So no setting that changes a result
-may be anywhere else, and nothing here may depend on the machine or touch a file
+A spec is the whole input of an experiment: in synchronous mode, the bytes of every model version
+follow from the resolved spec alone (within one numeric class). So every setting that changes a
+result must be in the spec. Nothing here may depend on the machine or touch a file
 (`files/spec_file.py` does that). `families.py` has the names of splitters, modes, policies and
-others; their code is imported where it is used. An invalid field is refused in one line
-(`refusals.py`).
+others; each module imports their code when it uses them. A spec refuses an invalid field in one
+line (`refusals.py`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from downpour.core.spec.spec_fields import SpecFields
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
 """The fields that are tables, and the class of each."""
 _FIRST = {"inside": "how", "outer": "optimizer"}
-"""The field of a table that a word in the table's place gives: outer = "none"."""
+"""The field that a word sets if it replaces the whole table, as in outer = "none"."""
 
 
 FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none"}
-"""Former behavior, for fields that are missing in stored specs of earlier versions."""
+"""The former behavior, for fields that the stored specs of earlier versions lack."""
 
 
 class Spec(SpecFields):
     """An experiment's spec: the training, its data, and its settings; every field has a default.
 
     Raises:
-        SpecError: from every way of making one; names the field and the accepted values.
+        SpecError: a field is invalid, however you make the spec. The error names the field and the
+            accepted values.
     """
 
     @field_validator("data_path", "init_from", mode="before")
@@ -55,7 +56,7 @@ class Spec(SpecFields):
     @field_validator("task", "model", "dataset", mode="before")
     @classmethod
     def _named(cls, value: object, field: ValidationInfo) -> object:
-        """Name a class or function of an importable module, as a spec holds text alone."""
+        """Name a class or function of an importable module, because a spec holds only text."""
         if not isinstance(value, type | FunctionType):
             return value
         module, name = value.__module__, getattr(value, "__qualname__", "")
@@ -105,39 +106,39 @@ class Spec(SpecFields):
     def parts(self) -> int:
         """The number of parts of a batch, for any number of processes.
 
-        The bytes depend on it, and on whether each part has its own random seed, as it does if
-        `inside.processes` is above 1.
+        The bytes depend on this number. They also depend on whether each part has its own random
+        seed, as it does if `inside.processes` is above 1.
         """
         return max(self.accumulate, self.inside.processes)
 
     @property
     def hands_on(self) -> bool:
-        """Whether a shard's task leaves a state for the shard's next one."""
+        """Whether a shard's task leaves a state for the shard's next task."""
         return self.optimizer_state == "keep" or self.keeps_error
 
     @property
     def shards_go_on(self) -> bool:
-        """Whether a shard's next task needs a file that its last one left."""
+        """Whether a shard's next task needs a file from its last one."""
         return self.hands_on or self.overlap > 0
 
     @property
     def update_codec(self) -> str:
-        """The codec of updates; a shard that overlaps goes on from the difference that it made."""
+        """The codec of updates; an overlapping shard continues from the difference that it made."""
         return "float32" if self.overlap and self.compression == "none" else self.compression
 
     @property
     def keeps_error(self) -> bool:
-        """Whether a shard keeps what its codec has not sent, for its next task."""
+        """Whether a shard keeps, for its next task, the part that its codec has not sent."""
         return self.compression != "none" and CODECS[self.compression].feedback is not None
 
     @property
     def publishes_steps(self) -> bool:
-        """Whether model versions are published as steps from the versions before them."""
+        """Whether the manager publishes model versions as steps from the versions before them."""
         return self.model_compression != "none"
 
     @property
     def in_step(self) -> bool:
-        """Whether all shards go through rounds together, as in every mode but asynchronous ones."""
+        """Whether all shards go through rounds together, as in modes that are not asynchronous."""
         return self.mode in {"sync", "k-sync"}
 
     @property
@@ -147,12 +148,12 @@ class Spec(SpecFields):
 
     @property
     def trained_code(self) -> tuple[str, str]:
-        """The field that names the code which is trained, and its value."""
+        """The field that names the code to train, and its value."""
         return ("model", self.model) if self.task is None else ("task", self.task)
 
     @property
     def factories(self) -> dict[str, str]:
-        """The factories and tasks that the spec names, by field: code that is not Downpour's."""
+        """The user's factories and tasks that the spec names, by field."""
         if self.task is not None:
             return {"task": self.task}
         named = {"dataset": self.dataset, "model": self.model}
@@ -160,7 +161,7 @@ class Spec(SpecFields):
 
     @property
     def meetings(self) -> Meetings:
-        """How rounds and epochs belong together, once `meet` is a number: in a resolved spec."""
+        """How rounds and epochs belong together in a resolved spec, where `meet` is a number."""
         if not isinstance(self.meet, int):
             raise SpecError(
                 "meet", self.meet, "becomes a number only once the number of shards is known"
@@ -169,14 +170,14 @@ class Spec(SpecFields):
 
     @property
     def rounds(self) -> int:
-        """How many rounds are trained: the one place that says so."""
+        """How many rounds the experiment trains; only this property says so."""
         return self.meetings.rounds
 
     @property
     def images_channels_last(self) -> bool:
         """Whether images are channels_last in training.
 
-        Off by default for a user's factory, whose code may depend on the plain layout.
+        The default is off for a user's factory, whose code may depend on the plain layout.
         """
         return not self.trains_own_code if self.channels_last is None else self.channels_last
 
@@ -204,7 +205,8 @@ class Spec(SpecFields):
     def to_toml(self, *, without_defaults: bool = False) -> str:
         """Write the spec as TOML that `from_toml` reads back to an equal value.
 
-        Without defaults, those of `Spec`: what a resolved spec leaves out is no `auto` elsewhere.
+        `without_defaults` leaves out fields with the defaults of `Spec`, not of `ResolvedSpec`. So
+        a field that a resolved spec omits does not become `auto` elsewhere.
         """
         whole = Spec.make(self.model_dump())
         dumped = whole.model_dump(exclude_defaults=without_defaults)
@@ -217,8 +219,8 @@ class Spec(SpecFields):
 class ResolvedSpec(Spec):
     """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
-    `downpour.core.resolve` makes it from a spec and the number of workers. Defaults that differ
-    from those of `Spec` are the former behavior, see `FORMERLY`.
+    `downpour.core.resolve` makes it from a spec and the number of workers. If a default differs
+    from that of `Spec`, it is the former behavior; see `FORMERLY`.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts of the training set")
@@ -248,7 +250,7 @@ def toml_fields(text: str, file: str = "") -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter from deep nesting
+    except (ValueError, RecursionError) as error:  # deep nesting causes the latter
         where = ("FILE", file) if file else ("TOML", text.strip()[:40])
         raise SpecError(*where, f"cannot be read: {error}") from None
 

@@ -1,7 +1,8 @@
-"""The fields of a spec, each with a default, what it accepts, and the sentence that users read.
+"""The fields of a spec, each with a default, its accepted values, and a sentence for users.
 
-The command line's options, their help and `docs/reference/cli.md` come from them. `spec.py` says
-what a spec is, and `combinations.py` which fields fit together.
+The command line takes its options and their help from these fields, and so does the page
+`docs/reference/cli.md`. `spec.py` says what a spec is, and `combinations.py` says which fields fit
+together.
 """
 
 from __future__ import annotations
