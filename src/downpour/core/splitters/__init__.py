@@ -1,9 +1,9 @@
 """Labels and a seed → the shards of a training set, each a sorted array of indices.
 
-One file a member. A splitter only says which shard owns each example; that every index appears
-exactly once then follows from the form of its answer. The common part is here: reading the spec's
-text, refusing impossible splits, and turning owners into shards. The result depends on the
-arguments alone: the split is drawn once and stays fixed for the experiment.
+Each splitter has its own file. A splitter only says which shard owns each example. So the form of
+its answer ensures that every index appears exactly once. This module does the common part: it reads
+the spec's text, refuses impossible splits, and turns owners into shards. The result depends on the
+arguments alone: an experiment draws its split once and then keeps it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def split(
         labels: shape (count,), one class per example; None if examples have no classes.
         count: how many examples there are.
         shards: how many shards to make.
-        seed: what every random choice follows from.
+        seed: the seed of every random choice.
 
     Returns:
-        One int64 array of sorted indices a shard, none empty; every index appears exactly once.
+        One int64 array of sorted indices per shard, none empty; every index appears exactly once.
 
     Raises:
-        SpecError: the split is unknown, needs labels and there are none, or there are more shards
-            than examples.
+        SpecError: the split is unknown, it needs labels but the dataset has none, or it has more
+            shards than examples.
     """
     name, alpha = parse_split(spec_split)
     if not 1 <= shards <= count:
@@ -55,7 +55,7 @@ def split(
         labels = np.zeros(count, dtype=np.int64)
     if labels.shape != (count,):
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
-    # Numbered without gaps: a limit may have left some classes without an example.
+    # This numbers the classes without gaps: a limit may have left some without an example.
     _, classes = np.unique(labels, return_inverse=True)
     generator = np.random.default_rng(seed)
     request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)
@@ -65,10 +65,10 @@ def split(
 def divide(
     spec: Spec, labels: Labels | None, count: int, shards: int
 ) -> tuple[list[Indices], Indices]:
-    """Divide training examples as a spec says: into its shards, and those set apart for validation.
+    """Divide training examples as a spec says: into shards and held-out examples for validation.
 
     Args:
-        spec: says how.
+        spec: says how to divide.
         labels: see `split`.
         count: how many examples there are.
         shards: how many shards to make.
@@ -85,7 +85,7 @@ def divide(
 
 
 def _shards_of(owners: Indices, shards: int) -> list[Indices]:
-    """Gather each owner's indices; the stable sort leaves them in ascending order."""
+    """Gather each owner's indices, which the stable sort leaves in ascending order."""
     order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
     ends = np.cumsum(np.bincount(owners, minlength=shards))
     return np.split(order, ends[:-1])

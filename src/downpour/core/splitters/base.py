@@ -1,7 +1,7 @@
-"""The interface of all splitters, and the way of dealing examples that most of them use.
+"""The interface of all splitters, and the way in which most of them deal examples.
 
-A splitter answers one question: which shard owns each example? It may draw from the generator it
-is handed and from nothing else, and leaves no shard without an example.
+A splitter answers one question: which shard owns each example? It draws random numbers only from
+the generator that it gets, and leaves no shard without an example.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Labels = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitRequest:
-    """The examples to split, and into how many shards.
+    """The examples to split, and the number of shards.
 
-    `classes` has shape (examples,): the class of each, numbered 0..K-1 without gaps, K being the
-    classes that occur. There are at least as many examples as shards. `alpha` is the
-    concentration of a Dirichlet split, None for the others.
+    `classes` has shape (examples,). It holds the class of each example, numbered 0..K-1 without
+    gaps, where K classes occur. A request has at least as many examples as shards. `alpha` is the
+    concentration of a Dirichlet split, and None for other splits.
     """
 
     classes: Indices
@@ -36,15 +36,15 @@ Splitter = Callable[[SplitRequest], Indices]
 
 
 def deal(order: Indices, shards: int) -> Indices:
-    """Deal examples round the shards in the order given, as one deals cards.
+    """Deal examples to the shards in turn, in the given order, like cards to players.
 
     Args:
         order: a permutation of the examples, shape (examples,).
-        shards: how many shards to deal to.
+        shards: the number of shards.
 
     Returns:
-        The owners, shape (examples,). Any stretch of `order` is spread over the shards with counts
-        that differ by at most one.
+        The owners, shape (examples,). In any stretch of `order`, the shards' counts differ by at
+        most one.
     """
     owners = np.empty(len(order), dtype=np.int64)
     owners[order] = np.arange(len(order), dtype=np.int64) % shards
@@ -52,6 +52,6 @@ def deal(order: Indices, shards: int) -> Indices:
 
 
 def shuffled_by_class(request: SplitRequest) -> Indices:
-    """Lay the classes end to end, each shuffled within itself; a permutation of the examples."""
+    """Return the examples class by class, and in random order within each class."""
     shuffled = request.generator.permutation(len(request.classes))
     return shuffled[np.argsort(request.classes[shuffled], kind="stable")]

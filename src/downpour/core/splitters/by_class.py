@@ -1,9 +1,10 @@
 """`class`: each shard holds whole classes, as far as the classes suffice.
 
-With as many shards as classes each shard gets one; with fewer, the classes are dealt round. With
-more, each shard holds one class. The largest-remainder method gives shards to classes, like seats
-to parties: in proportion to their examples, but at least one each. A class that has several shards
-is shuffled and cut into parts that differ by at most one.
+With as many shards as classes, each shard gets one class. With fewer shards, the splitter deals the
+classes to them in turn. With more shards, each of them holds one class. The largest-remainder
+method gives shards to classes, like seats to parties: in proportion to their examples, but at least
+one each. If a class has several shards, the splitter shuffles it and cuts it into parts whose sizes
+differ by at most one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def owners(request: SplitRequest) -> Indices:
 def largest_remainder(counts: Indices, seats: int) -> Indices:
     """Give out seats in proportion to counts by the largest remainder (Hare quota).
 
-    A count too small for one seat gets one nevertheless, and is left out while the others share the
-    rest in proportion. Among equal remainders the earlier count comes first.
+    A count that is too small for a seat still gets one. The other counts share the remaining seats
+    in proportion. Among equal remainders, the earlier count comes first.
 
     Args:
         counts: shape (parties,), each at least 1.
@@ -46,7 +47,8 @@ def largest_remainder(counts: Indices, seats: int) -> Indices:
     """
     given = np.ones(len(counts), dtype=np.int64)
     sharing = np.ones(len(counts), dtype=np.bool_)
-    # Leaving some out raises the quota of the others, so another may become too small for a seat.
+    # Leaving out a count raises the quota of the others, so another may become too small for a
+    # seat.
     while True:
         votes, left = counts[sharing].sum(), seats - np.count_nonzero(~sharing)
         too_small = sharing & (counts * left < votes)

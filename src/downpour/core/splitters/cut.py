@@ -2,7 +2,7 @@
 
 The distance of a shard is the total variation distance between its class shares and those of all
 shards together: half the sum, over the classes, of the absolute differences. 0 means the same
-mixture of classes. 1 is never reached, because a shard is itself a part of all shards.
+mixture of classes. The distance never reaches 1, because a shard is itself a part of all shards.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ShardCounts:
     """How many examples each shard has, and how many of each class.
 
     Attributes:
-        split: as a spec names it.
+        split: the split's name in a spec.
         sizes: shape (shards,), none 0.
-        by_class: shape (shards, classes); no classes where examples have none.
-        held_out: how many examples are set apart for validation.
+        by_class: shape (shards, classes); no classes if examples have none.
+        held_out: how many examples the split holds out for validation.
     """
 
     split: str
@@ -48,7 +48,7 @@ class ShardCounts:
 
     @property
     def classes_held(self) -> Indices:
-        """Of how many classes each shard has an example, shape (shards,)."""
+        """The number of classes that occur in each shard, shape (shards,)."""
         return np.asarray(np.count_nonzero(self.by_class, axis=1), np.int64)
 
     @property
@@ -65,13 +65,13 @@ class ShardCounts:
 
     @property
     def mean_distance(self) -> float:
-        """The mean of `distances`: every shard counts the same, large or small."""
+        """The mean of `distances`; large and small shards count the same."""
         return float(self.distances.mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitCut(ShardCounts):
-    """The shards that a split makes: the indices of each one's examples, and their counts."""
+    """The shards that a split makes: the indices of each shard's examples, and their counts."""
 
     shards: tuple[Indices, ...]
 
@@ -96,7 +96,7 @@ def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int
     """Cut training examples by `divide`, as the manager does when it prepares an experiment.
 
     Args:
-        spec: says how.
+        spec: says how to cut.
         labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
         count: how many examples there are.
         classes: how many classes the dataset has.

@@ -1,14 +1,14 @@
 """`dirichlet(ALPHA)`: shards whose labels are skewed, as in the federated-learning literature.
 
-For every class, the proportions that go to the shards are drawn from a symmetric Dirichlet
-distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural
-Networks"; after Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for
-Federated Visual Classification", who draw a mixture of classes for each client). A small ALPHA
-gives each shard few classes and unequal sizes, a large one approaches an even split.
+For every class, the splitter draws each shard's proportion from a symmetric Dirichlet distribution
+(Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; after Hsu et
+al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification", who draw a mixture of classes for each client). A small ALPHA gives each shard few
+classes and makes sizes unequal. A large ALPHA approaches an even split.
 
-Others draw again until no client is empty, which may never happen with many shards. Here an empty
-shard takes one example of the largest shard at that moment. That ends, moves as little as possible,
-and leaves no shard empty.
+Other implementations draw again until no client is empty, which may never happen with many shards.
+Here an empty shard takes one example from the shard that is the largest at that moment. This always
+ends, moves as few examples as possible, and leaves no shard empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def owners(request: SplitRequest) -> Indices:
     result = np.empty(len(classes), dtype=np.int64)
     for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
         shares = generator.dirichlet(np.full(shards, request.alpha))
-        # The cumulative shares are rounded, not the shares, so that every example has an owner.
+        # We round the cumulative shares, not the shares, so that every example has an owner.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members))
         result[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     _fill_empty(result, shards)
@@ -36,7 +36,7 @@ def owners(request: SplitRequest) -> Indices:
 
 
 def _fill_empty(result: Indices, shards: int) -> None:
-    """Give every shard without an example one of the largest shard's, in place."""
+    """Give every empty shard an example from the largest shard, in place."""
     sizes = np.bincount(result, minlength=shards)
     if sizes.all():
         return
@@ -46,6 +46,6 @@ def _fill_empty(result: Indices, shards: int) -> None:
     largest = [(-int(size), shard) for shard, size in enumerate(sizes)]
     heapq.heapify(largest)
     for empty in np.flatnonzero(sizes == 0):
-        size, donor = heapq.heappop(largest)  # negative, as heapq has the smallest first
+        size, donor = heapq.heappop(largest)  # negative, because heapq pops the smallest first
         result[order[ends[donor] + size]] = empty
         heapq.heappush(largest, (size + 1, donor))

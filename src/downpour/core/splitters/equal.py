@@ -1,9 +1,9 @@
-"""`equal`: every class dealt evenly over the shards, nothing dropped.
+"""`equal`: deal every class evenly over the shards, and drop nothing.
 
-The classes are shuffled within themselves, laid end to end, and dealt round without a break between
-one class and the next. So each class's counts differ by at most one. A class begins with the shard
-after the end of the last class, so the remainders rotate, and the totals differ by at most one as
-well.
+The splitter shuffles each class, lays the classes end to end, and deals their examples to the
+shards in turn, without a break between classes. So each class's counts differ by at most one. A
+class begins with the shard after the last class's final shard. So the remainders rotate, and the
+totals differ by at most one as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training examples that are set apart: a share of each class, drawn with the seed."""
+"""Holds out training examples: a share of each class, drawn with the seed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tupl
     Args:
         labels: shape (count,), one class per example; None if examples have no classes.
         count: how many examples there are.
-        share: the part of them to set apart, above 0 and below 1; of each class to within one.
-        seed: what the choice follows from.
+        share: the part to hold out, above 0 and below 1; exact for each class to within one.
+        seed: the seed of the choice.
 
     Returns:
-        Both parts, sorted int64 indices.
+        Both parts, as sorted int64 indices.
 
     Raises:
         SpecError: one of the parts would be empty.
     """
-    # With a second number, because the split draws from the seed alone.
+    # The second number makes this draw differ from the split, which uses the seed alone.
     order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]
-    # Laid end to end by class, one of every 1 / share examples is taken.
+    # With the classes end to end, we take one of every 1 / share examples.
     is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
     stay, held = np.sort(order[~is_held]), np.sort(order[is_held])
     if not len(held) or not len(stay):

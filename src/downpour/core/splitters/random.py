@@ -1,6 +1,6 @@
-"""`random`: a seeded permutation dealt round the shards; sizes differ by at most one.
+"""`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
 
-It never looks at the classes, so it serves datasets that have none.
+It never looks at the classes, so it also works for datasets without classes.
 """
 
 from __future__ import annotations
