@@ -14,11 +14,11 @@ class HeldAttempt:
     `part` is its part of the shard, and its model. It tells attempts apart, because a manager whose
     journal has lost its end may request other work under the same name. The attempt's own work
     begins after `steps_before`, the steps in the snapshot that it continues from. Its last step, or
-    its loading, ended at `stepped_at_seconds`. The manager has heard of no snapshot newer than
-    `known_snapshot`. A manager may request an attempt again while its worker is stopping it. Then
-    two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its next
-    step, with or without saving its state (`step_loop.py`). They are plain values without a lock,
-    because a signal handler may set them.
+    its loading, ended at `stepped_at_seconds`. `known_snapshot` is the newest snapshot that the
+    manager has heard of. A manager may request an attempt again while its worker is stopping it.
+    Then two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its
+    next step, with or without saving its state (`step_loop.py`). They are plain values without a
+    lock, because a signal handler may set them.
     """
 
     attempt: AttemptId

@@ -101,8 +101,8 @@ class Speed:
     for a whole shard, divided by their square. We estimate it from the intervals between reports;
     it is None if there is only one interval. Over `share`, the relative standard error is then
     sqrt(variance / share). A speed from an earlier attempt was measured `age_seconds` ago; the age
-    is 0 for the running attempt. One step takes `step_seconds`, or 0 if unknown. With `at_most`,
-    the worker made no step in `step_seconds`, so it is no faster than this.
+    is 0 for the running attempt. `step_seconds` is the time of one step; 0 if unknown. With
+    `at_most`, the worker made no step in `step_seconds`, so it is no faster than this.
     """
 
     samples_per_second: float
@@ -127,10 +127,10 @@ class RoundView:
     assignment to report, without its worker's start-up. `paces` forecasts the seconds per sample of
     a worker that would begin a shard now. `speeds` are samples per second over the last few
     heartbeats, for workers that have trained in this round. `history` covers earlier rounds.
-    `overhead_seconds` is the time that an attempt spends besides training (loading, publishing,
-    messages). We measured it in the previous round; 0 if unknown. `elapsed_seconds` counts from the
-    round's first assignment. `requested` is the number of requested workers that have not joined
-    yet. If `options` leaves an option out, the policy's default applies.
+    `overhead_seconds` is the time that an attempt spent besides training (loading, publishing,
+    messages) in the previous round; 0 if unknown. `elapsed_seconds` counts from the round's first
+    assignment. `requested` is the number of requested workers that have not joined yet. If
+    `options` leaves an option out, the policy's default applies.
 
     For each shard with its own needs, `barred` holds the workers that lack its labels.
     """

@@ -1,9 +1,10 @@
 """`grass`: copies that save resources first, greedy copies near the end (GRASS, 2014).
 
-At first, a shard gets one more copy only if all its attempts together then take less time. In the
-greedy phase, a shard gets a copy as soon as the copy would end sooner than the running attempts. In
-the paper's terms, a round that waits for all shards has an error bound of zero. The shard with the
-longest time left then goes first. The paper learns when to become greedy; here that is an option.
+In the resource-aware phase, a shard gets one more copy only if all its attempts together then take
+less time. In the greedy phase, it gets one as soon as the copy would end sooner than the running
+attempts. In the paper's terms, a round that waits for all shards has an error bound of zero. The
+shard with the longest time left then goes first. The paper learns when to become greedy; here that
+is an option.
 """
 
 from __future__ import annotations

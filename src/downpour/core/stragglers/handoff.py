@@ -168,7 +168,7 @@ def _standing_by(view: RoundView) -> dict[str, str]:
 
 
 def _cost(share: float) -> str:
-    """Say what a shard on a slow worker would cost; shares are rounded to whole percents."""
+    """Say what a shard on a slow worker would cost, rounded to whole percents."""
     return f"cost {share:.0%} of the time" if share >= _HALF_A_PERCENT else "end no sooner"
 
 

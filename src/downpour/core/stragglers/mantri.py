@@ -41,7 +41,7 @@ def _mantri(view: RoundView) -> list[Action]:
 
 
 def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment] | None:
-    """End the latest attempt and restart it elsewhere, while shards wait for workers."""
+    """While shards wait for workers, end the latest attempt and restart its shard elsewhere."""
     spare = left_idle(view, [])
     # Otherwise a duplicate is better: it ends no attempt that may still come first.
     crowded = len(view.pending) > len(view.idle) - view.standbys

@@ -65,7 +65,7 @@ class Outlook:
 
     @cached_property
     def pace_seconds(self) -> float | None:
-        """The median seconds per sample of all known shards in the round; None without any."""
+        """The median seconds per sample, from all we know of the round; None if we know nothing."""
         view = self._view
         known = [seconds / samples for samples, seconds in view.published if samples > 0]
         known += [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
