@@ -1,7 +1,7 @@
 """The disturbances that a user asks for: slow workers, and processes that die at a given time.
 
 Users write both as text: `worker-3=0.25,pauses=6/10` slows a worker, and `worker-2@round3` or
-`manager@20s` kills a process. Workers are named as `run` names them, from `worker-1` on.
+`manager@20s` kills a process. Users name workers as `run` does, from `worker-1` on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Slow:
 
     @classmethod
     def of(cls, worker: str, asked: object) -> Self:
-        """Read how a worker is slowed: a number, or a text such as `0.25,pauses=6/10`.
+        """Read how much to slow a worker: a number, or text such as `0.25,pauses=6/10`.
 
         Raises:
             SpecError: names `slow` and what it accepts.
@@ -81,10 +81,10 @@ class Slow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """A process dies when a round, from 1, has begun, or so many seconds after training began.
+    """The death of a process, at the beginning of a round (from 1) or some seconds into training.
 
-    A manager always starts again. A worker stays away, as a machine that died, unless it is to come
-    `again`.
+    The launcher always restarts the manager. A worker stays away, like a machine that died, unless
+    `again` is set.
     """
 
     who: str
@@ -94,7 +94,7 @@ class Kill:
 
     @classmethod
     def of(cls, text: object) -> Self:
-        """Read who dies when.
+        """Read which process dies, and when.
 
         Raises:
             SpecError: names `kill` and what it accepts.
@@ -132,17 +132,17 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbances:
-    """All that is disturbed in a run."""
+    """All disturbances of a run."""
 
     slow: tuple[Slow, ...] = ()
     kill: tuple[Kill, ...] = ()
 
     @classmethod
     def of(cls, slow: object = None, kill: object = None) -> Self:
-        """Read what users give: a mapping or texts for `slow`, and texts for `kill`.
+        """Read the user's values: a mapping or texts for `slow`, and texts for `kill`.
 
         Raises:
-            SpecError: one of them cannot be read, or a worker is slowed twice.
+            SpecError: a value is invalid, or two values slow the same worker.
         """
         slowed = [Slow.of(who, how) for who, how in _pairs(slow)]
         names = [one.worker for one in slowed]
@@ -152,16 +152,16 @@ class Disturbances:
         return cls(slow=tuple(slowed), kill=tuple(Kill.of(one) for one in _texts("kill", kill)))
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether the user asked for any."""
         return bool(self.slow or self.kill)
 
     def check(self, workers: int, rounds: int, *, is_local: bool) -> None:
-        """Refuse what cannot happen in a run of so many workers and rounds.
+        """Refuse disturbances that cannot happen in a run with so many workers and rounds.
 
         Args:
-            workers: how many the run starts.
-            rounds: how many it has.
-            is_local: whether its processes run on this machine, each on its own.
+            workers: the number of workers that the run starts.
+            rounds: the number of its rounds.
+            is_local: whether it runs on this machine, each worker as a separate process.
 
         Raises:
             SpecError: names the field and what it accepts.
@@ -223,7 +223,7 @@ def _pauses(given: str, text: str) -> Pauses:
 
 
 def _number(text: str) -> float | None:
-    """Return the finite number that a text says, or None."""
+    """Read a finite number; None if the text is not one."""
     try:
         number = float(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Makes a worker look slow: it runs, pauses and runs again, many times per second.
+"""Makes a worker look slow: stops it and lets it continue, many times per second.
 
 SIGSTOP and SIGCONT need no rights beyond the user's own, and the worker's code knows nothing of
-them. All that the worker does takes longer: steps, files, heartbeats.
+them. Everything that the worker does takes longer: steps, files, heartbeats.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from downpour.cluster.disturbing.disturbances import Slow
 from downpour.host.sessions import signal_group
 
 STRETCH_SECONDS = 0.05
-"""The shorter one of a run and a stop.
+"""The length of a run or a stop: the shorter of the two.
 
-A stop takes up to 3 ms longer on a busy machine. So with 20 ms, a process at 0.25 of its speed came
-to 0.21. With this much it comes to 0.24.
+On a busy machine, a stop takes up to 3 ms longer. With 20 ms, a process that should run at 0.25 of
+its speed ran at 0.21. With this value, it runs at 0.24.
 """
 STILL_SECONDS_MAX = 1.0
-"""A heartbeat is late by a stop at most, and the manager misses a worker after five seconds."""
+"""A stop delays a heartbeat by its own length at most. The manager misses a worker after 5 s."""
 _OWED_SECONDS_MAX = 3 * STILL_SECONDS_MAX
 _RUN_SECONDS_MIN = 0.001
 
 
 class DutyCycle:
-    """Says how long a process runs and stands still, so that it comes to a share of its speed.
+    """Decides how long a process runs and stands still, to reach a share of its full speed.
 
     A thread that wakes late makes a stretch too long. The next stretches make up for it, so the
     share is right over time.
@@ -54,7 +54,8 @@ class DutyCycle:
 
     def ran(self, seconds: float) -> None:
         """Note how long the process has run."""
-        # Bounded both ways, because a laptop that was asleep for an hour owes no hour.
+        # Bounded both ways, so that a laptop's sleep of an hour does not make the process owe an
+        # hour.
         owed = self._owed_seconds + seconds * self._still_per_run
         self._owed_seconds = min(owed, _OWED_SECONDS_MAX)
 
@@ -68,7 +69,7 @@ class Slowing:
 
     Args:
         slow: the worker, and how slow it is.
-        process_of: returns the process that is the worker now; None while there is none.
+        process_of: returns the worker's current process; None while it has none.
     """
 
     def __init__(self, slow: Slow, process_of: Callable[[str], int | None]) -> None:
@@ -80,7 +81,7 @@ class Slowing:
         self._thread.start()
 
     def close(self) -> None:
-        """Let the worker run as fast as it can; returns when the thread has ended."""
+        """Let the worker run at full speed; returns when the thread has ended."""
         self._over.set()
         self._thread.join()
 
@@ -97,22 +98,22 @@ class Slowing:
                 self._cycle.stood(self._stand(self._cycle.still_seconds))
 
     def _pause_at(self, seconds: float) -> tuple[float, float]:
-        """Return the time until the next pause, and the rest of the present one."""
+        """Return the time until the next pause, and the rest of the current one."""
         pauses = self._slow.pauses
         if pauses is None:
             return float("inf"), 0.0
-        # Last in each interval, so that a worker begins before it pauses.
+        # The pause comes last in each interval, so a worker begins before it pauses.
         left = pauses.every_seconds - seconds % pauses.every_seconds
         return max(0.0, left - pauses.still_seconds), left if left <= pauses.still_seconds else 0.0
 
     def _run(self, seconds: float) -> float:
-        """Let the worker run; returns for how long it did."""
+        """Let the worker run; returns how long it ran."""
         began = time.monotonic()
         self._over.wait(seconds)
         return time.monotonic() - began
 
     def _stand(self, seconds: float) -> float:
-        """Let the worker stand still; returns for how long it did."""
+        """Stop the worker for a moment; returns how long it stood still."""
         process = self._process_of(self._slow.worker)
         if process is None:
             return self._run(seconds)

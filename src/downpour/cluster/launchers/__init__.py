@@ -61,7 +61,7 @@ LAUNCHERS = Family(
         ),
     },
 )
-"""The launchers that can be named: a `LauncherKind` each."""
+"""The launchers that users can name, each as a `LauncherKind`."""
 
 
 def kind_of(on: str) -> LauncherKind:
@@ -75,7 +75,7 @@ def kind_of(on: str) -> LauncherKind:
 
 
 def launcher_of(on: Launcher | str) -> Launcher:
-    """Return a launcher that was given as one, or by its name.
+    """Return a launcher that the caller gives as an object or by name.
 
     Raises:
         SpecError: there is none of that name.

@@ -1,7 +1,8 @@
 """The two interfaces of launchers.
 
 A caller that trains holds a `RunningCluster`: a manager and its workers, wherever they run. An
-`Engine` is less: it starts single workers somewhere, and `placed.py` makes a cluster of it.
+`Engine` does less: it starts single workers somewhere, and `engine_cluster.py` turns it into a
+cluster.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from downpour.host.credentials import Credentials
 class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
     """A manager and its workers, from `with` until the block ends.
 
-    Entering starts them, and raises LaunchError if they cannot be started. Leaving stops all that
-    was started, also after an error.
+    Entering the block starts them, and raises LaunchError if they cannot start. Leaving it stops
+    everything that has started, even after an error.
     """
 
     @property
@@ -48,7 +49,7 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
         """
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted` in all, of the workers that a policy asked for.
+        """Start further workers that a policy asked for, until `wanted` of them have been started.
 
         If the plan says so, the launcher gives such workers back when they have been `idle` for a
         while.
@@ -56,7 +57,7 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
 
 
 Launcher = Callable[[LaunchPlan], RunningCluster]
-"""Makes a cluster of a plan; nothing is started yet."""
+"""Makes a cluster from a plan; starts nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,12 @@ class Engine(Protocol):
 
     @property
     def manager_host(self) -> str:
-        """The address of this machine that the workers reach; a loopback if they run here."""
+        """This machine's address as the workers reach it; a loopback address if they run here."""
 
     def check(self, plan: LaunchPlan) -> None:
-        """Refuse what cannot work, before anything is started; may reserve what workers need.
+        """Refuse a plan that cannot work, before anything starts; may reserve what workers need.
 
-        Unless this raises, `close` is called finally.
+        Unless this raises, the caller must call `close` at the end.
 
         Raises:
             LaunchError: the first obstacle, with the host's name.
@@ -86,11 +87,11 @@ class Engine(Protocol):
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         """Start a worker with further environment variables; returns at once.
 
-        It appends its log to the file `log` of this machine, or of the shared directory. A
-        replacement takes over the name of the ended worker.
+        The worker appends its log to the file `log`, on this machine or in the shared directory. A
+        replacement takes over the name of the worker that has ended.
 
         Raises:
-            LaunchError: it cannot be started now.
+            LaunchError: the worker cannot start now.
         """
 
     def ended(self) -> Mapping[str, Ended]:

@@ -1,8 +1,9 @@
 """Files of a running cluster in the shared directory, so that any machine can look after it.
 
-`cluster.json` describes it, as its supervisor saw it last. The supervisor holds `cluster.lock` for
-as long as it lives, and the system frees it. `cluster.stop` asks the supervisor to end the cluster.
-All of them are small JSON, and no process has to be reached for a look or a stop.
+`cluster.json` describes the cluster as its supervisor last saw it. The supervisor holds
+`cluster.lock` for as long as it lives, and the operating system frees that lock. `cluster.stop`
+asks the supervisor to end the cluster. All of them are small JSON files, so users can look at a
+cluster or stop it without reaching any of its processes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """A cluster that stays: who keeps it, and what it is made of.
+    """A cluster that keeps running: its supervisor, and its parts.
 
     `on` is the launcher's name. Its supervisor is the process `pid` of the machine `hostname`.
     `workers` are the names of the wanted workers, and `registered` the names that the manager knows
-    by now. `token_file` may be relative to the directory, and is empty where calls need no token.
+    by now. `token_file` may be relative to the directory, and is empty if calls need no token.
     `trouble` gives the reason for a restart.
     """
 
@@ -50,7 +51,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """The wish that a cluster ends; its workers may take `drain_seconds` to end their tasks."""
+    """A request to end a cluster; its workers may take `drain_seconds` to finish their tasks."""
 
     format: int = FORMAT
     drain_seconds: float = 0.0
@@ -58,28 +59,28 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFiles:
-    """The files of a cluster that stays, in the shared directory `root`."""
+    """The files of a cluster that keeps running, in the shared directory `root`."""
 
     root: Path
 
     def read(self) -> ClusterInfo | None:
-        """Return what the supervisor wrote last, also if it has died; None if there is no cluster.
+        """Return what the supervisor last wrote, even if it has died; None if there is no cluster.
 
         Raises:
-            SharedDirectoryError: it cannot be read, or another version has written it.
+            SharedDirectoryError: the file cannot be read, or another version wrote it.
         """
         return self._read(DESCRIPTION, ClusterInfo)
 
     def write(self, cluster: ClusterInfo) -> None:
-        """Replace the description: a reader sees the former one or this."""
+        """Replace the description; a reader sees either the former one or this one."""
         self._write(DESCRIPTION, cluster)
 
     def stop_request(self) -> StopRequest | None:
-        """Return the wish that it ends, if there is one."""
+        """Return the request to end the cluster, if there is one."""
         return self._read(STOP, StopRequest)
 
     def ask_to_stop(self, request: StopRequest) -> None:
-        """Leave the wish that it ends."""
+        """Leave a request to end the cluster."""
         self._write(STOP, request)
 
     def clear(self) -> None:
@@ -103,15 +104,15 @@ class ClusterFiles:
                 return False
         except Timeout:
             return True
-        except OSError:  # another user's, which this process may only read
+        except OSError:  # another user's file, which this process may only read
             return (self.root / DESCRIPTION).exists()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Be the supervisor; this removes an earlier one's files, and later its own.
+        """Hold the supervisor's lock; removes an earlier one's files now, and its own at the end.
 
         Raises:
-            LaunchError: there is one already.
+            LaunchError: the directory has a supervisor already.
         """
         lock = FileLock(self.root / _LOCK)
         try:
@@ -126,7 +127,7 @@ class ClusterFiles:
                 self.clear()
 
     def taken(self) -> str:
-        """Say that there is a cluster already."""
+        """Return a message that says that a cluster runs already."""
         cluster = None
         with suppress(SharedDirectoryError):
             cluster = self.read()
@@ -134,7 +135,7 @@ class ClusterFiles:
         return f"a cluster is already up in {self.root}{supervisor}; `downpour down` stops it"
 
     def _write(self, name: str, value: ClusterInfo | StopRequest) -> None:
-        # Here, because help texts import this module, and these import numpy.
+        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store.os_errors import writing
         from downpour.files.store.publish import TEMPORARY_PREFIX
 

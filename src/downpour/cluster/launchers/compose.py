@@ -1,8 +1,8 @@
 """Runs workers as containers of a compose file, and the manager where the command runs.
 
-A container is on a tether: its shell's input is held open by the `docker compose run` that started
-it (`tether.py`), so it ends with the launcher. The file decides a worker's image, limits and
-volumes; the volume at /shared is the shared directory of this machine.
+Each container is on a tether (`tether.py`): the `docker compose run` that started it holds its
+shell's input open, so the container ends with the launcher. The compose file decides a worker's
+image, limits and volumes; the volume at /shared is this machine's shared directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PORT = 9091
 """The port at which the file's health check expects a worker; each container has its own ports."""
 _THERE = Host("container", slots=SLOTS_MAX, python="python", shared="/shared")
 _TRIES = 10
-"""Of the last will: with pauses of three seconds, half a minute of the lease of one."""
+"""The last will's attempts, 3 s apart: they take half a minute of a worker's one-minute lease."""
 _ANSWER_SECONDS = 60.0
 _COMPOSE = ("docker", "compose"), ("docker-compose",)
 
@@ -46,9 +46,10 @@ _COMPOSE = ("docker", "compose"), ("docker-compose",)
 @checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposeOptions:
-    """Which compose file has the service `worker`, and which image its containers are of.
+    """The compose file that has the service `worker`, and the image of its containers.
 
-    `image` is the file's DOWNPOUR_IMAGE; empty: that variable, or else `downpour`.
+    `image` sets the file's DOWNPOUR_IMAGE. If it is empty, the environment's DOWNPOUR_IMAGE
+    applies, or else `downpour`.
     """
 
     compose_file: str = option(
@@ -66,7 +67,7 @@ class ComposeOptions:
 
 
 def on_compose(options: ComposeOptions | None = None) -> Launcher:
-    """Return what starts containers, for `downpour.run(spec, on=on_compose(options))`."""
+    """Return a launcher of containers, for `downpour.run(spec, on=on_compose(options))`."""
     return lambda plan: PlacedCluster(plan, ComposeEngine(options or ComposeOptions()))
 
 
@@ -85,8 +86,9 @@ def image_of(options: ComposeOptions) -> str:
 
 
 def command(project: Sequence[str], script: str) -> list[str]:
-    """Return the command line that runs a script in a new container, which goes when it ends."""
-    # Other managers' workers find theirs by these; a script says what holds for this one.
+    """Return the command line that runs a script in a new container, and then removes it."""
+    # Blank the variables by which other managers' workers find theirs. The script has this worker's
+    # own values.
     blank = [word for name in ("DOWNPOUR_MANAGER", *FILES.values()) for word in ("-e", f"{name}=")]
     shell = ["--entrypoint", "/bin/sh -c", SERVICE, script]
     return [*project, "run", "--rm", "-T", "--no-deps", *blank, *shell]
@@ -109,7 +111,7 @@ class ComposeEngine(TetheredWorkers):
         return [*self._compose, "-p", self._name, "-f", self._options.compose_file]
 
     def check(self, plan: LaunchPlan) -> None:
-        """Ask Docker for all that a worker takes, and make the project's network."""
+        """Check that Docker has everything that a worker needs, and make the project's network."""
         if not Path(self._options.compose_file).is_file():
             reason = "no such file; the repository has one in docker/"
             raise _wrong(f"compose_file = {self._options.compose_file!r}: {reason}")
@@ -119,7 +121,7 @@ class ComposeEngine(TetheredWorkers):
         self._variables = variables(plan, self._options)
         try:
             self._last_will = LastWill(self._will, self._environment)
-            # Of several that start at once, each would make the network otherwise.
+            # Make the network now, because containers that start at once would each try to make it.
             made = ["up", "--no-start", "--no-deps", "--no-build", SERVICE]
             _asked([*self._project, *made], self._environment)
             self.manager_host = self._gateway()
@@ -171,13 +173,13 @@ class ComposeEngine(TetheredWorkers):
 
     @property
     def _down(self) -> list[str]:
-        # The volume is the one that the file names and that a folder of this machine replaces.
+        # `--volumes` removes the volume that the file names; a folder of this machine replaces it.
         return [*self._project, "down", "--volumes", "--remove-orphans", "--timeout", "5"]
 
     @property
     def _will(self) -> str:
-        # Again until it succeeds: the workers' containers are being removed at the same time, and
-        # `down` stops at the first one that another command removes.
+        # Repeat it until it succeeds: other commands remove the workers' containers at the same
+        # time, and `down` stops at the first container that one of them removes.
         tries = " ".join(map(str, range(_TRIES)))
         return f"for try in {tries}; do {shlex.join(self._down)} && break; sleep 3; done"
 
@@ -188,7 +190,7 @@ class ComposeEngine(TetheredWorkers):
 
 
 def _compose_command() -> tuple[str, ...]:
-    """Return the second version of compose where it is there, else the first."""
+    """Return the command of compose's second version if it is installed, else of the first."""
     if shutil.which("docker") is None:
         raise _wrong("`docker` is missing here: install Docker and its plugin compose")
     for words in _COMPOSE:

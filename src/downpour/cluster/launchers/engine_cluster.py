@@ -23,9 +23,9 @@ _LEFT, _ASKED_WRONGLY = 0, 2
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: its holder, and the number of restarts.
+    """A worker's place: the worker that holds it, and the number of restarts.
 
-    One that a policy asked for is `extra`, and may be given back.
+    A place that a policy asked for is `extra`; the launcher may give it back.
     """
 
     number: int
@@ -45,9 +45,9 @@ class _Place:
 class PlacedCluster:
     """A cluster whose manager runs here, and whose workers an engine starts.
 
-    The launcher restarts a worker that dies under its name: at once, and then after growing pauses.
-    It does not restart a worker that left as ordered (exit status 0), or whose user must fix
-    something (2).
+    The launcher restarts a worker that dies under the same name: at first at once, then after
+    growing pauses. It does not restart a worker that left as ordered (exit status 0), or one whose
+    user must fix something (exit status 2).
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PlacedCluster:
         self._running.close()
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted`, and at a time no more than there were at first.
+        """Start further workers, up to `wanted`, but at any time no more than the plan began with.
 
         The launcher tells a further worker to leave once it has been idle for the plan's
         `idle_seconds`.
@@ -164,7 +164,7 @@ class PlacedCluster:
             place.restarts.is_due()  # the pause begins now
 
     def _error_of_all(self) -> LaunchError:
-        """Return what to tell when no worker is left: the reason of the first that has one."""
+        """Return the error for when no worker is left: the first reason that a worker gave."""
         for name, place in self._places.items():
             if place.last is not None and place.last.status != _LEFT:
                 wrong = place.last.status == _ASKED_WRONGLY
@@ -173,8 +173,8 @@ class PlacedCluster:
         return LaunchError(f"all workers have left; see {self.log}")
 
     def _reachable(self) -> LaunchPlan:
-        """Return the plan with an address that the workers reach, and a token."""
-        # Here, because help texts import this module, and this imports numpy.
+        """Return the plan with an address that the workers can reach, and a token."""
+        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store.token import make_token
 
         plan = self._plan.reached_at(self._engine.manager_host)

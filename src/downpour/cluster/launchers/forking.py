@@ -1,4 +1,4 @@
-"""A launcher's view of its fork server: requests go in, news of the forked processes come out."""
+"""A launcher's view of its fork server: requests go in, news of the forked processes comes out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ForkServerProcess:
     """A running fork server, until `close`.
 
     Args:
-        log: the file to which it and all that it starts append their logs.
+        log: the file to which it and all its processes append their logs.
         environment: further environment variables.
     """
 
@@ -50,7 +50,7 @@ class ForkServerProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or is about to: its output ends shortly before."""
+        """Whether it has ended, or is about to: its output ends shortly before it does."""
         return self._news_ended or self._process.poll() is not None
 
     def request(self, role: str, name: str, options: Mapping[str, Any]) -> None:
@@ -97,15 +97,15 @@ class ForkServerProcess:
             return status
 
     def process_of(self, name: str) -> int | None:
-        """Return the process that has a name, as long as it runs."""
-        # A process's number is free for others only once the fork server has seen its end, and it
-        # tells of that at once.
+        """Return the process with this name, as long as it runs."""
+        # The system reuses a process's number only once the fork server has seen its end, and the
+        # fork server reports the end at once.
         with self._changed:
             news = self._news.get(name, {})
             return None if "exited" in news or self.is_over else news.get("pid")
 
     def error_of(self, name: str, waited_seconds: float = 0.0) -> LaunchError:
-        """Return the error of a process that is not running, or not within the time waited."""
+        """Return the error of a process that does not run, or did not start in time."""
         news = self._news.get(name, {})
         if error := news.get("error"):
             return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
@@ -115,7 +115,7 @@ class ForkServerProcess:
         return LaunchError(f"{name} did not start{late}; see {self.log}")
 
     def close(self) -> None:
-        """Stop all that it has started; returns when that has ended or was killed."""
+        """Stop all processes that it has started; returns when they have ended or were killed."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):  # a request that a dead fork server did not read
                 self._process.stdin.close()
@@ -124,8 +124,8 @@ class ForkServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # A child of a user's task holds the pipe open as long as it lives, so do not wait for the
-        # end of the news. The child ends here, with the session of its worker.
+        # A child of a user's task holds the pipe open as long as it lives, so we don't wait for the
+        # news to end. We end that child here, along with its worker's session.
         for pid in self._pids:
             end_session(pid)
         self._listener.join(_LISTEN_SECONDS)

@@ -2,10 +2,10 @@
 
 Importing torch costs seconds and hundreds of megabytes; forked children share both. So this process
 runs no tensor operation and never touches an accelerator, because neither survives a fork. Workers
-on accelerators are started as new processes instead. JSON lines on its standard input say what to
-start; JSON lines on its standard output report what happened to it. When the input ends, because
-the launcher closed it or died, the fork server stops all that it has started, workers first, and
-ends.
+on accelerators are started as new processes instead. JSON lines on its standard input name the
+processes to start; JSON lines on its standard output report what happened to them. When the input
+ends, because the launcher closed it or died, the fork server stops all its children, workers first,
+and then ends.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # Its own session, so that what a user's task starts can be ended with it.
+            # A separate session, so that we can end the processes of a user's task with the worker.
             os.setsid()
-            # Without a word: an orderly stop would make the manager cancel its experiments, while
-            # the next manager continues those of a dead one.
+            # SIGKILL, because an orderly stop would make the manager cancel its experiments. The
+            # next manager continues those of a dead one.
             end_with_parent(signal.SIGKILL)
             setproctitle(f"downpour: {name}")
-            # Replaced and not closed, because the next file that is opened would become this
-            # process's standard input.
+            # Replace standard input instead of closing it, because the next file that this process
+            # opens would take its place.
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
             os.close(self._wake)
             os.close(self._woken)
@@ -203,8 +203,8 @@ def _preload(role: str) -> None:
     for module in _PRELOADED[role]:
         import_module(module)
     gc.collect()
-    # Frozen objects are not visited by later collections, which would write to their pages in each
-    # child and so copy the memory that forks share.
+    # Later garbage collections don't visit frozen objects. Such a visit would write to the objects'
+    # pages in each child, and so copy the memory that forks share.
     gc.freeze()
 
 

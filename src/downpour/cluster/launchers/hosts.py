@@ -7,7 +7,7 @@
     anna@n2   python=/opt/downpour/bin/python  shared=/mnt/lab/shared
     n3        env=CUDA_VISIBLE_DEVICES=1  label=gpu=a40  label=site=b
 
-Ports, keys, users and jump hosts are OpenSSH's affair, and stand in `~/.ssh/config`.
+OpenSSH handles ports, keys, users and jump hosts; set them in `~/.ssh/config`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Host:
     """A machine on which `slots` workers may run, with their settings there.
 
     `python` is the interpreter that has downpour; `shared` is the shared directory's path there,
-    empty if it is the same; `environment` has further variables. Workers on it have `labels`, each
-    as KEY=VALUE.
+    empty if it is the same; `environment` holds further variables. Workers on it have `labels`,
+    each as KEY=VALUE.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Host:
 def with_needs(
     hosts: Iterable[Host], labels: Sequence[str], needs: Sequence[str]
 ) -> tuple[Host, ...]:
-    """Return the hosts whose workers meet all needs; every worker has `labels`, too."""
+    """Return the hosts whose workers meet all needs; every worker also has `labels`."""
     return tuple(host for host in hosts if not missing(merged(labels, host.labels), needs))
 
 
@@ -56,7 +56,7 @@ def read_hosts(path: str) -> tuple[Host, ...]:
     """Read a file of hosts.
 
     Raises:
-        SpecError: the file cannot be read, has no host, or a line cannot be meant; names the line.
+        SpecError: the file cannot be read, has no host, or has an invalid line; names the line.
     """
     try:
         text = read_user_file(path).decode()
@@ -72,7 +72,7 @@ def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
     """Return the hosts of a file's text; `path` is for errors.
 
     Raises:
-        SpecError: there is no host, or a line cannot be meant; names the line.
+        SpecError: the text has no host, or an invalid line; names the line.
     """
     hosts: dict[str, Host] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -86,7 +86,7 @@ def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
 
 
 def _add(hosts: dict[str, Host], words: list[str]) -> None:
-    """Add the host of a line, if it is not an empty one."""
+    """Add the host of a line, unless the line is empty."""
     if not words:
         return
     host = _host(words)

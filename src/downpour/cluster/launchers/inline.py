@@ -1,8 +1,9 @@
 """A manager and workers in threads of this process, for a debugger and for notebooks.
 
-A breakpoint in a user's task stops there, with the caller's frames above it. All else is as with
-processes, the bytes of the model too: messages go through sockets, and parameters through files.
-Workers take turns, step by step, because the random generators are the process's.
+A breakpoint in a user's task stops there, with the caller's frames above it. Everything else works
+as with processes, and gives the same bytes of the model: messages go through sockets, and
+parameters through files. Workers take turns, step by step, because they share the process's random
+generators.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class InlineCluster:
 
     def __enter__(self) -> Self:
         """Start the manager, and then all workers."""
-        # Here, because it imports torch, which the launcher of processes does without.
+        # Imported here, because these modules import torch, which the launcher of processes does
+        # without.
         from downpour.cluster.manager.process import start_manager
         from downpour.files.logs.process_log import kept_log
         from downpour.files.store import SharedDirectory
@@ -83,7 +85,7 @@ class InlineCluster:
         self._running.close()
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted`, and no more than there were at first."""
+        """Start further workers, up to `wanted`, but no more than the plan began with."""
         del idle  # they end with this process anyway
         while len(self._threads) < self._plan.workers + min(wanted, self._plan.workers):
             self._add()
@@ -102,7 +104,7 @@ class InlineCluster:
     def _work(self, number: int) -> None:
         from downpour.cluster.worker.process import run_worker
 
-        # Without the code of others: manager and workers share what this process has imported.
+        # The worker takes no code from the manager, because both share this process's modules.
         worker = replace(self._plan.worker(number, self.address), accepts_code=False)
         try:
             run_worker(worker, lambda *_: None, obey=self._obey)
@@ -142,7 +144,7 @@ def _thread(name: str, target: Callable[..., None], *arguments: object) -> Threa
 
 
 def _log_to(file: Path) -> Callable[[], None]:
-    """Write what this package logs to a file, beside where it goes anyway; returns what ends it."""
+    """Also write this package's log to a file; returns a function that ends that."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(threadName)s %(name)s: %(message)s"))
     logger = logging.getLogger("downpour")

@@ -1,8 +1,8 @@
 """A kind of launcher: everything that `--on`, `[launch]`, help texts and `--dry-run` need to know.
 
 Each launcher's module ends with its `KIND`; `launchers/__init__.py` registers it by name, or an
-installed package does. The options of a kind are a frozen dataclass whose fields are made by
-`option`, and command-line options follow from these.
+installed package does. The options of a kind are a frozen dataclass. `option` makes its fields, and
+command-line options follow from them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 class OptionText:
     """A launcher's option as a command's help shows it.
 
-    `default` is shown in place of the value; None: the value itself. A `path` that stands in a file
-    is relative to the file's folder.
+    The help shows `default` in place of the value; if that is None, the value itself. A `path` in a
+    file is relative to the file's folder.
     """
 
     help: str
@@ -45,15 +45,16 @@ def option(
 
 
 def manager_host() -> Any:
-    """Return the field that launchers share whose workers are on other machines."""
+    """Return the field that all launchers have whose workers run on other machines."""
     text = "This machine's address, as the workers' machines reach it."
     return option("", text, "ADDRESS", default="the one that they see, or the address of its name")
 
 
 def place() -> Any:
-    """Return the common field of launchers whose engine chooses machines by their properties.
+    """Return the field that all launchers have whose engine chooses machines by properties.
 
-    `checked_place` checks its value. Workers get it as labels, so that these and the machine agree.
+    `checked_place` checks its value. Workers get its pairs as labels, so that the labels and the
+    machine agree.
     """
     text = (
         "Start workers only on matching machines: VALUE is a feature of a Slurm node, "
@@ -64,10 +65,11 @@ def place() -> Any:
 
 
 def checked_place(place: Sequence[str]) -> None:
-    """Refuse places that no engine could be asked for.
+    """Refuse places that we could not ask an engine for.
 
     Raises:
-        SpecError: one is not KEY=VALUE, its value is not a plain word, or two have a key.
+        SpecError: a place is not KEY=VALUE, its value is not a plain word, or two places have the
+            same key.
     """
     for one in place:
         if not _PLACE.fullmatch(one):
@@ -85,12 +87,13 @@ class LauncherKind:
 
     Args:
         title: the heading of its options in help.
-        options: their dataclass; None: it has none.
-        make: its options, or None, → a launcher. Called before anything is started or made, so it
-            refuses what cannot be.
-        planned: its options and a plan → as text, what it would submit or run; None: it cannot say.
-        labels: its options → the labels that its workers have besides those of the command, once
-            for each sort of machine.
+        options: the dataclass of its options; None if it has none.
+        make: makes a launcher from its options, or from None. It refuses invalid options, because
+            we call it before we start or create anything.
+        planned: returns, for its options and a plan, the text that it would submit or run; None if
+            it cannot tell.
+        labels: returns, for its options, the labels that its workers have besides those of the
+            command, once for each sort of machine.
     """
 
     title: str
@@ -105,10 +108,10 @@ class LauncherKind:
         return {one.name: (one, one.metadata[_KEY]) for one in known if _KEY in one.metadata}
 
     def given(self, options: Mapping[str, Any]) -> Any:
-        """Return its options, of which some are given; lists become tuples.
+        """Return its options with the given values; lists become tuples.
 
         Raises:
-            SpecError: it has no such option, or the option cannot be meant.
+            SpecError: it has no such option, or the value is invalid.
         """
         for name, value in options.items():
             if name not in self.texts():
@@ -117,7 +120,7 @@ class LauncherKind:
         return None if self.options is None else self.options(**values)
 
     def launcher(self, options: Mapping[str, Any]) -> Launcher:
-        """Return a launcher with some of its options given.
+        """Return a launcher with the given options.
 
         Raises:
             SpecError: see `given`.

@@ -11,18 +11,20 @@ from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import TOKEN_NAME, Credentials
 
 ALONE_SECONDS = 60.0
-"""The lease of a run's worker: if its manager stays away for longer, the run was killed, and the
-worker gives back what it was lent. A manager that dies is replaced within seconds."""
+"""The lease of a run's worker. The launcher replaces a dead manager within seconds. If a manager
+stays away for longer than the lease, someone killed the run, and the worker gives back what it was
+lent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """A manager and its workers, before anything is started.
+    """A manager and its workers, before anything starts.
 
-    Straggler policies may ask for more workers while they run, `workers` more at most. The launcher
-    gives these back when they have been idle for `idle_seconds`; 0: they stay. A worker computes
-    with `threads` threads on `device`, and has `labels`. Workers train only where they have what
-    the experiment `needs`, so a launcher that knows the labels of its machines uses no others.
+    While they run, straggler policies may ask for more workers, at most `workers` more. The
+    launcher gives these back once they have been idle for `idle_seconds`; with 0 they stay. A
+    worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
+    meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
+    only machines that meet them.
     """
 
     manager: ManagerOptions
@@ -52,8 +54,8 @@ class LaunchPlan:
         )
 
     def reached_at(self, host: str) -> Self:
-        """Return the plan with the manager at an address; others than loopback take a token."""
-        # Here, because help texts import this module, and this imports numpy.
+        """Return the plan with the manager at this host; other hosts than loopback need a token."""
+        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.network.rpc import Address
 
         manager = replace(self.manager, host=host)

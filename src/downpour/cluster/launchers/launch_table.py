@@ -39,7 +39,7 @@ class LaunchTable:
         """Return the launcher; just its name if the table says nothing else.
 
         Raises:
-            SpecError: there is none of that name, or an option is another one's.
+            SpecError: no launcher has that name, or an option belongs to another one.
         """
         kind = kind_of(self.on)
         for name, value in self.options.items():
@@ -62,13 +62,13 @@ class LaunchTable:
 
 
 def owners() -> dict[str, list[str]]:
-    """Return for each option the launchers that it belongs to."""
+    """Return, for each option, the launchers that it belongs to."""
     of = {on: kind_of(on).texts() for on in LAUNCHERS}
     return {name: [on for on in of if name in of[on]] for texts in of.values() for name in texts}
 
 
 def launch_of(file: Path) -> LaunchTable:
-    """Return what a file's table says; of one without a table, what holds by default.
+    """Return a file's table, or the defaults if the file has none.
 
     Raises:
         SpecError: the file cannot be read, or the table is not valid.

@@ -2,8 +2,8 @@
 
 The launcher itself never imports torch. All its processes end with it: on `close`, on an error, on
 Ctrl-C, and when someone kills it, because the fork server then reads the end of its input. It
-restarts processes that a signal ends: a worker, the manager, which continues from its journal, or
-the fork server with all its children.
+restarts processes that die from a signal: a worker, the manager (which continues from its journal),
+or the fork server with all its children.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 120.0
 MANAGER = "manager"
 RESTARTS_MAX = 10
-"""Of a manager that does not last: what ends it would end the next one as well."""
+"""The restarts of a manager that keeps dying early: its next restart would fail, too."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
-        # Here, because help texts import this module, and these import numpy.
+        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.logs.process_log import kept_log
         from downpour.files.store import SharedDirectory
 
@@ -78,7 +78,8 @@ class LocalCluster:
         self.log = new_log(shared)
         self._server = self._new_server()
         try:
-            # Of this process, too: it alone can tell which of the others have died.
+            # Keep this process's log, too, because only the launcher can tell which processes have
+            # died.
             secrets = known_secrets(self.credentials)
             kept = kept_log(SharedDirectory(shared), "launcher", secrets, owns_process=False)
             self._kept_log.enter_context(kept)
@@ -102,7 +103,7 @@ class LocalCluster:
             self._kept_log.close()
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted`, and no more than there were at first."""
+        """Start further workers, up to `wanted`, but no more than the plan began with."""
         del idle  # they end with this process anyway
         # Bounded, because a policy asks for workers without knowing this machine's cores.
         while self._provided < min(wanted, self._plan.workers):
@@ -110,13 +111,14 @@ class LocalCluster:
             self._add()
 
     def process_of(self, name: str) -> int | None:
-        """Return the process that is the manager or a worker now; None while there is none."""
+        """Return the current process of the manager or a worker; None while it has none."""
         return self._server.process_of(name)
 
     def kill(self, name: str, *, again: bool) -> None:
-        """Kill the manager or a worker, as a crash does.
+        """Kill the manager or a worker, as a crash would.
 
-        A worker starts `again`, or stays away as a machine that died. A manager starts again.
+        With `again`, the launcher restarts a worker; otherwise the worker stays away, like a
+        machine that died. The launcher always restarts the manager.
         """
         if name in self._places and not again:
             self._places[name].is_over = True
@@ -125,7 +127,7 @@ class LocalCluster:
             signal_group(process, signal.SIGKILL)
 
     def check(self) -> None:
-        """Start again what a signal has ended.
+        """Restart processes that a signal has ended.
 
         Raises:
             LaunchError: the manager, or the last of the workers, has ended on its own.
@@ -142,7 +144,7 @@ class LocalCluster:
             raise self._server.error_of(min(self._places))
 
     def _look_after(self, name: str, place: _Place) -> None:
-        """Start a worker again if a signal has ended it: at once, and then after growing pauses."""
+        """Restart a worker that a signal has ended: at first at once, then after growing pauses."""
         status = self._server.exit_status(name)
         if status is None or place.is_over:
             return
@@ -154,7 +156,7 @@ class LocalCluster:
             self._start_worker(place)
 
     def _begin_again(self) -> None:
-        """Start a fork server in place of one that has died, and what it had started."""
+        """Replace a fork server that has died, and restart its processes."""
         log.warning(
             "the fork server has died, so the launcher restarts all processes; see %s", self.log
         )
@@ -166,7 +168,7 @@ class LocalCluster:
                 self._start_worker(place)
 
     def _restart_manager(self) -> None:
-        """Start a manager at the address of the one that has died; it goes on where that ended."""
+        """Start a manager at the dead one's address; it continues where the dead one ended."""
         if self._manager_restarts.count >= RESTARTS_MAX:
             raise self._server.error_of(MANAGER)
         self._manager_restarts.begin()
@@ -196,7 +198,7 @@ class LocalCluster:
         except LaunchError:
             if not self._server.is_over:
                 raise
-            # The next look finds the fork server dead, and starts all again.
+            # The next look finds the fork server dead, and restarts everything.
 
 
 KIND = LauncherKind(title="Local", make=lambda _: LocalCluster)

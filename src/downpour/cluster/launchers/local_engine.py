@@ -23,7 +23,7 @@ class LocalEngine(TetheredWorkers):
         super().__init__([here], lambda _, script: ["/bin/sh", "-c", script])
 
     def check(self, plan: LaunchPlan) -> None:
-        """Refuse nothing: this machine is here."""
+        """Refuse nothing, because this machine is always available."""
 
 
 def here(plan: LaunchPlan) -> PlacedCluster:

@@ -18,15 +18,15 @@ LOOK_SECONDS = 0.2
 def run_group(
     worker: WorkerOptions, count: int, log: Path | None, wait: Callable[[float], bool]
 ) -> Mapping[str, Ended]:
-    """Run workers until all have ended; returns how, by name.
+    """Run workers until all have ended; returns how each one ended, by name.
 
     Args:
-        worker: the options of all; its name must not be empty. See `numbered`.
-        count: how many.
-        log: the file that what they print is appended to, each line with the worker's name; None:
+        worker: the options of all workers; the name must not be empty. See `numbered`.
+        count: the number of workers.
+        log: the file that their output is appended to, each line with the worker's name; None:
             standard error.
         wait: called with the seconds to wait; returns early, and true, when a signal tells this
-            process that its workers are to leave.
+            process to let its workers leave.
     """
     engine = LocalEngine(worker.manager)
     over: dict[str, Ended] = {}
@@ -47,7 +47,7 @@ def run_group(
 
 
 def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
-    """Return the options of one of several: names end with its number, and ports count up."""
+    """Return one worker's options out of several: its name ends with its number; ports count up."""
 
     def counted(port: int) -> int:
         return port + number - 1 if port else 0
@@ -64,14 +64,14 @@ def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
 
 
 def on_a_card(worker: WorkerOptions) -> WorkerOptions:
-    """Return the options with the device of this machine that is the worker's turn.
+    """Return the options with the device of this machine that this worker should take.
 
     Raises:
         SpecError: this machine lacks such a device.
     """
     if worker.device == CPU:
         return worker
-    # Here, because it imports torch, which a group of workers on the CPU does not need twice.
+    # Imported here, because it imports torch. A group of workers on the CPU needs no second import.
     from downpour.learning.accelerators import devices_here
 
     return replace(worker, device=devices_here().spread(worker.device, worker.place))

@@ -17,7 +17,7 @@ def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequen
     Args:
         spec: the training.
         on: the launcher's name.
-        options: those of its options that were given.
+        options: the options of the launcher that the user gave.
         labels: the labels of all workers.
 
     Raises:
@@ -32,7 +32,7 @@ def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequen
         f"shard_needs.{shard}": (*spec.needs, *needs) for shard, needs in spec.shard_needs.items()
     }
     for field, needs in wanted.items():
-        # On the sort of machine that comes nearest: hosts of ssh differ.
+        # Name the labels that the best sort of machine lacks, because ssh's hosts differ.
         lacking = min((missing(own, needs) for own in sorts), key=len)
         if lacking:
             key = lacking[0].partition("=")[0]

@@ -1,9 +1,9 @@
 """Runs workers as actors of a Ray cluster, and the manager where the command runs.
 
-Ray decides on which machines, by their free processors and accelerators, and adds machines if it
-scales automatically. An actor holds its worker as a separate process, which ends with the actor.
-Ray moves an actor's class and arguments by its own means; parameters go through the shared
-directory, as everywhere.
+Ray chooses the machines by their free processors and accelerators, and adds machines if it scales
+automatically. An actor holds its worker as a separate process, which ends with the actor. Ray
+itself transfers an actor's class and arguments; parameters go through the shared directory, as
+everywhere.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _OF_RAY = {"cuda", "xpu"}
 """The devices that Ray reserves as GPUs."""
 _LOOK_SECONDS = 0.05
 _LEAVING_SECONDS = 10.0
-"""A worker that leaves saves what it trains, and says goodbye."""
+"""A leaving worker saves its task and unregisters."""
 
 
 def on_ray(options: RayOptions | None = None) -> Launcher:
-    """Return what starts workers by Ray, for `downpour.run(spec, on=on_ray(options))`."""
+    """Return a launcher that uses Ray, for `downpour.run(spec, on=on_ray(options))`."""
     return lambda plan: PlacedCluster(plan, RayEngine(options or RayOptions()))
 
 
@@ -47,7 +47,7 @@ def on_ray(options: RayOptions | None = None) -> Launcher:
 class _Place:
     """Ray's objects for a worker: a reservation and an actor, by the future results of its methods.
 
-    `node` is where it was last known to be.
+    `node` is the node on which the worker was last seen.
     """
 
     group: Any = None
@@ -61,7 +61,7 @@ class RayEngine:
     """Starts each worker in an actor with its own placement group.
 
     Ray never restarts these actors. The launcher replaces a worker as soon as it sees that the
-    worker's node is gone, so Ray starts no second one when it sees that, too.
+    worker's node is gone. Ray sees that later, and must not start a second worker then.
     """
 
     def __init__(self, options: RayOptions) -> None:
@@ -76,7 +76,7 @@ class RayEngine:
         self.manager_host = "127.0.0.1"
 
     def check(self, plan: LaunchPlan) -> None:
-        """Connect to Ray, and reserve what the workers need."""
+        """Connect to Ray, and reserve the resources that the workers need."""
         if Device.of(plan.device).kind in _OF_RAY and not self._options.gpus_per_worker:
             raise LaunchError(
                 f"gpus_per_worker = 0.0: must be above 0 with device = {plan.device}",
@@ -90,7 +90,7 @@ class RayEngine:
             raise
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
-        """Start a worker in an actor, which Ray starts as soon as it has room for it."""
+        """Submit an actor with a worker; Ray starts it as soon as it has room."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -139,7 +139,7 @@ class RayEngine:
         self._places[name].handle.stop.remote()
 
     def close(self) -> None:
-        """Tell all workers to leave, and give back what Ray has reserved."""
+        """Tell all workers to leave, and release everything that Ray has reserved."""
         import ray
 
         if not self._connected:
@@ -161,13 +161,13 @@ class RayEngine:
         return {name: place for name, place in self._places.items() if place.running is not None}
 
     def _give_up_lost(self) -> None:
-        """End the actors of nodes that are gone, which ends their `run`, too."""
+        """End the actors of nodes that are gone, which also ends their `run`."""
         import ray
 
         unknown = [place for place in self._running().values() if place.where is not None]
         for place in unknown:
             if ray.wait([place.where], timeout=0)[0]:
-                with suppress(ray.exceptions.RayError):  # which `run` tells, too
+                with suppress(ray.exceptions.RayError):  # `run` reports it, too
                     place.node = ray.get(place.where)
                 place.where = None
         new = {place.node for place in unknown} - self._nodes.watched - {""}
@@ -182,7 +182,7 @@ class RayEngine:
                 self._end(place, keep_group=False)
 
     def _end(self, place: _Place, *, keep_group: bool) -> None:
-        """End a worker's actor, and give back its reservation unless that is kept."""
+        """End a worker's actor, and release its reservation unless `keep_group` is true."""
         import ray
         from ray.util import remove_placement_group
 
@@ -194,7 +194,7 @@ class RayEngine:
             place.group = None
 
     def _refuse_forgotten(self, when: Collection[object]) -> None:
-        """Look whether Ray still knows this run, when there is news; it takes a request."""
+        """If there is news, check that Ray still knows this run; the check costs a request."""
         try:
             if when:
                 refuse_forgotten()
@@ -223,7 +223,7 @@ class RayEngine:
         self.manager_host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def _reserve_all(self, plan: LaunchPlan) -> None:
-        """Reserve a place for each worker of the beginning, or tell how many there are."""
+        """Reserve a place for each of the plan's workers; an error says how many Ray has."""
         for number in range(1, plan.workers + 1) if self._bundle else ():
             self._places[plan.worker(number, "").name] = _Place(self._reserve())
         place = self._options.place
@@ -242,15 +242,15 @@ class RayEngine:
             time.sleep(_LOOK_SECONDS)
 
     def _reserve(self) -> Any:
-        """Ask for a worker's place, which Ray takes where the largest share is free."""
+        """Ask for a worker's place; Ray takes it where the largest share is free."""
         from ray.util import placement_group
 
         return placement_group([self._bundle], bundle_label_selector=[self._allowed()])
 
     def _allowed(self) -> dict[str, str]:
-        """Return which nodes Ray may choose: those with the labels that were asked for.
+        """Return which nodes Ray may choose: those with the labels that the user asked for.
 
-        Ray would also choose a node that is gone, until it knows that.
+        Until Ray knows that a node is gone, it would choose that node, too.
         """
         labels = dict(label.split("=", 1) for label in self._options.place)
         gone = ",".join(sorted(self._nodes.gone))
@@ -258,7 +258,7 @@ class RayEngine:
 
 
 def _has_place(group: Any) -> bool:
-    """Whether Ray has made a reservation; to wait for one, Ray knows whole seconds only."""
+    """Whether Ray has made a reservation; Ray itself can only wait for whole seconds."""
     from ray.util import placement_group_table
 
     return bool(placement_group_table(group)["state"] == "CREATED")

@@ -14,10 +14,10 @@ _REASON_CHARACTERS = 600
 
 
 class WorkerProcess:
-    """A worker's process, which ends when the actor does, however that ends.
+    """A worker's process, which ends with the actor, however the actor ends.
 
-    It is not a thread of the actor, because signals tell a worker to leave. Only the main thread
-    gets signals, and that is Ray's own.
+    The worker is not a thread of the actor, because signals tell a worker to leave. Only the main
+    thread gets signals, and that one belongs to Ray.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class WorkerProcess:
         return self._process.wait(), last.removeprefix("downpour: ")[:_REASON_CHARACTERS]
 
     def node(self) -> str:
-        """Return the ID of the node of Ray that this runs on."""
+        """Return the ID of the Ray node that this runs on."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())

@@ -1,7 +1,8 @@
 """Finds lost Ray nodes, seconds before Ray reports them.
 
-Ray counts heartbeats, which takes it 15 s and more. A connection to a node's raylet ends with that:
-at once if the raylet dies, because its kernel says so, and within seconds if its machine does.
+Ray counts missed heartbeats, and needs 15 s or more. A connection to a node's raylet ends sooner:
+at once if the raylet dies, because the node's kernel says so, and within seconds if the machine
+dies.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _KEEPALIVE = (
     if sys.platform == "linux"
     else {}
 )
-"""A machine counts as gone when its kernel has not answered for 10 s; shorter cuts are borne."""
+"""A machine counts as gone when its kernel has not answered for 10 s; shorter cuts do no harm."""
 _READ_BYTES = 65536
 
 
 class NodeWatch:
-    """Holds a connection to each node that it was asked to watch."""
+    """Holds a connection to each node that the caller wants to watch."""
 
     def __init__(self) -> None:
         self._raylets: dict[str, tuple[str, int]] = {}
@@ -32,11 +33,11 @@ class NodeWatch:
 
     @property
     def watched(self) -> set[str]:
-        """The IDs of the nodes that are watched, or were until they were gone."""
+        """The IDs of the nodes that it watches, or watched until they were gone."""
         return set(self._raylets)
 
     def watch(self, nodes: Iterable[dict[str, Any]]) -> None:
-        """Watch further nodes, as `ray.nodes()` describes them; without unreachable ones."""
+        """Watch further nodes, as `ray.nodes()` describes them; skips unreachable ones."""
         for node in nodes:
             name = str(node["NodeID"])
             self._raylets[name] = str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])
@@ -47,7 +48,7 @@ class NodeWatch:
         ended = {name for name, line in self._connections.items() if _has_ended(line)}
         for name in ended:
             self._connections.pop(name).close()
-            self._connect(name)  # a raylet may also end a connection that says nothing
+            self._connect(name)  # a raylet may also end an idle connection
         gone = ended - self._connections.keys()
         self.gone |= gone
         return gone
@@ -69,7 +70,7 @@ class NodeWatch:
 
 
 def _has_ended(line: socket.socket) -> bool:
-    """Whether the other side has ended a connection; drops what it has said."""
+    """Whether the other side has ended a connection; discards all data from it."""
     try:
         while line.recv(_READ_BYTES):
             pass

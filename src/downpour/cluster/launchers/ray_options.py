@@ -13,15 +13,15 @@ from downpour.cluster.launchers.kinds import checked_place, option, place
 @checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which Ray cluster, and what it reserves for a worker.
+    """The Ray cluster, and the resources that it reserves for a worker.
 
     `ray_address` is HOST:PORT, `auto` (the one that runs here, or that RAY_ADDRESS names) or
     `local` (one that ends with the call). Ray has `ray_wait_seconds` to find places for the
-    workers, so it has time to add machines if it scales automatically. They run only on nodes
+    workers, so it has time to add machines if it scales automatically. Workers run only on nodes
     with the labels that `place` names, KEY=VALUE each.
 
     Raises:
-        SpecError: a number is negative, or a place cannot be meant.
+        SpecError: a number is negative, or a place is invalid.
     """
 
     ray_address: str = option(
@@ -39,12 +39,12 @@ class RayOptions:
     place: tuple[str, ...] = place()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, before anything is asked of Ray."""
+        """Refuse invalid options before the first request to Ray."""
         for name in ("cpus_per_worker", "gpus_per_worker", "ray_wait_seconds"):
             if not 0 <= getattr(self, name) < inf:
                 raise SpecError(name, getattr(self, name), "must be a number, at least 0")
         checked_place(self.place)
         if self.place and not (self.cpus_per_worker or self.gpus_per_worker):
-            # Without a reservation, Ray says nothing of an actor for which no node fits.
+            # Without a reservation, Ray does not report an actor that fits on no node.
             accepted = "needs cpus_per_worker or gpus_per_worker above 0, or Ray reserves nothing"
             raise SpecError("place", self.place[0], accepted)

@@ -1,8 +1,8 @@
 """Checks that a Ray cluster answers and accepts this process's token.
 
-Ray's own `init` tries a token that the cluster refuses for 20 s, with a warning each second, and
-then says that it could not connect. One call of Ray's client tells at once. That client is not part
-of Ray's public interface; a Ray that lacks it leaves the answer to `init`.
+If a cluster refuses the token, Ray's own `init` retries for 20 s, with a warning each second, and
+then says that it could not connect. One call of Ray's client tells us at once. That client is not
+part of Ray's public interface; with a Ray that lacks it, we wait for the answer of `init`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _RAY_PORT = 6379
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _SOME_CLUSTER = "01" * 28
-"""Ray looks at the token before it sees that this is no cluster's ID."""
+"""Ray checks the token before it sees that no cluster has this ID."""
 _REFUSED = "RPC error: InvalidAuthToken: "
 _FORGOTTEN = "WrongClusterID"
 _PLACES = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
 
 
 def reach(address: str) -> None:
-    """Raise what keeps this process from using the Ray cluster at an address, or at `auto`.
+    """Raise an error if this process cannot use the Ray cluster at an address, or at `auto`.
 
     Raises:
-        SpecError: it is no address.
+        SpecError: the text is not an address.
         OSError: nothing listens there, or no Ray runs here, or several do.
-        ValueError: RAY_ADDRESS is no address.
-        PermissionError: the cluster takes a token, and this process has none or another one.
+        ValueError: RAY_ADDRESS is not an address.
+        PermissionError: the cluster requires a token, and this process has none or another one.
     """
     if address != "auto":
         _show_token(_connect(address), found_here=False)
@@ -59,10 +59,10 @@ def refuse_forgotten() -> None:
 
 
 def _find() -> str:
-    """Return where the Ray is that RAY_ADDRESS names, or the only one that runs here."""
+    """Return the address of the Ray that RAY_ADDRESS names, or of the only one that runs here."""
     from ray._private.services import canonicalize_bootstrap_address_or_die, find_gcs_addresses
 
-    # Ray would take the one that was started last, which may be another user's.
+    # Ray itself would take the cluster that started last, which may be another user's.
     found = sorted(find_gcs_addresses())  # type: ignore[no-untyped-call]
     if not os.environ.get("RAY_ADDRESS") and len(found) > 1:
         several = f"several Ray clusters run here, at {' and '.join(found)}"
@@ -85,7 +85,7 @@ def _connect(address: str) -> str:
 def _show_token(place: str, *, found_here: bool) -> None:
     """Raise PermissionError if a cluster refuses the token that Ray would show it.
 
-    Like Ray, show a token unasked only to a cluster that was found here.
+    Like Ray, show a token unasked only to a cluster that we found on this machine.
     """
     import ray
 
@@ -96,7 +96,7 @@ def _show_token(place: str, *, found_here: bool) -> None:
         return
     try:
         if found_here:
-            setup.logger.setLevel(logging.ERROR)  # its notice would stand in our output
+            setup.logger.setLevel(logging.ERROR)  # its notice would appear in our output
             setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
     except ray.exceptions.RayError as error:

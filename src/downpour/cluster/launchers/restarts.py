@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Before a worker's restart: a rebooting host is back within minutes."""
+"""The pauses before a worker's restarts: a rebooting host is back within minutes."""
 LASTING_SECONDS = 60.0
-"""A process that has run for this long counts as sound: its next restart is its first."""
+"""A process that has run for this long counts as sound: we count its next restart as the first."""
 
 
 class Restarts:
-    """The restarts of one process; `count` are those since it last ran for long.
+    """The restarts of one process; `count` is their number since it last ran for long.
 
     Args:
-        now: seconds, from any beginning.
+        now: returns seconds since some fixed moment.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -1,7 +1,7 @@
 """Runs workers as Slurm jobs, and the manager where the command runs, on a login node.
 
-The workers of the beginning are one job array. An array cannot grow, so each later worker is
-another array, whose only task has the worker's number.
+A plan's first workers form one job array. An array cannot grow, so each later worker gets another
+array, whose only task has the worker's number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 CLOSE_SECONDS = 90.0
-"""Slurm kills what does not end within its KillWait, which is 30 s by default."""
+"""Slurm kills tasks that do not end within its KillWait, which is 30 s by default."""
 _LOOK_SECONDS = 0.2
 _TAIL_BYTES = 4096
 _HOPELESS = {
@@ -46,19 +46,19 @@ _HOPELESS = {
     "PartitionTimeLimit",
     "QOSNotAllowed",
 }
-"""Why a task waits that will never start: sbatch takes it, unless the site has it refused."""
+"""Slurm's reasons for tasks that never start. sbatch accepts them, unless the site forbids that."""
 _ELSEWHERE = ("10.255.255.255", 9)
 _Place = tuple[int, int]
-"""A job's ID, and the index of a task of it."""
+"""A job's ID, and the index of one of its tasks."""
 
 
 def on_slurm(options: SlurmOptions | None = None) -> Launcher:
-    """Return what starts workers by Slurm, for `downpour.run(spec, on=on_slurm(options))`."""
+    """Return a launcher that uses Slurm, for `downpour.run(spec, on=on_slurm(options))`."""
     return lambda plan: PlacedCluster(plan, SlurmEngine(options or SlurmOptions()))
 
 
 class SlurmEngine:
-    """Starts each worker as a task of a job array, and knows by squeue which have ended."""
+    """Starts each worker as a task of a job array, and learns from squeue which have ended."""
 
     def __init__(self, options: SlurmOptions, now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class SlurmEngine:
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="squeue")
 
     def script(self, workers: Sequence[WorkerOptions], environment: Mapping[str, str]) -> str:
-        """Return the batch script that starts these workers; a token itself is not in it."""
+        """Return the batch script that starts these workers; it does not contain the token."""
         files = replace(workers[0].credentials, token="").to_environment()
         return script(workers, self._options, {**environment, **files}, self.run)
 
@@ -88,13 +88,13 @@ class SlurmEngine:
         return self.script(workers, thread_environment(plan.threads))
 
     def check(self, plan: LaunchPlan) -> None:
-        """Ask Slurm whether it takes the script; it says no in its own words."""
+        """Ask Slurm whether it accepts the script; an error quotes Slurm's own words."""
         self._at_once = plan.workers
         slurm_queue.test(self.planned(plan))
         self._last_will = LastWill(slurm_queue.cancelling(self.run))
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
-        """Submit a worker; those of the beginning are submitted with the last of them."""
+        """Submit a worker; the plan's first workers wait here until the last of them comes."""
         del log  # Slurm's users look for slurm-JOB_TASK.out, which is beside it
         self._shared = Path(worker.shared)
         self._stopped.discard(worker.name)
@@ -112,7 +112,7 @@ class SlurmEngine:
         self._places |= {one.name: (job, number_of(one.name)) for one in workers}
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return who has ended, as Slurm said a moment ago; asking it goes on meanwhile."""
+        """Return the workers that had ended at Slurm's last answer; another thread asks again."""
         if self._asking is not None and self._asking.done():
             self._take(self._asking)
             self._asking = None
@@ -157,11 +157,11 @@ class SlurmEngine:
         raise LaunchError(f"some jobs may still run ({reason}); stop them with scancel {jobs}")
 
     def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
-        """Return this run's: Slurm reuses IDs of jobs, but comments name the run."""
+        """Return this run's tasks: Slurm reuses the IDs of jobs, but comments name the run."""
         return [task for task in tasks if task.comment == self.run]
 
     def _take(self, asked: Future[tuple[dict[str, _Place], list[ArrayTask]]]) -> None:
-        """Note the ended tasks; don't miss tasks that came during the question to Slurm."""
+        """Note the ended tasks; tasks that came while we asked Slurm stay."""
         try:
             places, tasks = asked.result()
         except LaunchError as error:
@@ -175,7 +175,7 @@ class SlurmEngine:
                 self._over[name] = ended
 
     def _end_of(self, name: str, place: _Place, task: ArrayTask | None) -> Ended | None:
-        """Return how a worker has ended; None while Slurm runs it, or will."""
+        """Return how a worker has ended; None while Slurm runs it, or will run it."""
         if task is None:
             return Ended(None, f"Slurm no longer knows {place[0]}_{place[1]}")
         if not task.has_ended:
@@ -189,7 +189,7 @@ class SlurmEngine:
         return Ended(None, f"{task.state}, {task.reason}")
 
     def _waits_in_vain(self, task: ArrayTask) -> Ended | None:
-        """Cancel a task that Slurm has taken and will never start."""
+        """Cancel a task that Slurm has accepted but will never start."""
         if task.state != "PENDING" or task.reason not in _HOPELESS:
             return None
         with suppress(LaunchError):
@@ -207,7 +207,7 @@ class SlurmEngine:
 
 
 def reachable_host() -> str:
-    """Return the address of this machine that others reach: that of its name, or of its route."""
+    """Return this machine's address as others reach it: the one of its name, or of its route."""
     named: list[str] = []
     with suppress(OSError):
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)

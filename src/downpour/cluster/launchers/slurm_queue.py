@@ -1,7 +1,7 @@
-"""The four requests to Slurm: would this run, run it, what is its state, cancel it.
+"""The four requests to Slurm: test a script, submit it, list its tasks, cancel them.
 
-Accounting (`sacct`) and `scontrol` are not needed, because sites without the one, and containers
-without the other, are common.
+We use neither accounting (`sacct`) nor `scontrol`, because many sites lack the former and many
+containers lack the latter.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ENDED = {
     "TIMEOUT",
 }
 _NO_CLUSTER = "could not establish a configuration source"
-"""Slurm's last words on a machine that has its commands alone, after several about DNS."""
+"""Slurm's last words on a machine that has only its commands, after several about DNS."""
 _PASSING = ("contact slurm controller", "timed out", "temporarily", "try again")
-"""In what Slurm says when its controller does not answer, as opposed to a refusal."""
+"""Phrases that Slurm uses when its controller does not answer, as opposed to a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class ArrayTask:
 
 
 def test(script: str) -> None:
-    """Ask whether Slurm takes a script; nothing is submitted.
+    """Ask whether Slurm accepts a script, without submitting it.
 
     Raises:
-        LaunchError: it does not, in Slurm's own words; or Slurm does not answer.
+        LaunchError: Slurm refuses it, in its own words; or it does not answer.
     """
     _ask(["sbatch", "--test-only"], script, _environment(script))
 
@@ -74,7 +74,7 @@ def submit(script: str, secrets: Mapping[str, str]) -> int:
 
     Args:
         script: the text.
-        secrets: environment variables that are not to be in it.
+        secrets: environment variables that must not be in the script.
 
     Raises:
         LaunchError: Slurm refuses it, in its own words; or it does not answer.
@@ -99,7 +99,7 @@ def tasks() -> list[ArrayTask]:
 
 
 def parse(said: str) -> list[ArrayTask]:
-    """Read what squeue says; lines of other shapes are left out."""
+    """Read squeue's output; skips lines of another shape."""
     found = []
     for line in said.splitlines():
         job, index, state, code, reason, comment = _cells(line)
@@ -111,7 +111,7 @@ def parse(said: str) -> list[ArrayTask]:
 
 
 def cancel(jobs: Iterable[str]) -> None:
-    """Cancel jobs, or tasks of them as JOB_INDEX; ended ones are no error.
+    """Cancel jobs, or tasks of them as JOB_INDEX; ignores jobs and tasks that have ended.
 
     Raises:
         LaunchError: Slurm does not answer.
@@ -121,13 +121,13 @@ def cancel(jobs: Iterable[str]) -> None:
 
 
 def cancelling(comment: str) -> str:
-    """Return a shell's command that cancels the jobs of this user with a comment."""
+    """Return a shell command that cancels this user's jobs with this comment."""
     listed = f"squeue --noheader --user={os.getuid()} --name={JOB_NAME} --format='%A %k'"
     return f'{listed} | while read job said; do [ "$said" = {comment} ] && scancel "$job"; done'
 
 
 def _cells(line: str) -> list[str]:
-    """Cut a line by the widths of its columns, because reasons may hold blanks."""
+    """Cut a line by the widths of its columns, because reasons may contain spaces."""
     cells, begin = [], 0
     for width in _COLUMNS.values():
         cells.append(line[begin : begin + width].strip())
@@ -147,7 +147,7 @@ def _exit_status(code: str) -> int | None:
 
 
 def _environment(script: str) -> dict[str, str]:
-    """Return this process's environment, without what would override the script."""
+    """Return this process's environment, without variables that would override the script."""
     override, usual = overriding(script), without_credentials(os.environ)
     return {name: value for name, value in usual.items() if name not in override}
 
@@ -185,6 +185,6 @@ def _ask(words: list[str], script: str = "", environment: Mapping[str, str] | No
 
 
 def _in_one_line(said: str) -> str:
-    """Return what a program of Slurm says, without its name before every line."""
+    """Return the output of a Slurm program, without its name before every line."""
     lines = [line.partition("error: ")[2] or line for line in said.splitlines() if line.strip()]
     return "; ".join(line.strip() for line in lines)

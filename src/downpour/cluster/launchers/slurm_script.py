@@ -1,8 +1,8 @@
 """Writes the batch script for Slurm as text, from options alone, without a cluster.
 
-A worker is a task of a job array, so that each comes and goes separately. The script replaces its
-shell by the worker, which bears Slurm's signals itself: a trap that passes them on would be the
-second to send them.
+Each worker is a task of a job array, so that it comes and goes separately. The script replaces its
+shell with the worker, which gets Slurm's signals itself. A trap that passed them on would send each
+signal a second time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JOB_NAME = "downpour"
 SIGNALS = ("HUP", "TERM", "USR1", "USR2")
 """The signals at which a worker leaves."""
 EARLY_SECONDS = 60
-"""By how much Slurm may send a signal too early: it looks at time limits once a minute."""
+"""How much too early Slurm may send a signal: it checks time limits once a minute."""
 _OURS = {
     "array",
     "comment",
@@ -51,12 +51,12 @@ _VARIABLES = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX", "requeue"
 @checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """The request to Slurm, in sbatch's own terms; empty: the cluster's default.
+    """The request to Slurm, in sbatch's own terms; an empty value stands for the cluster's default.
 
-    Slurm sends `signal` to a worker so many seconds before its time is over. The worker then may
-    take `drain_seconds` to end its task. `sbatch` are further options, such as `--qos=low`. Workers
-    run only on nodes with the features that are the values of `place`, KEY=VALUE each.
-    `manager_host` is the address of this machine that the nodes reach.
+    `signal` names a signal, and how many seconds before a worker's time limit Slurm sends it. The
+    worker may then take `drain_seconds` to finish its task. `sbatch` holds further options, such as
+    `--qos=low`. `place` holds a KEY=VALUE for each required feature: workers run only on nodes that
+    have all the values as features. `manager_host` is this machine's address as the nodes reach it.
 
     Raises:
         SpecError: an option is invalid; names it and the accepted values.
@@ -112,7 +112,7 @@ class SlurmOptions:
             raise SpecError("time", self.time, accepted)
 
     def lines(self) -> list[str]:
-        """Return the given options, as options of sbatch."""
+        """Return the options that are set, as options of sbatch."""
         named = ("partition", "account", "time", "gres")
         given = [f"--{name}={value}" for name in named if (value := getattr(self, name))]
         return [f"--signal=B:{self.signal}", *given, *self._constraint(), *self.sbatch]
@@ -161,10 +161,10 @@ def script(
     The number at the end of a worker's name is its task's index.
 
     Args:
-        workers: those to start; they differ in their names only.
-        options: what to ask Slurm for.
-        environment: variables to set; no secrets, because the script is kept by Slurm.
-        run: what the jobs of one run have as their comment.
+        workers: the workers to start; they differ only in their names.
+        options: the request to Slurm.
+        environment: variables to set; no secrets, because Slurm keeps the script.
+        run: the comment that all jobs of one run share.
         python: the interpreter, which has Downpour installed on the nodes.
     """
     kind, numbers = _kind(workers)
@@ -194,7 +194,7 @@ def script(
 
 
 def overriding(script_text: str) -> set[str]:
-    """Return the environment variables by which sbatch would override options of a script."""
+    """Return the environment variables with which sbatch would override a script's options."""
     options = re.findall(r"^#SBATCH '?--([a-z-]+)", script_text, re.MULTILINE)
     usual = {f"SBATCH_{option.upper().replace('-', '_')}" for option in options}
     return (
@@ -214,7 +214,7 @@ def number_of(name: str) -> int:
 
 
 def _kind(workers: Sequence[WorkerOptions]) -> tuple[WorkerOptions, list[int]]:
-    """Return what the workers have in common, named without a number, and their numbers."""
+    """Return the workers' common options, with a name that lacks a number, and their numbers."""
     prefix = workers[0].name.rpartition("-")[0]
     return replace(workers[0], name=prefix), sorted(number_of(worker.name) for worker in workers)
 

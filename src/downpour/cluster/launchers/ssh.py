@@ -21,7 +21,7 @@ from downpour.cluster.worker.environment import thread_environment
 
 
 def on_ssh(options: SshOptions | None = None) -> Launcher:
-    """Return what starts workers by ssh, for `downpour.run(spec, on=on_ssh(options))`."""
+    """Return a launcher that uses ssh, for `downpour.run(spec, on=on_ssh(options))`."""
     return lambda plan: PlacedCluster(plan, SshEngine(options or SshOptions()))
 
 
@@ -29,7 +29,7 @@ class SshEngine(TetheredWorkers):
     """Starts each worker with a separate ssh, whose input it holds open for as long as it runs.
 
     Raises:
-        SpecError: the file of hosts cannot be read, or a line of it cannot be meant.
+        SpecError: the file of hosts cannot be read, or a line of it is invalid.
     """
 
     def __init__(self, options: SshOptions) -> None:
@@ -39,11 +39,11 @@ class SshEngine(TetheredWorkers):
         self.manager_host = options.manager_host or "127.0.0.1"
 
     def check(self, plan: LaunchPlan) -> None:
-        """Look at all hosts that have what the plan needs, and learn how they reach this machine.
+        """Look at all hosts that meet the plan's needs, and learn how they reach this machine.
 
-        No worker is started on the others.
+        No worker starts on the other hosts.
         """
-        # Here, because help texts import this module, and this imports numpy.
+        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store import SharedDirectory
 
         self._leave_out_unfit(plan)
@@ -79,9 +79,9 @@ class SshEngine(TetheredWorkers):
 
 
 def address_seen(callers: Iterable[str]) -> str:
-    """Return the address at which hosts reach this machine, from the ones that they see.
+    """Return the address at which hosts reach this machine, out of the addresses that they see.
 
-    A host behind another one sees that one's, so only addresses of this machine count.
+    A host behind a jump host sees the jump host's address, so only this machine's addresses count.
     """
     seen = [caller for caller in callers if _is_ours(caller)]
     elsewhere = [caller for caller in seen if caller not in {"127.0.0.1", "::1"}]

@@ -35,7 +35,7 @@ class Look:
 
     `caller` is the address of this machine as the host sees it. The host's clock is `ahead_seconds`
     ahead of this one, and `numerics` is its numeric class, if requested. About `load` of its
-    `cores` are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
+    `cores` are busy, and `memory_bytes` are available without swapping; 0: it did not tell.
     """
 
     host: Host
@@ -52,11 +52,11 @@ class Look:
 def look_at(
     hosts: Sequence[Host], options: SshOptions, shared: Path, *, numerics: bool = False
 ) -> list[Look]:
-    """Look at all hosts at once; returns what each has shown, in order.
+    """Look at all hosts at once; returns a result for each, in order.
 
-    A temporary file in the shared directory shows whether they have the same one.
+    A temporary file in the shared directory shows whether the hosts see the same directory.
     """
-    # Here, because help texts import this module, and this imports numpy.
+    # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store.publish import TEMPORARY_PREFIX
 
     probe = shared / f"{TEMPORARY_PREFIX}ssh-{uuid4().hex[:12]}"
@@ -119,7 +119,8 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
     if not found:
         return Look(host, _reason(host, done))
     seen = json.loads(found[-1].removeprefix(SEEN))
-    # The host read its clock at some moment between, and only what is outside is a difference.
+    # The host read its clock between `before` and `after`, so only a time outside of them shows a
+    # difference.
     ahead = max(seen["clock"] - after, 0.0) or min(seen["clock"] - before, 0.0)
     obstacle = _obstacle(host, str(probe.parent), seen["version"], seen["folder"])
     return Look(

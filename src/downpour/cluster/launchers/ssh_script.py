@@ -1,7 +1,8 @@
 """Writes the command lines and scripts for ssh hosts as text, from values alone.
 
-A worker is on a tether: a guard beside it reads the connection's input, and tells the worker to
-leave when that ends. So it ends with the launcher, also if that is killed or the network is lost.
+Each worker is on a tether: a guard beside it reads the connection's input, and tells the worker to
+leave when the input ends. So the worker ends with the launcher, even if someone kills the launcher
+or the network fails.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ print("\\ndownpour-seen: " + json.dumps(seen))
 @checked_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshOptions:
-    """What to start workers by ssh with.
+    """The options for starting workers by ssh.
 
-    `hosts` is a file of hosts; `ssh_config` takes the place of `~/.ssh/config`; `manager_host` is
-    the address of this machine that the hosts reach, empty: the one that they see.
+    `hosts` is a file of hosts, and `ssh_config` takes the place of `~/.ssh/config`. `manager_host`
+    is this machine's address as the hosts reach it; if it is empty, the one that they see.
 
     Raises:
         SpecError: an option is invalid; names it and the accepted values.
@@ -112,9 +113,10 @@ def command(host: Host, options: SshOptions, script: str) -> list[str]:
 
 
 def worker_script(worker: WorkerOptions, host: Host, environment: Mapping[str, str]) -> str:
-    """Return what starts a worker on a host, and says at the end how it has ended.
+    """Return a script that starts a worker on a host, and reports at the end how it has ended.
 
-    A token itself is not in it, because command lines can be read: it is the first line of input.
+    The script does not contain the token, because other users can read command lines. The token is
+    the first line of input.
     """
     worker = _there(worker, host)
     files = replace(worker.credentials, token="").to_environment()
@@ -127,7 +129,7 @@ def worker_script(worker: WorkerOptions, host: Host, environment: Mapping[str, s
 
 
 def look_script(host: Host, shared: str, probe: str, *, numerics: bool) -> str:
-    """Return what looks at a host, and whether it sees the file `probe` in the directory."""
+    """Return a script that looks at a host, and for the file `probe` in the directory."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in host.environment]
     words = [host.python, "-c", _LOOK, host.shared or shared, probe, "yes" if numerics else "no"]
     return "\n".join([*lines, f"exec {shlex.join(words)} </dev/null"])
@@ -140,13 +142,13 @@ def status_in(line: str) -> int | None:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the last line that says something, without the name of the program."""
+    """Return the last line that is not blank, without the name of the program."""
     spoken = [line.strip() for line in lines if line.strip()]
     return spoken[-1].removeprefix("downpour: ") if spoken else ""
 
 
 def _there(worker: WorkerOptions, host: Host) -> WorkerOptions:
-    """Return the worker with the host's labels, and the paths that the folder has there."""
+    """Return the worker with the host's labels, and with paths as the host has them."""
     worker = replace(worker, labels=merged(worker.labels, host.labels))
     if not host.shared:
         return worker

@@ -28,11 +28,12 @@ _ASKED_WRONGLY = 2
 def start(kept: SupervisedPlan) -> ClusterInfo:
     """Start a supervisor in a separate session; returns once the cluster is up.
 
-    Its workers have registered then, or had `JOIN_SECONDS` to do so: an engine may have them wait
-    for a machine.
+    By then its workers have registered, or have had `JOIN_SECONDS` to do so, because an engine may
+    let them wait for a machine.
 
     Raises:
-        LaunchError: there is one already, or it cannot be started; nothing is left then.
+        LaunchError: the directory has a cluster already, or this one cannot start; then nothing is
+            left running.
     """
     folder = ClusterFiles(Path(kept.plan.manager.shared))
     if folder.is_kept():
@@ -55,13 +56,13 @@ def start(kept: SupervisedPlan) -> ClusterInfo:
         supervisor.terminate()
         supervisor.wait()
         raise
-    # A caller may live longer than the cluster, which must not stay as a zombie then.
+    # A caller may outlive the supervisor, which must not remain as a zombie then.
     Thread(target=supervisor.wait, daemon=True).start()
     return cluster
 
 
 def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
-    """End a cluster, wherever its supervisor is; returns what there was, None if there was none.
+    """End a cluster, wherever its supervisor is; returns what it was, or None if there was none.
 
     Raises:
         LaunchError: it has not ended in time.
@@ -95,7 +96,7 @@ def missing(cluster: ClusterInfo, workers: int) -> list[str]:
 
 
 def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles) -> ClusterInfo:
-    """Wait until every worker has registered, has ended for good, or has had its time."""
+    """Wait until every worker has registered or ended for good, or until the time is up."""
     deadline = time.monotonic() + JOIN_SECONDS
     while True:
         cluster = folder.read()

@@ -1,7 +1,7 @@
-"""The process that keeps a cluster: it starts it, repairs it, and ends it on request.
+"""The supervisor: a process that starts a cluster, repairs it, and ends it on request.
 
-The manager runs beside it, and the workers' tethers are in its hand, so all of them end with it,
-also if it is killed. It reads its plan as JSON from standard input.
+The manager runs beside the supervisor, which holds the workers' tethers. So all of them end with
+the supervisor, even if someone kills it. It reads its plan as JSON from standard input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedPlan:
-    """A supervisor's orders: a plan, by the launcher `on` with these options."""
+    """A supervisor's orders: a plan, and the launcher `on` with its options."""
 
     on: str
     options: Mapping[str, Any]
@@ -46,12 +46,12 @@ class SupervisedPlan:
 
     @property
     def launcher(self) -> Launcher:
-        """Makes a cluster of the plan; on this machine one that restarts workers."""
+        """The launcher of the plan; on this machine, one that restarts workers."""
         return here if self.on == "local" else kind_of(self.on).launcher(self.options)
 
 
 class Supervisor:
-    """Keeps one cluster, until someone wishes its end.
+    """Keeps one cluster running, until someone asks for its end.
 
     Args:
         on: the launcher's name.
@@ -75,7 +75,7 @@ class Supervisor:
         """Start the cluster, and restart it whenever it ends on its own.
 
         Raises:
-            LaunchError: there is one already, or the first start fails.
+            LaunchError: the directory has a cluster already, or the first start fails.
         """
         with self._folder.kept():
             self._tell(state="starting")
@@ -117,7 +117,7 @@ class Supervisor:
                 _drain(manager, trust, stop.drain_seconds, self._wait)
 
     def _look_after(self, cluster: RunningCluster, manager: ManagerClient) -> StopRequest:
-        """Restart dead processes, and start workers for policies, until someone wishes an end."""
+        """Restart dead processes, and start workers for policies, until someone asks to stop."""
         while True:
             cluster.check()
             status = _status(manager)
@@ -135,7 +135,7 @@ class Supervisor:
             return StopRequest()
         try:
             return self._folder.stop_request()
-        except DownpourError as error:  # the directory is away, or the wish is of a later version
+        except DownpourError as error:  # the directory is away, or a later version wrote this
             log.warning("%s", error)
             return None
 
@@ -149,7 +149,7 @@ class Supervisor:
 
 
 def _status(manager: ManagerClient) -> Status | None:
-    """Ask a manager how things are; ask a busy one later."""
+    """Return a manager's status; None if it does not answer now."""
     with suppress(DownpourError):
         return manager.status()
     return None
@@ -158,7 +158,7 @@ def _status(manager: ManagerClient) -> Status | None:
 def _drain(
     manager: ManagerClient, trust: Trust, seconds: float, wait: Callable[[float], bool]
 ) -> None:
-    """Tell all workers to end their tasks and leave, and wait until they have."""
+    """Tell all workers to finish their tasks and leave, and wait until they have."""
     deadline = time.monotonic() + seconds
     status = _status(manager) if seconds else None
     for worker in status.workers if status else ():
@@ -174,7 +174,7 @@ def _drain(
 
 
 def main() -> int:
-    """Keep the cluster that is asked for; returns the exit status."""
+    """Keep the requested cluster running; returns the exit status."""
     set_up_log(logging.WARNING, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     setproctitle("downpour: supervisor")
     kept = TypeAdapter(SupervisedPlan).validate_json(sys.stdin.buffer.read())

@@ -1,7 +1,7 @@
 """Runs a manager and workers as systemd user services, which outlive a login and a reboot.
 
-Units are text, made of a plan alone. One unit is the manager's, and a template is the workers',
-with an instance for each slot.
+Units are text that follows from the plan alone. The manager has one unit. The workers share a
+template, with an instance for each slot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from downpour.cluster.worker.environment import thread_environment
 from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")
-"""It exists where systemd is the system's first process (sd_booted(3))."""
+"""It exists if systemd is the system's first process (sd_booted(3))."""
 _STOP_SECONDS = 60
 _WORKER_NAME = "%H-%i"
 """The machine's name and the instance's, which systemd fills in."""
@@ -48,7 +48,7 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
     """Return the text of each unit by its file's name.
 
     Raises:
-        SpecError: the token is none that a file holds; a unit can be read by others.
+        SpecError: the token is not in a file; other users can read a unit.
     """
     if plan.manager.credentials.token and not plan.manager.credentials.token_file:
         raise SpecError("service", value=True, accepted="needs --token-file, not DOWNPOUR_TOKEN")
@@ -70,12 +70,12 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
 def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     """Write units, start them now and at every start of the machine; returns their names.
 
-    A token is made if the manager needs one and has none.
+    If the manager needs a token and has none, this makes one.
 
     Raises:
         LaunchError: systemd does not run, or refuses, in its own words.
     """
-    # Here, because help texts import this module, and these import numpy.
+    # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
     from downpour.files.store.token import make_token
 
@@ -104,7 +104,7 @@ def disable(shared: str) -> list[str]:
     files = sorted(_folder().glob(f"downpour-{_tag(shared)}-*.service"))
     if not files:
         return []
-    # Workers first, so that they can say goodbye to their manager.
+    # Stop the workers first, so that they can unregister from their manager.
     names = [file.name.replace("@.", "@*.") for file in reversed(files)]
     _systemctl("stop", *names)
     _systemctl("disable", *(file.name for file in files))
@@ -139,12 +139,12 @@ def _folder() -> Path:
 
 
 def _instances(name: str, numbers: Sequence[int]) -> list[str]:
-    """Return the units of a template, or the one that a file is."""
+    """Return the units of a template, or the single unit of any other file."""
     return [name.replace("@.", f"@{number}.") for number in numbers] if "@." in name else [name]
 
 
 def _tag(shared: str) -> str:
-    """Return what tells the units of one shared directory from those of another."""
+    """Return a tag that tells the units of one shared directory from those of another."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", shared)[-32:].strip("-").lower()
     return f"{readable}-{hashlib.sha256(shared.encode()).hexdigest()[:6]}"
 

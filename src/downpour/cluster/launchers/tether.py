@@ -37,16 +37,16 @@ class TetheredWorkers:
         self._running: dict[str, _Connection] = {}
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
-        """Start a worker in a free slot, rather on hosts that have not been lost.
+        """Start a worker in a free slot, preferably on a host that has not been lost.
 
-        The log may be a file descriptor, too, which is closed finally.
+        The log may also be a file descriptor, which the connection closes at the end.
         """
         host = self.free_host([one.host for one in self._running.values()])
         words = self._words(host, worker_script(worker, host, environment))
         self._running[worker.name] = _Connection(host, worker, words, log)
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return whose connections have ended, and how."""
+        """Return the workers whose connections have ended, and how they ended."""
         over = {name: one.ended for name, one in self._running.items() if one.ended is not None}
         for name, ended in over.items():
             if ended.status is None:
@@ -60,7 +60,7 @@ class TetheredWorkers:
             self._running[name].let_go()
 
     def close(self) -> None:
-        """Let go of all, and wait until they have ended; ends the ssh of a host that is gone."""
+        """Let go of all workers, and wait for their end; kills the ssh of a host that is gone."""
         connections = list(self._running.values())
         for connection in connections:
             connection.let_go()
@@ -69,7 +69,7 @@ class TetheredWorkers:
             connection.wait(max(deadline - time.monotonic(), 0.0))
 
     def free_host(self, taken: Iterable[Host]) -> Host:
-        """Return the host with the largest share of free slots; the latest that was lost, last."""
+        """Return the host with the most free slots by share; hosts lost most recently come last."""
         used = [host.name for host in taken]
         free = [host for host in self.hosts if used.count(host.name) < host.slots]
         if not free:
@@ -82,7 +82,7 @@ class TetheredWorkers:
 
 
 class _Connection:
-    """One shell: its worker runs while its input is open, and its output is copied into the log."""
+    """One shell: its worker runs while its input is open, and we copy its output to the log."""
 
     def __init__(
         self, host: Host, worker: WorkerOptions, words: Sequence[str], log: Path | int
@@ -106,7 +106,7 @@ class _Connection:
         self._reader.start()
 
     def let_go(self) -> None:
-        """End the input: the guard there tells the worker to leave."""
+        """End the input, so that the guard there tells the worker to leave."""
         with self._letting_go:
             if self._shell.stdin is not None and not self._shell.stdin.closed:
                 with suppress(BrokenPipeError):
@@ -141,7 +141,7 @@ class _Connection:
 
 
 def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended:
-    """Return how a worker has ended: by its own status, or with the connection, which is ssh's."""
+    """Return how a worker has ended: with its own status, or because its connection ended."""
     if status is None:
         return Ended(None, f"{host.name}: the connection has ended ({words or shell_status})")
     if status in CANNOT_RUN:
