@@ -117,7 +117,7 @@ class PlacedCluster:
             self._give_back(idle)
 
     def check(self) -> None:
-        """Restart dead processes; raise LaunchError if the manager or all workers are over."""
+        """Restart dead processes; raise LaunchError if the manager or all workers cannot go on."""
         self._manager.check()
         for name, ended in self._engine.ended().items():
             self._note_end(self._places[name], ended)

@@ -1,7 +1,7 @@
 """Runs the `--on-event` command for events in a manager.
 
-The driver's thread notes decisions, and hands them on once they are durable. The command runs in a
-separate thread. A manager that dies in between runs no command for its decisions.
+The driver's thread notes decisions, and passes them on once they are durable. The command runs in a
+separate thread. If the manager dies in between, the command does not run for these decisions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from downpour.host.background import Background
 from downpour.network.rpc.messages import Status
 
 LOOK_SECONDS = 5.0
-"""Between two looks at the status, which the driver's thread has to make."""
+"""The time between two looks at the status, because each look occupies the driver's thread."""
 
 _KINDS: Final[dict[ExperimentState, EventKind]] = {
     ExperimentState.FINISHED: "finished",
@@ -33,11 +33,11 @@ _Look = tuple[Callable[[], Status], float]
 
 
 class ManagerAnnouncer:
-    """Calls a function with the ends of experiments, and when one waits for too long.
+    """Calls a function when an experiment ends, and when one waits for too long.
 
     Args:
         on_event: The function to call, in a separate thread.
-        clock: Seconds, from any beginning.
+        clock: Returns seconds since some fixed moment.
     """
 
     def __init__(self, on_event: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,14 +70,14 @@ class ManagerAnnouncer:
             self._thread.take(event)
 
     def look(self, status: Callable[[], Status]) -> None:
-        """Call the function if an experiment, or the manager, waits; looks now and then."""
+        """Call the function if an experiment, or the manager, has waited for too long."""
         now = self._clock()
         if now - self._looked_at_seconds >= LOOK_SECONDS:
             self._looked_at_seconds = now
             self._looks.take((status, now))
 
     def close(self) -> None:
-        """Wait a moment for calls that are not done."""
+        """Wait a moment for calls that are still running."""
         self._looks.close()
         self._thread.close()
 

@@ -1,13 +1,13 @@
 """Experiments that no manager continues: the entries that `downpour list` shows for them.
 
-The manager reads ended ones from one file, `ended-TERM.jsonl`, so that a start does not read
-thousands of journals. The file has a line for each experiment (`files/records/sealed_lines.py`) and
-is written by the manager of that term. It only saves time: where it is missing or damaged, the
-journals are read instead. Each manager writes a new file with everything that it knows. Later
-managers read only the one of the highest term, because a manager without knowledge of its successor
-may still write to an older one.
+The manager reads ended experiments from one file, `ended-TERM.jsonl`, so that a start does not read
+thousands of journals. The manager of that term writes the file, with a line for each experiment
+(`files/records/sealed_lines.py`). The file only saves time: if it is missing or damaged, the
+manager reads the journals instead. Each manager writes a new file with everything that it knows.
+Later managers read only the file of the highest term, because a manager that does not know of its
+successor may still write to an older file.
 
-Experiments that cannot be continued are listed with the reason, and their files are not touched.
+The archive lists experiments that cannot continue, with the reason, and leaves their files alone.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"ended-(\d+)\.jsonl")
 _RECORDS_OPEN = 8
-"""Readers that are kept, because one reads the whole record first."""
+"""The number of readers that stay open, because a new one first reads the whole record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveEntry:
-    """A folder that a start need not read.
+    """A folder that a starting manager need not read.
 
-    It belongs to an ended experiment, whose submission has this `place` among all of them. Or it
-    belongs to a run without a cluster, which no manager continues; then it has no summary.
+    It belongs to an ended experiment, whose submission has this `place` among all submissions. Or
+    it belongs to a run without a cluster, which no manager continues; then the entry has no
+    summary.
     """
 
     folder: str
@@ -59,8 +60,8 @@ _ENTRY = TypeAdapter(ArchiveEntry)
 class Archive:
     """The ended experiments; in memory only, until `begin`.
 
-    `places` are the numbers of the submissions among the journal entries of all experiments.
-    `states` and `rounds_done` count over all experiments that are in the archive.
+    `places` holds each submission's number among the journal entries of all experiments. `states`
+    and `rounds_done` count over all experiments in the archive.
 
     Args:
         shared: the shared directory.
@@ -78,7 +79,7 @@ class Archive:
         self._record = lru_cache(_RECORDS_OPEN)(self._read_record)
 
     def read(self, folders: Collection[str]) -> None:
-        """Read what the previous manager wrote, of the folders that exist.
+        """Read the previous manager's entries for folders that still exist.
 
         Raises:
             SharedDirectoryError: the directory cannot be listed.
@@ -94,7 +95,7 @@ class Archive:
             )
             return
         for text in whole_lines(content):
-            # Its checksum is right, so it is a line of another version: it costs a look at that
+            # The checksum is right, so another version wrote this line. We only lose a look at that
             # folder.
             with suppress(ValidationError):
                 entry = _ENTRY.validate_json(text)
@@ -102,7 +103,7 @@ class Archive:
                     self._note(entry)
 
     def begin(self, term: int) -> None:
-        """Write the known experiments to this term's file; later ones are appended.
+        """Write the known experiments to this term's file; later calls append to it.
 
         If the file cannot be written, the next start reads the journals.
 
@@ -113,8 +114,8 @@ class Archive:
         name = f"ended-{term:06d}.jsonl"
         try:
             publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
-        # The directory itself has failed, so no manager can work in it; any other error is about
-        # this one file, which only saves reading.
+        # The directory itself has failed, so no manager can work in it. Any other error concerns
+        # only this file, and the file only saves time.
         except SharedDirectoryError:
             raise
         except StoreError as error:
@@ -144,12 +145,12 @@ class Archive:
         self._note(entry)
         if self._path is not None:
             with suppress(OSError):  # its journal says the same, so nothing is lost
-                # Opened each time and never created: if the file was removed, the next start reads
-                # the journals instead of a file that lacks its beginning.
+                # Open the file each time, and never create it: if someone removed it, the next
+                # start should read the journals rather than a file that lacks its beginning.
                 file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 try:
-                    # Once, and without a sync: a line that is torn or lost costs a look at that
-                    # folder, and at the one whose line follows it.
+                    # Write once, without a sync. A torn or lost line only makes the next start look
+                    # at that folder, and at the folder on the following line.
                     os.write(file, _line(entry))
                 finally:
                     os.close(file)
@@ -185,7 +186,7 @@ class Archive:
         self._count(self.summary(experiment), +1)
 
     def __contains__(self, folder: str) -> bool:
-        """Whether the experiment in a folder has ended, so that a start need not read it."""
+        """Whether a starting manager can skip this folder, because its experiment has ended."""
         return folder in self._ended
 
     def summary(self, experiment: str) -> ExperimentSummary | None:
@@ -207,13 +208,13 @@ class Archive:
 
     def _read_record(self, experiment: str) -> RecordReader:
         reader = RecordReader(self._shared.experiment_path(experiment))
-        reader.lines(0)  # one that cannot be read is not kept
+        reader.lines(0)  # keep no reader that cannot read
         return reader
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the files that managers have written, that of the highest term last."""
-    # By the number: as text, a term of seven digits sorts before all of six.
+    """Return the files that managers have written; the highest term comes last."""
+    # Sort by number: as text, a term of seven digits sorts before all terms of six.
     matches = ((_NAME.fullmatch(name), name) for name in names_in(root))
     return [
         root / name for _, name in sorted((int(match[1]), name) for match, name in matches if match)

@@ -1,9 +1,8 @@
 """Checks workers' reports about their attempts against the manager's own knowledge.
 
-A report decides the average's inputs and weights, and the files to remove later. So a
-file that is named must belong to that attempt, and what follows from the shard is compared, not
-believed. A claim that does not hold is refused before it reaches the core, and no file is
-removed.
+A report decides the average's inputs and weights, and the files to remove later. So each file that
+a report names must belong to its attempt, and the manager compares every number that follows from
+the shard with its own. It refuses a false claim before the core sees it, and removes no file.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     spec = assigned.experiment.spec
     task, number = assigned.task, spec.rounds_before + attempt.round
     part = part_of(spec, task.samples, number, task.share)
-    # Believed, one defective worker would change the weights of all updates under the aggregators
-    # that weigh by samples.
+    # If we believed these numbers, one defective worker could change the weights of all updates
+    # under the aggregators that weigh by samples.
     for field, claimed, known in (
         ("samples", update.samples, part.samples),
         ("steps", update.steps, part.steps),
@@ -54,7 +53,7 @@ def check_snapshot(attempt: AttemptId, snapshot: Snapshot) -> None:
 
 def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
     """Return a heartbeat's progress, without snapshots that are files of other attempts."""
-    # A heartbeat is not refused, because a worker whose heartbeats fail counts as lost.
+    # We don't refuse a heartbeat, because a worker whose heartbeats fail counts as lost.
     return tuple(
         replace(progress, snapshot=None)
         if progress.snapshot is not None
@@ -73,6 +72,7 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
     parsed = layout.parse_name(file.name)
     if not isinstance(parsed, AttemptName):
         return False
-    # The experiment is not compared: a bare name is looked up in the folder of the attempt's own.
+    # We don't compare the experiment, because a bare name refers to the folder of the attempt's
+    # own.
     numbers = parsed.round, parsed.shard, parsed.attempt
     return (parsed.kind, *numbers) == (kind, attempt.round, attempt.shard, attempt.attempt)

@@ -1,12 +1,12 @@
-"""Runs the core's commands: each in another thread, and each result comes back as an event.
+"""Runs the core's commands in other threads, and posts each result as an event.
 
 `core/node/effects.py` says which commands wait for each other; `lanes.py` has the threads. Calls to
-workers are short and many; work on parameters is long and rare.
+workers are short and frequent; work on parameters is long and rare.
 
-Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
-experiment, except the removal of files, which costs no more than their space. A shared directory
-that is gone, full or closed is no failure of an experiment. The store retries, and when its retries
-end, the manager ends and leaves everything to the next one.
+Failures come back as events, too. If a call to a worker fails, the worker is lost. If work fails,
+its experiment fails, except after a failed removal of files, which only costs space. An experiment
+does not fail because the shared directory is gone, full or closed. The store retries, and when its
+retries end, the manager ends and leaves everything to the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from downpour.network.rpc.messages import TaskMessage
 log = logging.getLogger(__name__)
 
 _HELD_SECONDS = 2.0
-"""Between two looks at a factory's files: a person puts them back, so nothing is won by haste."""
+"""The time between two looks at a factory's files. A person restores them, so there is no hurry."""
 
 OnDeath = Callable[[DownpourError], None]
 
@@ -56,11 +56,11 @@ class CommandRunner(Effects[[]]):
         spaces: the workspaces of the experiments.
         roster: the workers that can be called.
         archive: lists the experiments that have ended.
-        answers: where the outcome of a command goes, as an event.
+        answers: receives the outcome of each command, as an event.
         term: the manager's term.
         data_dir: a folder with datasets, if there is one.
         rehearses: whether to try a user's code in a separate process first.
-        on_death: called with the reason if nothing can be done any more.
+        on_death: called with the reason if the manager can do no more work.
     """
 
     def __init__(
@@ -88,13 +88,14 @@ class CommandRunner(Effects[[]]):
         self._held: set[str] = set()
 
     def close(self) -> None:
-        """Wait for running work, begin nothing more; no command may follow."""
-        # First, because `_die` and the wait of a held experiment ask it. A directory that fails
-        # while the manager closes is no second reason to end, and no preparation begins any more.
+        """Wait for running work, and begin no more; no command may follow."""
+        # First, because `_die` and a held experiment's wait check it. If the directory fails while
+        # the manager closes, that is no second reason to end, and no preparation may begin any
+        # more.
         self._closing.set()
         self._lanes.close()
         for space in self._spaces.values():
-            # No commit covers this, so no acknowledgement depends on it.
+            # No acknowledgement depends on these writes, because no commit covers them.
             with suppress(StoreError):
                 space.close()
                 # A run that closes has ended its experiments. `_conclude` may not have come yet.
@@ -117,7 +118,7 @@ class CommandRunner(Effects[[]]):
         self._lanes.beside(self._guarded(experiment, job))
 
     def _clean(self, experiment: str, job: Callable[[], None]) -> None:
-        """Remove files; if that fails they are left over, and the experiment goes on."""
+        """Remove files; if that fails, the files stay and the experiment goes on."""
 
         def guarded() -> None:
             try:
@@ -128,7 +129,7 @@ class CommandRunner(Effects[[]]):
         self._lanes.work(guarded)
 
     def _guarded(self, experiment: str, job: Callable[[], None]) -> Callable[[], None]:
-        """Return long work which, if it fails, fails its experiment."""
+        """Return the long work, wrapped so that its failure fails the experiment."""
 
         def guarded() -> None:
             try:
@@ -141,7 +142,7 @@ class CommandRunner(Effects[[]]):
         return guarded
 
     def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
-        """Fail one experiment if its folder alone is gone; else nothing can be done any more."""
+        """Fail one experiment if only its folder is gone; otherwise end the manager."""
         if not self._spaces.gives_up(experiment) and not self._closing.is_set():
             self._on_death(error)
 
@@ -165,11 +166,11 @@ class CommandRunner(Effects[[]]):
         try:
             entry.client.train(self._task(command))
         except ProtocolError as error:
-            # The worker may have registered again meanwhile, and the call went to its old address:
-            # the core knows the new registration, and assigns to it on its own.
+            # The worker may have registered again in the meantime, so that the call went to its old
+            # address. The core knows the new registration, and assigns to it without our help.
             if self._roster.is_dead(assigned.worker, entry):
                 self._answers.call_failed(assigned.worker, error)
-        # From `_task`, which publishes the indices of a shard that is too large for a message.
+        # `_task` raises this: it publishes the indices of a shard that is too large for a message.
         except SharedDirectoryError as error:
             self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
@@ -205,7 +206,7 @@ class CommandRunner(Effects[[]]):
         )
         whole = None
         if command.in_one:
-            # If it cannot be had either, the attempt tries the files once more.
+            # If we can't make that one either, the attempt tries the files once more.
             with suppress(StoreError):
                 whole = work.in_one_file(space, assigned.model, command.leading)
         return replace(task, snapshot=assigned.snapshot, term=self._term, whole=whole)
@@ -221,8 +222,8 @@ class CommandRunner(Effects[[]]):
         except OtherCode as error:
             self._hold(command, error)
             return
-        # Cancelled meanwhile: `_conclude` has released what the experiment held, and to set it
-        # again would keep a dataset and a network in memory until the manager ends.
+        # Someone cancelled it meanwhile, and `_conclude` has freed its memory. Setting it again
+        # would keep a dataset and a network in memory until the manager ends.
         if space.concluded:
             return
         space.prepared, space.global_model = made, made.begun.drawn
@@ -238,7 +239,7 @@ class CommandRunner(Effects[[]]):
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
         """Hold an experiment until its code is back: failing it would lose its training."""
-        # Logged once, because the files are looked at again every two seconds.
+        # Log it once only, because we look at the files every two seconds.
         if command.experiment not in self._held:
             self._held.add(command.experiment)
             log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)
@@ -264,8 +265,8 @@ class CommandRunner(Effects[[]]):
     def _gather(self, command: do.Gather) -> None:
         space = self._spaces[command.experiment]
         space.arrived[command.shard] = command
-        # If more work waits, updates come faster than the sums. One pass over several costs less
-        # than as many passes, and the aggregation's own pass handles all the rest.
+        # If more work waits, updates come faster than we add them. One pass over several updates
+        # costs less than one pass each, and the aggregation's own pass adds all that remain.
         if not self._lanes.work_waits:
             work.gather(space)
 
@@ -306,6 +307,6 @@ class CommandRunner(Effects[[]]):
             space.finish()
             finished = command.ending is ExperimentState.FINISHED
             work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
-        # Last: the next manager does not look at a folder in this list, so one that could not be
-        # cleaned up must not be in it.
+        # This comes last, because the next manager does not look at folders in this list. A folder
+        # that we could not clean up must not be in it.
         self._archive.end(command.experiment)

@@ -1,4 +1,4 @@
-"""Workers' contributions, for clients that ask often: recomputed from time to time."""
+"""Recomputes workers' contributions only from time to time, because clients ask often."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _AGAIN_SECONDS = 2.0
 class KnownContributions:
     """The last known contribution of each worker; used in the driver's thread.
 
-    If there is no new one, as between two rounds or in the first steps of a task, the last one
-    stays. It goes when another experiment becomes active or the number of workers changes.
+    If there is no new contribution, as between two rounds or in the first steps of a task, the last
+    one stays. We drop it when another experiment becomes active or the number of workers changes.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class KnownContributions:
         self._again_at_seconds = 0.0
 
     def of(self, state: SchedulerState) -> Mapping[str, Saving]:
-        """Return what the first workers contribute to the active experiment, by name."""
+        """Return the first workers' contributions to the active experiment, by name."""
         now, of = state.now_seconds, (state.active.name if state.active else "", len(state.workers))
         if of != self._of:
             self._of, self._known, self._again_at_seconds = of, {}, now

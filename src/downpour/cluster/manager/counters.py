@@ -24,8 +24,9 @@ ENDS = (COUNTED, *map(str, FailureKind))
 class Counters:
     """Attempts `assigned`, and `ended` by how they ended; shards that were `dropped`.
 
-    `snapshots` counts the published states of tasks, `contradicted` the updates that differ from
-    the one that counts. `training` is timed by round, from its first assignment to its last update.
+    `snapshots` counts the published states of tasks, and `contradicted` the updates that differ
+    from the one that counts. `training` holds the time of each round, from its first assignment to
+    its last update.
     """
 
     assigned: int = 0
@@ -39,7 +40,7 @@ class Counters:
     _aggregating: dict[str, tuple[float, do.Aggregate]] = field(default_factory=dict)
 
     def begin(self, at_seconds: float, command: do.Aggregate) -> None:
-        """Note that an aggregation begins; it is counted when it has ended."""
+        """Note that an aggregation begins; it counts once it has ended."""
         self._aggregating[command.experiment] = at_seconds, command
 
     def take(self, happened: on.Event | facts.Fact) -> None:

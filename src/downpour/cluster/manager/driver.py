@@ -1,16 +1,16 @@
 """The one thread that owns the scheduler core.
 
 RPC threads and command threads only put events on a queue. This thread hands them to a
-`ManagerNode`, makes durable what follows (once for all events that were waiting), and only then
-passes the commands on, as the node's module says. So the core has no locks. `post` returns a
-future that is done when the consequences of the event are durable, so a caller that acknowledges an
-update waits for it. `ask` reads the core's state in the same thread. After `stop` both are refused,
+`ManagerNode`, makes the consequences durable (once for all waiting events), and only then passes
+the commands on, as the node's module says. So the core needs no locks. `post` returns a future that
+is done when the consequences of the event are durable; a caller that acknowledges an update waits
+for it. `ask` reads the core's state in the same thread. After `stop`, the driver refuses both,
 because a caller would wait for a thread that has ended.
 
-The driver is fail-stop. A mistake is refused before it becomes an event, since no event can be made
-of it. So any exception leaves a core in an unknown state, and ends the manager: nothing more is
-acknowledged or done, and the next manager continues from the journal. Only a question may fail,
-because it changes nothing; its error is raised to its caller.
+The driver is fail-stop. A caller's mistake never becomes an event, because the handlers refuse it
+first. So any exception here leaves the core in an unknown state, and ends the manager. It
+acknowledges and does nothing more, and the next manager continues from the journal. Only a question
+may fail, because it changes nothing; its caller gets the error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class CommandSink(ManagerContext, Protocol):
-    """Persists what happened, and runs the commands; long work runs in other threads."""
+    """Persists events and runs the commands; long work runs in other threads."""
 
     def commit(self) -> None:
         """Make gathered entries durable; raises SharedDirectoryError if the directory refuses."""
@@ -74,13 +74,14 @@ class Driver:
 
     Args:
         scheduler: the core; experiment time continues from its state.
-        clock: seconds, from any beginning.
+        clock: returns seconds since some fixed moment.
         patience_seconds: how long the directory may refuse writes before the driver ends.
-        on_death: called with the reason if the driver ends on its own: StoreError if nothing can be
-            persisted or another manager leads, else FailStop. No event is taken after that.
+        on_death: called with the reason if the driver ends on its own: StoreError if it cannot
+            persist anything or another manager leads, else FailStop. The driver takes no event
+            after that.
         check_leader: called before commands that need the lead; raises StoreError if another
             manager leads.
-        node_class: what decides; tests plant defects in it.
+        node_class: makes the decisions; tests plant defects in it.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Driver:
         self._taken: list[_Item] = []
         self._began_at = clock() - scheduler.state.now_seconds
         self._changed = Condition()
-        # Not 0, which callers pass that have seen nothing yet: they are answered at once.
+        # Not 0: callers that have seen nothing yet pass 0, and must get an answer at once.
         self._change = 1
         self._beaten = False
         self._waits_ended = False
@@ -122,13 +123,13 @@ class Driver:
         return self._change
 
     def start(self, sink: CommandSink, first: Sequence[Command] = ()) -> None:
-        """Begin to take events, also those posted before; experiment time continues from the core.
+        """Begin to take events, including earlier posts; experiment time continues from the core.
 
         Args:
             sink: persists and runs the commands.
-            first: the commands that were outstanding when an earlier manager ended.
+            first: the commands that an earlier manager left undone.
         """
-        # Set again, because recovery has moved the core's time since this driver was made.
+        # Set it again, because recovery has moved the core's time since we made this driver.
         self._began_at = self._clock() - self._scheduler.state.now_seconds
         self._sink = sink
         self._node = self._node_class(self._scheduler, sink)
@@ -136,7 +137,7 @@ class Driver:
         self._thread.start()
 
     def end_waits(self) -> None:
-        """Return from all waits for a change, now and later, because the manager is closing."""
+        """End all waits for a change, now and later, because the manager is closing."""
         with self._changed:
             self._waits_ended = True
             self._changed.notify_all()
@@ -144,7 +145,7 @@ class Driver:
     def stop(self) -> None:
         """Take no more events; returns when the thread has ended."""
         self.end_waits()
-        # Also ends the retries of a commit: a directory that is away must not hold up the end.
+        # This also ends the retries of a commit, because a lost directory must not hold up the end.
         self._ending.set()
         self._queue.put(None)
         self._thread.join()
@@ -164,7 +165,7 @@ class Driver:
     def ask(self, question: Callable[[Scheduler], T]) -> T:
         """Read the core's state between two events; raises what `question` raises.
 
-        The question must change nothing. After the driver has stopped, it refuses the event as
+        The question must change nothing. After the driver has stopped, it refuses the question as
         busy.
         """
         done = Future[T]()
@@ -180,17 +181,18 @@ class Driver:
             return self._change > after
 
     def insist(self, act: Callable[[], T]) -> T:
-        """Call `act`, again while the directory is away: as long as for a commit.
+        """Call `act`; while the directory is away, retry for as long as a commit would.
 
         Raises:
-            SharedDirectoryError: the directory has stayed away.
+            SharedDirectoryError: the directory did not come back.
         """
         return self._retry_policy.call_through_outage(act)
 
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
-        # Checked after putting, because the driver may stop in between: either this thread sees
-        # that it has stopped, or the stopping thread finds the item. Nothing waits forever.
+        # Check this after putting the item, because the driver may stop in between. Either this
+        # thread sees that it has stopped, or the stopping thread finds the item. So no caller waits
+        # forever.
         if self._stopped:
             self._refuse_the_rest()
 
@@ -203,7 +205,7 @@ class Driver:
 
     def _run(self) -> None:
         try:
-            # Without a commit: what these commands follow from was read from the journals.
+            # These need no commit, because they follow from entries that we read from the journals.
             self._sink.carry_out(self._first)
             self._serve()
         except BaseException as error:  # noqa: BLE001 - any exception ends the manager
@@ -218,13 +220,13 @@ class Driver:
                 return
 
     def _end_because_of(self, error: BaseException) -> None:
-        """Refuse all that is waiting, because this manager stops, and report the reason."""
-        # First, so that items put from now on are refused by the threads that put them.
+        """Refuse all waiting items, because this manager stops, and report the reason."""
+        # Set this first, so that threads that put items from now on refuse them.
         self._stopped = True
         # Refuse the current batch, too: its journal may not be synced, and callers may repeat
         # anything without an acknowledgement.
         for item in self._taken:
-            # Those before the failure may have been answered: what they led to is durable.
+            # The driver may have answered those before the failure, whose consequences are durable.
             if item.asker is not None and not item.asker.done():
                 item.asker.set_exception(_stopping())
         self._refuse_the_rest()
@@ -236,9 +238,9 @@ class Driver:
         self._on_death(FailStop(_described(error)))
 
     def _next_items(self, timeout_seconds: float) -> list[_Item | None]:
-        """Wait for an item and return it with all that wait behind it; ends with a None."""
-        # One sync for all that wait: a disk takes about as long for one journal line as for many,
-        # so under load the journal costs less an event.
+        """Wait for an item, and return it with all items behind it; None marks the end."""
+        # One sync serves all waiting items. A disk takes about as long for one journal line as for
+        # many, so under load the journal costs less per event.
         items: list[_Item | None] = []
         with suppress(Empty):
             items.append(self._queue.get(timeout=timeout_seconds))
@@ -249,15 +251,16 @@ class Driver:
     def _take(self, items: list[_Item]) -> None:
         """Take items into the core, make the consequences durable, then act and answer.
 
-        If it raises, no caller was answered whose event may be lost.
+        If this raises, no caller whose event may be lost has got an answer.
         """
         self._taken = items
         ready = self._node.take(items, self.now_seconds)
         if ready.stood_still_seconds:
             log.warning("the manager stood still for %.0f s", ready.stood_still_seconds)
         self._commit()
-        # After the commit, because another manager may have begun its term while this one waited
-        # for the disk; and before acting, because what a replaced manager does is not recovered.
+        # Check this after the commit, because another manager may have begun its term while this
+        # one waited for the disk. Check it before acting, because nothing recovers a replaced
+        # manager's actions.
         if ready.must_lead:
             self._check_leader()
         for step in ready.steps:
@@ -265,7 +268,7 @@ class Driver:
         self._taken = []
 
     def _commit(self) -> None:
-        """Commit, with retries: a full disk may get room, and a directory may come back."""
+        """Commit with retries, because a full disk may get room and a directory may come back."""
         try:
             self._sink.commit()
         except SharedDirectoryError as error:
@@ -289,8 +292,8 @@ class Driver:
 
     def _announce(self, step: _Step) -> None:
         """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
-        # Heartbeats come up to ten times a second from each worker; to wake every client for each
-        # of them would cost more than the heartbeats themselves.
+        # Each worker sends up to ten heartbeats per second. Waking every client for each of them
+        # would cost more than the heartbeats themselves.
         quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, HeartbeatReceived):
             self._beaten = True

@@ -1,6 +1,6 @@
 """The manager's work with an experiment's network: initialize, try and evaluate it.
 
-This is the only module of the manager that imports torch; `workspace.py` says why it is imported
+This is the only module of the manager that imports torch; `workspace.py` says why we import it
 late.
 """
 
@@ -47,7 +47,7 @@ Shard = NDArray[np.int64]
 
 
 class GlobalModel:
-    """An experiment's network on the manager's machine, on the spec's device if it has that."""
+    """An experiment's network on this machine, on the spec's device if the machine has that."""
 
     def __init__(self, spec: Spec, dataset: Data) -> None:
         """Build the network; its initial parameters follow from the spec's seed.
@@ -55,8 +55,8 @@ class GlobalModel:
         Raises:
             SpecError: network, options, data and loss do not fit together.
         """
-        # From the spec and not from this machine's cores: the initial parameters, which all rounds
-        # depend on, must follow from the spec alone.
+        # The spec gives the number of threads, not this machine's cores. All rounds depend on the
+        # initial parameters, so these must follow from the spec alone.
         torch.set_num_threads(spec.threads)
         self._spec = spec
         self._dataset = dataset
@@ -65,30 +65,30 @@ class GlobalModel:
         self._network = self._loaded.network()
         self._loaded.check_fit(self._network)
         self.trained_numbers = sum(p.numel() for p in self._network.parameters())
-        # Of the CPU even if the spec names a device, because networks are built there.
+        # The CPU's class even if the spec names a device, because we build networks on the CPU.
         self.numeric_class = numeric_class("cpu")
 
     def begin_from(self, tensors: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
-        """Take these for the initial parameters, see `training.start`; returns its remarks.
+        """Use these as the initial parameters, see `training.start`; returns its remarks.
 
         Raises:
-            SpecError: they are of another network.
+            SpecError: they belong to another network.
         """
         remarks = begin_from(self._network, tensors, str(self._spec.init_from))
-        # After it, because `check_trains` rebuilds the network, and must try these, too.
+        # Keep them, because `check_trains` rebuilds the network and must try them, too.
         self._start = tensors
         return remarks
 
     def check_trains(self, shards: Sequence[Shard]) -> StepCost | None:
-        """Refuse a network that does not train, see `training.trial`; the parameters are kept.
+        """Refuse a network that does not train, see `training.trial`; the parameters don't change.
 
         Returns:
-            What a step costs on this machine, if it can take one.
+            The cost of a step on this machine, if it can take one.
 
         Raises:
             SpecError: names what is wrong, and the line of the user's code.
         """
-        # As one meeting: an epoch's batches are the same ones however many tasks they make.
+        # Try one meeting: an epoch has the same batches, however many tasks it makes.
         tried = _on_this_machine(self._spec)
         if tried.meet != 1:
             tried = tried.replace(meet=1, local_steps=None)
@@ -97,7 +97,7 @@ class GlobalModel:
             # processor a minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
-        # In rebuilt networks, because steps in this one would change the parameters of version 0.
+        # Rebuild the network, because steps in this one would change the parameters of version 0.
         cost = check_trains(load(tried, self._dataset, self._begun), shards)
         release(tried.device)
         return cost
@@ -111,18 +111,18 @@ class GlobalModel:
         return parameters_of(self._network, copy=False)
 
     def metadata(self) -> dict[str, str]:
-        """Return what a model version's file says of itself: its buffers, where that counts."""
+        """Return the metadata of a model version's file: its buffers, if that matters."""
         spec = self._spec
         is_all_whole = spec.in_step and spec.update_codec == WHOLE and not spec.publishes_steps
         return {} if is_all_whole else model_metadata(buffers_of(self._network))
 
     def trained(self) -> tuple[str, ...]:
-        """Return the names of the parameters that are trained; all else that travels is buffers."""
+        """Return the names of the trained parameters; all other tensors that travel are buffers."""
         buffers = buffers_of(self._network)
         return tuple(name for name in self.parameters() if name not in buffers)
 
     def frozen(self) -> Arrays:
-        """Return the parameters that are never trained; they are in no model version."""
+        """Return the parameters that are never trained; no model version contains them."""
         return frozen_of(self._network)
 
     def ties(self) -> dict[str, str]:
@@ -130,7 +130,7 @@ class GlobalModel:
         return ties_of(self._network)
 
     def load_frozen(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set the parameters that are never trained, for a manager that did not draw them.
+        """Set the never-trained parameters, for a manager that did not draw them itself.
 
         Raises:
             FileCorrupt: they do not fit this network.
@@ -144,19 +144,20 @@ class GlobalModel:
 
         Args:
             parameters: the network's.
-            held_out: the training examples, which were set apart; None: all test examples.
+            held_out: the training examples that were set apart; None: all test examples.
 
         Raises:
             FileCorrupt: they do not fit this network.
             NonFinite: the loss is NaN or infinite.
-            OutOfMemory: the memory of the machine is too small.
+            OutOfMemory: the machine has too little memory.
         """
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device
         try:
             return self._measured(held_out)
         except OutOfMemory as error:
-            # Workers may have the card's memory, and an evaluation changes no model.
+            # Workers may hold the card's memory. The CPU can evaluate instead, because that changes
+            # no model.
             if device == CPU:
                 raise
             log.warning("the manager evaluates on the CPU from here on: %s", error)

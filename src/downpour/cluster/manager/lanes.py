@@ -8,16 +8,16 @@ from downpour.cluster.manager.ordered_calls import OrderedCalls
 from downpour.cluster.manager.serial_executor import SerialExecutor
 
 CALLS_AT_ONCE = 8
-"""Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
+"""Enough to keep the workers busy; each call costs this process a fraction of a millisecond."""
 
 _CLOSING_SECONDS = 30.0
-"""For work that runs when the manager ends: its result is lost, and the next manager repeats it."""
+"""The wait for running work when the manager ends; the next manager repeats unfinished work."""
 
 Job = Callable[[], None]
 
 
 class Lanes:
-    """Calls to workers, work on parameters, evaluations beside it, and preparations."""
+    """The lanes: calls to workers, work on parameters, evaluations beside it, and preparations."""
 
     def __init__(self) -> None:
         self._calls = OrderedCalls(CALLS_AT_ONCE)
@@ -25,24 +25,24 @@ class Lanes:
         self._evaluations = SerialExecutor("evaluation")
 
     def call(self, worker: str, job: Job) -> None:
-        """Call a worker, after all earlier calls to it."""
+        """Call a worker after all earlier calls to it."""
         self._calls.submit(worker, job)
 
     def work(self, job: Job) -> None:
-        """Work, after all earlier work."""
+        """Run work on parameters after all earlier work."""
         self._works.submit(job)
 
     @property
     def work_waits(self) -> bool:
-        """Whether any work waits for the one that is running."""
+        """Whether any work waits for the running one."""
         return self._works.is_behind
 
     def beside(self, job: Job) -> None:
-        """Evaluate, beside the work."""
+        """Run an evaluation beside the work."""
         self._evaluations.submit(job)
 
     def alone(self, job: Job) -> None:
-        """Begin at once, in a separate thread."""
+        """Run a job at once, in a separate thread."""
         lane = SerialExecutor("preparation")
         lane.submit(job)
         lane.finish()

@@ -1,8 +1,8 @@
-"""The shards' states that an ended experiment leaves for one that continues it.
+"""The shards' states that an ended experiment leaves for an experiment that continues it.
 
-That is the state of each shard's optimizer, and where rounds overlap, each shard's last update and
-the version that the next round's tasks begin from. The new experiment takes copies, because either
-of the two may be removed before the other.
+These are the states of the shards' optimizers. If rounds overlap, they also include each shard's
+last update, and the version that the next round's tasks begin from. The new experiment takes
+copies, because users may remove either experiment before the other.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _DEPENDS_ON = (
     "optimizer_state",
     "compression",
 )
-"""The fields that decide the states that shards leave, and their shards."""
+"""The fields that decide the shards, and the states that they leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """The files in the folder of an experiment that has ended; none if nothing can be gone on with.
+    """The files in an ended experiment's folder; none if no experiment can continue from them.
 
-    `states` and `steps` are those of the shards' optimizers and their last updates, by shard.
+    By shard, `states` are the files of the optimizers' states, and `steps` those of the last
+    updates.
     """
 
     states: Mapping[int, Path] = field(default_factory=dict)
@@ -65,12 +66,13 @@ class LeftBehind:
             yield "former", self.former
 
     def publish(self, store: Store) -> HandedOn:
-        """Publish copies, named as if the first round had left them."""
+        """Publish copies, named as if the first round had left the files."""
         former = None
         if self.former is not None:
-            # Not as a model version: an experiment has one of each number.
+            # Don't name it as a model version, because an experiment has only one of each number.
             name = layout.own_name(0, 0, secrets.token_hex(3))
-            # And whole: the versions whose steps lead to it are another experiment's.
+            # Publish it whole, because the versions whose steps lead to it belong to another
+            # experiment.
             content = whole_content(DirectoryStore(self.former.parent), self.former.name)
             former = store.put_new(name, content)
         return HandedOn(
@@ -95,8 +97,8 @@ def _copied(store: Store, kind: layout.AttemptKind, shard: int, path: Path) -> P
 def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
     """Return the files next to a model version, for a spec that continues from it.
 
-    If a relevant field differs, such as the number of shards, or a file is missing, it returns
-    nothing: then all shards start without states.
+    If a relevant field differs, such as the number of shards, or if a file is missing, this returns
+    no files. Then all shards start without states.
 
     Raises:
         SpecError: the spec there is unreadable.

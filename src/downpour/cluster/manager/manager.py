@@ -32,11 +32,10 @@ from downpour.network.rpc import Address, Trust, serve_manager
 from downpour.predictor.forecaster import Forecaster
 
 _WARM_UP_SECONDS = 5.0
-"""The delay after which a manager that continues experiments imports torch, if nothing did yet."""
+"""A manager that continues experiments imports torch after this delay, if nothing else did."""
 AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1. Workers retry for five
-minutes (`cluster/worker/task_runner.py`), so that what they have trained outlasts a restart of the
-manager."""
+minutes (`cluster/worker/task_runner.py`), so that their work outlasts a restart of the manager."""
 OnDeath = Callable[[DownpourError], None]
 
 
@@ -114,21 +113,22 @@ class Manager:
                 self._driver, archive, counters, self._spaces, begun.leader.term
             )
             self._metrics = MetricsEndpoint(source, begun.metrics_listener, begun.trust)
-        # Later, because the import of torch takes 1 to 3 s and slows down every other thread:
-        # workers of an experiment that continues come back first.
+        # Delay the import of torch, because it takes 1 to 3 s and slows down every other thread.
+        # The workers of continued experiments should come back first.
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
 
     def start(self) -> None:
         """Continue earlier managers' experiments, and serve."""
         self._service.announce()
-        # Before the server: calls wait for answers that the driver's thread gives.
+        # Start the driver before the server, because calls wait for answers from the driver's
+        # thread.
         self._driver.start(self._sink, self._begun.recovered.core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
-        # Last, so that a start that fails leaves no thread behind, and callers are answered before
-        # the import takes the processor. Without anything to continue no worker waits for this
-        # manager, and the first submission would wait for the import.
+        # Start the timer last, so that a failed start leaves no thread behind, and callers get
+        # answers before the import takes the processor. With nothing to continue, no worker waits
+        # for this manager, but the first submission would wait for the import.
         if self._begun.recovered.spaces:
             self._warming_up.start()
         else:
@@ -147,10 +147,10 @@ class Manager:
     def close(self) -> None:
         """Stop serving and wait for running work.
 
-        The next manager continues the experiments; those of an embedded manager are cancelled.
+        The next manager continues the experiments; an embedded manager cancels its own.
         """
-        # First the callers, then the work that they wait for. Long polls end before the server
-        # stops, or it would wait for them. The lock goes last, when nothing writes any more.
+        # Stop the callers first, then the work that they wait for. End long polls before the server
+        # stops, or it would wait for them. Release the lock last, when nothing writes any more.
         self._warming_up.cancel()
         if self._metrics is not None:
             self._metrics.close()
@@ -175,8 +175,8 @@ class Manager:
     def look_around(self) -> None:
         """Check the shared directory for changes by other processes; called once a second.
 
-        The manager ends if a later one has taken over, which happens where a network file system
-        has lost its lock. Experiments whose folder was removed are marked as held up.
+        The manager ends if a later one has taken over, which happens if a network file system has
+        lost its lock. It marks experiments whose folder is gone as held up.
         """
         self._spaces.look()
         if self._announcer is not None:
@@ -185,8 +185,9 @@ class Manager:
             self._on_death(self._replaced())
 
     def _raise_unless_it_leads(self) -> None:
-        # A manager that cannot see the terms waits as for a commit. Another manager may hold the
-        # lock by now, which voids later journal entries, and this one must not acknowledge them.
+        # If the manager cannot see the terms, it waits as long as for a commit. Another manager may
+        # hold the lock by now, and its term would void our later journal entries. So this manager
+        # must not acknowledge them.
         if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
             raise self._replaced()
 

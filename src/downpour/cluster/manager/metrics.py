@@ -1,4 +1,4 @@
-"""The metrics of a manager for Prometheus, read at each scrape from state that exists anyway.
+"""A manager's metrics for Prometheus, read at each scrape from state that exists anyway.
 
 All but the size of the journals comes from the driver's thread, so the numbers of one scrape are
 consistent. Names of experiments are labels only for the active one. There is one at a time, so the
@@ -35,7 +35,7 @@ class ManagerMetrics:
 
     Args:
         driver: owns the core.
-        counters: what has happened since the manager started.
+        counters: the counts of events since the manager started.
         spaces: the experiments' folders.
         term: the manager's term.
         archive: the experiments that ended under earlier managers.
@@ -54,8 +54,8 @@ class ManagerMetrics:
         """Yield the current metrics; raises Refused if the manager is stopping."""
         counters, archive = self._counters, self._archive
         yield from self._driver.ask(lambda core: _known(core, archive, counters))
-        # Only names are asked for there, and sizes are read in this thread: the driver's must not
-        # wait for a directory that hangs.
+        # Ask the driver for names only, and read the sizes in this thread: the driver's thread must
+        # not wait for a directory that hangs.
         going = self._driver.ask(_going)
         spaces = filter(None, map(self._spaces.get, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
@@ -81,8 +81,9 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
     help_text = "Workers that policies have requested so far."
     yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
-    # Of those in the archive the counts alone: with 100,000 of them a scrape would hold up the
-    # driver. It also has the ones that ended under this manager, because the core keeps them.
+    # Take only the counts from the archive: with 100,000 experiments in it, a scrape would hold up
+    # the driver. The core keeps experiments that ended under this manager, but the archive has
+    # these, too.
     experiments = [one for one in core.state.experiments.values() if one.name not in archive]
     states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
     states = {name: n + archive.states[ExperimentState(name)] for name, n in states.items()}
@@ -140,7 +141,7 @@ def _past(counters: Counters) -> Iterator[Metric]:
 def _by_state(
     table: Table[State, Step], states: Iterable[State], left_out: Iterable[State] = ()
 ) -> Mapping[str, int]:
-    """Count states, with 0 for missing ones, so that none is missing from a graph."""
+    """Count states, with 0 for unused ones, so that no state is missing from a graph."""
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
     counts = Counter(states)
     return {state: counts[state] for state in known if state not in left_out}

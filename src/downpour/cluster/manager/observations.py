@@ -1,7 +1,7 @@
 """Adds the manager's own observations to the journals: addresses, sizes, seconds, resources.
 
-Runs in the driver's thread, before the commands are carried out. The record that people read is
-projected from the journals (`files/records/view.py`).
+This runs in the driver's thread, before the commands run. `files/records/view.py` projects the
+record that people read from the journals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Happened = on.Event | facts.Fact | Observed
 
 
 class Observations:
-    """Tells what an event has led to in the given workspaces, and counts it."""
+    """Describes the consequences of an event in the given workspaces, and counts them."""
 
     def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
         self.counters = Counters()
@@ -50,7 +50,7 @@ class Observations:
         for fact in output.facts:
             self.counters.take(fact)
             if isinstance(fact, facts.Concluded):
-                # Before it, because nothing is journaled after it.
+                # Yield these before the fact, because the manager journals nothing after it.
                 yield from self._usage.end_all(fact.experiment)
             yield fact
             yield from self._noticed(fact)
@@ -79,7 +79,7 @@ class Observations:
                 pass
 
     def _compared(self, event: on.HeartbeatReceived) -> Iterator[Observed]:
-        """Tell of each worker, once an experiment, which of its packages differ."""
+        """Report for each worker, once per experiment, which of its packages differ."""
         packages = self._roster.differences(event.worker)
         for progress in event.running if packages else ():
             experiment = progress.attempt.experiment
@@ -112,7 +112,7 @@ class Observations:
     def _prepared(self, event: on.Prepared) -> Iterator[Observed]:
         made = self._spaces[event.experiment].prepared
         if made is None or made.begun.drawn is None:
-            return  # continued: the journal has this of the first manager
+            return  # continued: the first manager has journaled this
         known = made.dataset.facts
         line = PreparedLine(
             train_samples=known.train_samples,

@@ -15,14 +15,14 @@ _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 class ManagerOptions:
     """The manager's address (port 0: any free port), and its resources.
 
-    `data_dir` holds datasets that are already on this machine, in torchvision's layout. Reading a
-    file that is missing or short is retried for `patience_seconds`; then its attempt fails.
-    `patience` scales that and every other timeout (`core/scheduler/timeouts.py`). `predictor` is a
-    file made by `downpour predictor train`, which replaces the one shipped. A `successor` waits
-    until the leading manager has ended. An `embedded` manager belongs to one `run`, whose name
-    marks its experiments, so that it finds them again after `restarts`. It takes no lock, continues
-    no experiment of others, and cancels its own when it closes. Metrics are served at
-    `metrics_port` unless it is None. `on_event` is the command of `--on-event`.
+    `data_dir` holds datasets that are already on this machine, in torchvision's layout. Readers
+    retry a file that is missing or short for `patience_seconds`; then the attempt fails. `patience`
+    scales that and every other timeout (`core/scheduler/timeouts.py`). `predictor` is a file from
+    `downpour predictor train`, which replaces the shipped one. A `successor` waits until the
+    leading manager has ended. An `embedded` manager belongs to one `run`. The run's name marks its
+    experiments, so that the next manager finds them after `restarts`. It takes no lock, continues
+    no other experiments, and cancels its own when it closes. The manager serves metrics at
+    `metrics_port` unless that is None. `on_event` is the command of `--on-event`.
     """
 
     shared: str

@@ -1,8 +1,8 @@
 """Calls to workers: concurrent for many workers, in order for each worker.
 
 The order matters to a worker, because a cancellation must not overtake the assignment that it
-cancels. Workers do not wait for each other: a worker that answers slowly delays only its own calls,
-and takes one thread of the pool.
+cancels. Workers do not wait for each other: a slow worker delays only its own calls, and occupies
+one thread of the pool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Call = Callable[[], None]
 
 
 class OrderedCalls:
-    """A pool of threads; calls of one name run one after the other, in the order submitted."""
+    """A pool of threads; calls of one name run one after the other, in the order of submission."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="call")
@@ -30,12 +30,13 @@ class OrderedCalls:
             if waiting is not None:
                 waiting.append(call)
                 return
-            # An empty queue means that a call of this name runs and that none waits behind it.
+            # An empty queue means that one call of this name is running and no other waits behind
+            # it.
             self._waiting[name] = deque()
         self._pool.submit(self._run, name, call)
 
     def close(self) -> None:
-        """Wait for the calls that have begun; the others are dropped."""
+        """Wait for the calls that have begun, and drop the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, name: str, call: Call) -> None:
@@ -46,9 +47,9 @@ class OrderedCalls:
                 following = self._waiting[name].popleft() if self._waiting[name] else None
                 if following is None:
                     del self._waiting[name]
-            # Submit it again instead of running a loop, so that a worker with a long queue does not
-            # keep a thread while other workers wait for one.
+            # Submit the next call to the pool instead of running it here. A worker with a long
+            # queue must not keep a thread while other workers wait for one.
             if following is not None:
-                # After `close` the pool raises here, and the future of this call takes the
-                # exception: that is how the calls behind it are dropped.
+                # After `close`, the pool raises here, and this call's future takes the exception.
+                # That drops the calls behind it.
                 self._pool.submit(self._run, name, following)

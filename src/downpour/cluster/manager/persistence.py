@@ -49,16 +49,16 @@ class Persistence:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
             if isinstance(entry, facts.Concluded):
-                # Now, and not when the command runs: that waits behind other work, and a
-                # preparation that ends meanwhile must find the experiment concluded.
+                # Set this now, not when the command runs. The command waits behind other work, and
+                # a preparation that ends in the meantime must find the experiment concluded.
                 self._spaces[entry.experiment].concluded = True
                 self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
         return [entry for _, entry in gathered]
 
     def commit(self) -> None:
-        """Write all that was gathered; returns when what changes results is durable.
+        """Write all gathered entries; returns when the ones that change results are durable.
 
-        An experiment whose folder alone is gone holds up no other: what it adds waits in memory
+        If only one experiment's folder is gone, it holds up no others: its entries wait in memory
         until the folder is back or the experiment has failed.
 
         Raises:

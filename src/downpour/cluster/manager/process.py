@@ -37,19 +37,19 @@ from downpour.predictor.forecaster import Forecaster
 
 log = logging.getLogger(__name__)
 
-# Far more than the 16,384 connections that the server takes (`network/rpc/server.py`); the soft
-# limit of many systems, 1024, is less.
+# Far more than the 16,384 connections that the server takes (`network/rpc/server.py`). Many systems
+# have a soft limit of only 1024.
 _FILES = 65536
 
 
 def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -> Manager:
     """Open the shared directory, continue its experiments, bind the port and serve.
 
-    The term begins before the journals are read. A former leader that does not know that it was
-    replaced may still write, but what it writes after that does not count.
+    The term begins before the journals are read. A former leader that does not know of this manager
+    may still write, but its later entries do not count.
 
     Args:
-        options: where to listen, and what to use.
+        options: the address to listen on, and the resources to use.
         on_death: called with the reason if the manager ends on its own.
 
     Raises:
@@ -66,7 +66,7 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
         lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
     with ExitStack() as undoing:
         undoing.callback(lease.release)
-        # Before the term begins, because the term's file names the port; it serves later.
+        # Listen before the term begins, because the term's file names the port; we serve later.
         listener = undoing.enter_context(listen(options.host, options.port, trust))
         address = Address(*listener.getsockname()[:2])
         metrics_listener = None
@@ -94,7 +94,7 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
 
 
 def _shared_directory(options: ManagerOptions, closing: Event) -> SharedDirectory:
-    """Open it, with the options' timeouts; closing the manager ends its retries."""
+    """Open it with the options' timeouts; closing the manager ends its retries."""
     return replace(
         open_location(options.shared, create=True),
         patience_seconds=options.patience_seconds * options.patience,
@@ -110,7 +110,7 @@ def _continued(
     archive: Archive,
     address: Address,
 ) -> tuple[Leader, RecoveredState]:
-    """Begin a term, and continue what the managers before this one have left."""
+    """Begin a term, and continue the experiments that earlier managers left."""
     core = Scheduler(SchedulerOptions(patience=options.patience))
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
@@ -132,9 +132,9 @@ def run_manager(
     ready: Callable[[Address], None],
     measured: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until a signal ends it; calls `ready` with the address once the manager serves.
+    """Serve until a signal comes; calls `ready` with the address once the manager serves.
 
-    If metrics are served, `measured` is then called with their URL.
+    If the manager serves metrics, this then calls `measured` with their URL.
 
     Raises:
         StoreError: the shared directory cannot be used any more; the next manager continues.
@@ -142,7 +142,7 @@ def run_manager(
         SpecError: as `start_manager`.
     """
     # A SimpleQueue, because its `put` is reentrant: a signal handler that sets an Event deadlocks
-    # if it interrupts this thread while that holds the Event's lock.
+    # if it interrupts this thread while this thread holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
     _allow_many_files()
@@ -180,7 +180,7 @@ def _called_at(address: Address) -> list[str]:
     """Return the addresses to announce: all of this machine's, if the manager listens on all."""
     if address.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         return [str(address)]
-    # A socket on `::` takes IPv4 as well, where the system can do that (`network/rpc/server.py`).
+    # A socket on `::` also takes IPv4 if the system supports that (`network/rpc/server.py`).
     kinds = {socket.AF_INET} if address.host == "0.0.0.0" else {socket.AF_INET, socket.AF_INET6}  # noqa: S104
     interfaces = (one for several in psutil.net_if_addrs().values() for one in several)
     # Link-local addresses (with a %zone) mean something on this machine only.

@@ -1,9 +1,9 @@
 """Tries a user's code in a separate process, before the manager runs any of it.
 
 The manager itself reports exceptions, because it runs the same code later (`work.prepare`). But a
-task that calls `os._exit`, or crashes the interpreter, ends the process that it runs in, and a
-cluster's manager serves others. So a child prepares the experiment first, as the manager would, and
-takes the steps of the trial. If it dies, its last words name the line.
+task that calls `os._exit` or crashes the interpreter ends its process, and a cluster's manager
+serves other users, too. So a child process first prepares the experiment as the manager would, and
+takes the trial's steps. If it dies, its last words name the line.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _EXIT = "downpour-exit: "
 
 
 def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
-    """Prepare an experiment in a child; returns when the manager can do so without dying.
+    """Prepare an experiment in a child process; returns if the manager can safely do the same.
 
     Args:
         spec: names the user's code.
-        folder: where prepared datasets are.
+        folder: the folder of prepared datasets.
         data_dir: a folder of datasets, if there is one.
 
     Raises:
@@ -50,8 +50,8 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
         "data_dir": str(data_dir or ""),
         "path": sys.path,
     }
-    # A file and no pipe, because what the user's code has started holds a pipe open as long as it
-    # lives. In a separate session, so that we can end it, too.
+    # Use a file rather than a pipe, because processes that the user's code starts would hold a pipe
+    # open as long as they live. Use a separate session, so that we can end them, too.
     with TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
             [sys.executable, "-m", "downpour.cluster.manager.rehearsal"],
@@ -69,7 +69,7 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
 
 
 def _last_words(status: int, said: str) -> str:
-    """Say how a child has died, and in which line of the user's."""
+    """Say how a child died, and in which line of the user's code."""
     told = [line for line in said.splitlines() if line.startswith(_EXIT)]
     if told:
         return one_line(told[-1].removeprefix(_EXIT))
@@ -98,14 +98,14 @@ def _prepare(asked: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Prepare what standard input asks for; any error of the user's is left to the manager."""
+    """Prepare the experiment on standard input; leave any error of the user's to the manager."""
     end_with_parent(signal.SIGKILL)
     asked = json.load(sys.stdin)
     sys.path[:] = asked["path"]
     faulthandler.enable()
     end = os._exit
     os._exit = ending_told(_say)  # type: ignore[assignment]
-    # The manager meets the same error, and tells it with its line.
+    # The manager meets the same error, and reports it with its line.
     with suppress(Exception, SystemExit, KeyboardInterrupt):
         _prepare(asked)
     end(0)  # in spite of threads from the user's code

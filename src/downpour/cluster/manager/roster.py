@@ -42,25 +42,25 @@ class Roster:
         self._lock = Lock()
 
     def enter(self, registration: Registration, client: WorkerClient) -> str:
-        """Add a worker; returns the name that it gets, see `Registry`."""
+        """Add a worker; returns the name that it gets; see `Registry`."""
         process = registration.hostname, registration.pid
         with self._lock:
             name, former = self._registry.enter(
                 registration.name, process, RosterEntry(registration, client)
             )
-        # The same process has registered again, maybe with another address. Calls in flight to the
-        # old one end at once instead of at their deadline.
+        # The same process has registered again, maybe with another address. End calls in flight to
+        # the old address at once, rather than at their deadline.
         if former is not None:
             former.client.close()
         return name
 
     def get(self, name: str) -> RosterEntry | None:
         """Return a worker's entry, or None if it is not registered."""
-        # Without the lock, because to read one item of a dictionary is atomic.
+        # This needs no lock, because reading one item of a dictionary is atomic.
         return self._registry.get(name)
 
     def note_differences(self, name: str, differs: tuple[str, ...]) -> None:
-        """Note in which packages a worker says that it differs; what is new is logged, once."""
+        """Note in which packages a worker says that it differs; log each difference once."""
         said = tuple(shortened(one, _PHRASE_LETTERS_MAX) for one in differs[:_DIFFERENCES_MAX])
         if self.get(name) is None or said == self.differences(name):
             return
@@ -70,7 +70,7 @@ class Roster:
         self._differs[name] = said
 
     def differences(self, name: str) -> tuple[str, ...]:
-        """Return in which packages a worker differs, as it has said last."""
+        """Return the packages in which a worker differs, by its last word."""
         return self._differs.get(name, ())
 
     def client(self, name: str) -> WorkerClient:

@@ -1,7 +1,7 @@
-"""Runs the manager's long work: one job after the other per executor, executors concurrently.
+"""Runs the manager's long work: each executor runs its jobs in order, beside the other executors.
 
-The thread of an executor is a daemon. Work that hangs on it, because a file server or a download
-never answers, delays what waits behind it, but neither other executors nor the end of the process.
+An executor's thread is a daemon. If its work hangs, because a file server or a download never
+answers, it delays the jobs behind it, but neither other executors nor the end of the process.
 (`concurrent.futures` joins its threads at exit, so a hung one would keep the process alive.)
 """
 
@@ -25,7 +25,7 @@ class SerialExecutor:
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Run this after all that was submitted before; it is dropped after `close`."""
+        """Run this after all earlier work; after `close`, it is dropped."""
         done: Future[None] = Future()
         self._waiting.put((work, done))
         return done
@@ -36,11 +36,11 @@ class SerialExecutor:
         return not self._waiting.empty()
 
     def finish(self) -> None:
-        """Accept no more work; the thread ends when all is done."""
+        """Accept no more work; the thread ends when all work is done."""
         self._waiting.put(None)
 
     def close(self, timeout_seconds: float) -> None:
-        """Wait for the running job, at most `timeout_seconds`; drop waiting ones."""
+        """Wait at most `timeout_seconds` for the running job; drop waiting ones."""
         self._closed.set()
         self.finish()
         self._thread.join(timeout_seconds)

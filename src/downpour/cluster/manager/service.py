@@ -1,6 +1,6 @@
-"""Handles the calls of workers and clients: calls become events, and state becomes replies.
+"""Handles calls from workers and clients: turns calls into events, and state into replies.
 
-Runs on the server's threads. An update is acknowledged only after the core has taken it in.
+This runs on the server's threads. It acknowledges an update only after the core has taken it in.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from downpour.network.rpc.messages import (
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
-"""Of a long poll. Each holds a thread of the server, so a client asks again instead."""
+"""The limit of a long poll. Each poll holds a thread of the server, so a client asks repeatedly."""
 _SPEC_BYTES_MAX = 2**20
-# It ends the experiment's identifier, which names a folder.
+# The request ends the experiment's identifier, which names a folder.
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
@@ -89,8 +89,8 @@ class ManagerHandler(WorkerCalls):
         """
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
-        # One at a time: a client that repeats a call whose answer was lost sends the same request,
-        # and both must lead to one experiment.
+        # Submit one at a time. A client that lost an answer repeats the call with the same request,
+        # and both calls must lead to one experiment.
         with self._submitting:
             known = self._requested(request)
             if known is None:
@@ -101,8 +101,8 @@ class ManagerHandler(WorkerCalls):
     def _requested(self, request: str) -> str | None:
         """Return the experiment of this request; None if there is none."""
         known = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
-        # The identifier, because a later manager knows nothing else of a request. Its last part is
-        # the request alone, as hexadecimal digits hold no hyphen.
+        # Compare identifiers, because a later manager knows nothing else of a request. The last
+        # part is the request alone, because hexadecimal digits contain no hyphen.
         return next((name for name in known if name.endswith(f"-{request}")), None)
 
     def _check_same(self, experiment: str, spec: str, request: str) -> None:
@@ -114,8 +114,8 @@ class ManagerHandler(WorkerCalls):
             known = ResolvedSpec.from_toml(text.decode())
         except (StoreError, ValueError, SpecError):
             return  # its spec cannot be read, so it cannot be compared
-        # The manager decided a spec's open fields when it accepted the spec. With other workers or
-        # files it would be decided otherwise now, although the request is the same.
+        # The manager filled in the spec's open fields when it accepted the spec. With other workers
+        # or files, it would fill them in differently now, although the request is the same.
         same = {
             "shards": asked.shards or known.shards,
             **decided_in(asked, known),
@@ -144,12 +144,12 @@ class ManagerHandler(WorkerCalls):
         resolved = resolved.replace(
             code_bundle=bundle.digest if bundle else None, packages=versions_of(resolved)
         )
-        # `downpour.run` has read the file before it started this manager, and preparation will
-        # compare it: a file of gigabytes need not be read between the two as well.
+        # `downpour.run` read the file before it started this manager, and preparation will compare
+        # it. We need not read gigabytes a third time in between.
         known = self._options.embedded and resolved.init_checksum is not None
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
-        # Before the event, because the submission is the first entry of its journal.
+        # Add it before the event, because the submission is the first entry of its journal.
         self._spaces.add(self._opened(experiment, resolved, bundle))
         event = on.ExperimentSubmitted(
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
@@ -165,7 +165,7 @@ class ManagerHandler(WorkerCalls):
         )
 
     def _check_device(self, asked: Spec) -> None:
-        """Refuse a device that none of the registered workers has; any is good without workers."""
+        """Refuse a device that no registered worker has; without workers, accept any device."""
         here = [entry for name in self._roster.names() if (entry := self._roster.get(name))]
         devices = sorted({entry.registration.trains_on for entry in here})
         if devices and not any(trained_on(asked.device, own) for own in devices):
@@ -176,11 +176,11 @@ class ManagerHandler(WorkerCalls):
             raise SpecError("device", asked.device, accepted)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
-        """Return the state; a caller that has seen the last change waits for the next one."""
+        """Return the state; if the caller has seen the last change, wait for the next one."""
         if experiment:
             self._check_known(experiment)
         self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
-        # Read before the state: a change in between is then shown twice, and never missed.
+        # Read this before the state: then we may show a change in between twice, but never miss it.
         change = self._driver.change
         own = self._numeric_class
         now = self._driver.ask(
@@ -193,12 +193,12 @@ class ManagerHandler(WorkerCalls):
         return replace(now, experiment=self._archive.summary(experiment))
 
     def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
-        """Return the experiments of this directory that were submitted last before one."""
+        """Return this directory's latest experiments, or the latest before a given one."""
         names = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
         if before:
             names = names[: names.index(before)] if before in names else []
         page = names[max(0, len(names) - min(limit, PAGE_EXPERIMENTS_MAX)) :]
-        # Only of these: a directory may hold a hundred thousand experiments.
+        # Summarize only these, because a directory may hold a hundred thousand experiments.
         here = self._driver.ask(
             lambda core: {
                 name: views.summary(core.state.experiments[name])
@@ -223,7 +223,7 @@ class ManagerHandler(WorkerCalls):
         self._driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
-        """Put on record that someone disturbs a process on purpose; decides nothing."""
+        """Record that someone disturbs a process on purpose; this changes no decision."""
         self._check_known(experiment)
         event = on.Disturbed(at_seconds=self._now, experiment=experiment, who=who, what=what)
         self._driver.post(event).result()
@@ -241,7 +241,8 @@ class ManagerHandler(WorkerCalls):
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
             change = self._driver.change
-            # Before the lines, so that a reader that sees the end has also read the last lines.
+            # Read this before the lines, so that a reader that sees the end has also read the last
+            # lines.
             summary = self._summary(experiment)
             lines = record.lines(from_line)
             done = lines or summary.state.ended
@@ -257,7 +258,7 @@ class ManagerHandler(WorkerCalls):
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
         space = self._spaces.get(experiment)
-        # Its record is a file once it has ended, and the lines need not stay in memory.
+        # Once an experiment has ended, its record is a file, and the lines need not stay in memory.
         runs = space is not None and experiment not in self._archive
         record = space.record if space and runs else self._archive.record(experiment)
         if record is None:
@@ -281,7 +282,7 @@ class ManagerHandler(WorkerCalls):
 
 
 def _bundle_of(resolved: ResolvedSpec) -> Bundle | None:
-    """Return the bundle of a spec's own code; if it cannot be shipped, workers need the files."""
+    """Return the bundle of a spec's own code; None if workers must have the files themselves."""
     try:
         return bundle_of(resolved)
     except BadBundle as reason:

@@ -17,10 +17,10 @@ class ManagerSink:
     """The command sink of a real manager.
 
     Args:
-        persistence: makes durable what happened.
+        persistence: makes events durable.
         forecaster: forecasts how long workers take, and learns from events.
-        runner: carries commands out.
-        announcer: tells users what has happened, if they asked for it.
+        runner: carries out commands.
+        announcer: tells users about events, if they asked for that.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ManagerSink:
         return self._persistence.keep(core, event, output)
 
     def commit(self) -> None:
-        """Make it durable; see `Persistence`."""
+        """Make all gathered entries durable; see `Persistence`."""
         self._persistence.commit()
         if self._announcer is not None:
             self._announcer.announce()

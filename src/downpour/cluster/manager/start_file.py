@@ -1,7 +1,8 @@
 """The files that an experiment starts from; only the manager reads them.
 
-Besides the parameters, these are the outer optimizer's state, if the experiment continues another
-one with the same optimizer, and the states of that one's shards (`left_behind.py`).
+One file has the parameters. If the experiment continues another one, further files have the states
+of that one's shards (`left_behind.py`). If both have the same outer optimizer, a file has its
+state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from downpour.files.store.named_model import NamedModel, find_model, read_model
 
 
 def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
-    """Return the parameters that an experiment begins from; without `shared`, from a path alone.
+    """Return the parameters that an experiment begins from; without `shared`, only paths work.
 
     Raises:
         SpecError: `init_from` names no safetensors file, or one that has changed since the
@@ -41,9 +42,9 @@ def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
 
 
 def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) -> ResolvedSpec:
-    """Fix which files an experiment begins from, when it is submitted.
+    """Fix which files an experiment begins from, at its submission.
 
-    The model is not read if its checksum is `known`.
+    This does not read the model if its checksum is `known`.
 
     Raises:
         SpecError: `init_from` names no safetensors file, or the spec names other checksums.
@@ -63,7 +64,7 @@ def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) 
 
 
 def _check_same(spec: Spec, field: str, found: str | None) -> None:
-    """Refuse what a spec goes on from if it is not what it was when the spec was submitted."""
+    """Refuse a file that a spec continues from if it has changed since the submission."""
     stated = getattr(spec, field)
     if stated not in {None, found}:
         accepted = f"{spec.init_from} has {'none now' if found is None else f'another: {found}'}"
@@ -73,10 +74,10 @@ def _check_same(spec: Spec, field: str, found: str | None) -> None:
 def first_outer_state(
     spec: Spec, shared: SharedDirectory, model: Mapping[str, Array], trained: Collection[str]
 ) -> Mapping[str, Array]:
-    """Return the state with which the outer optimizer begins, or goes on.
+    """Return the state with which the outer optimizer begins or continues.
 
     Raises:
-        SpecError: the state has changed since it was submitted, or is of another network.
+        SpecError: the state has changed since the submission, or belongs to another network.
         SharedDirectoryError: the shared directory cannot be read.
     """
     begun = first_state(spec.outer, model, trained)
@@ -96,8 +97,8 @@ def handed_on(spec: Spec, shared: SharedDirectory, store: Store) -> HandedOn:
     """Publish the states that an experiment's shards start with, see `left_behind`.
 
     Raises:
-        SpecError: it has changed since the experiment was submitted.
-        StoreError: it cannot be read or published.
+        SpecError: a state has changed since the experiment was submitted.
+        StoreError: a state cannot be read or published.
     """
     if spec.states_checksum is None:
         return NOTHING_HANDED_ON
@@ -107,7 +108,7 @@ def handed_on(spec: Spec, shared: SharedDirectory, store: Store) -> HandedOn:
 
 
 def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.ModelName] | None:
-    """Return the model version that a spec goes on from, and its name; None if it is no version."""
+    """Return the model version that a spec continues from, and its name; None if it is none."""
     if not (spec.rounds_before and spec.init_from):
         return None
     model = find_model(spec.init_from, shared, field="init_from")
@@ -122,7 +123,7 @@ def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
 
 
 def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
-    """Return the outer optimizer's state beside the model version that a spec goes on from.
+    """Return the outer optimizer's state beside the model version that a spec continues from.
 
     Another optimizer, with a different state, starts without one.
     """

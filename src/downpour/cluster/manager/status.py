@@ -27,7 +27,7 @@ from downpour.network.rpc.messages import (
 
 _NONE: Mapping[str, Saving] = {}
 TASKS_SHOWN = 10_000
-"""Keeps the reply to a client well under the 16 MiB of a message (`network/rpc/frames.py`)."""
+"""This keeps the reply to a client well under a message's 16 MiB (`network/rpc/frames.py`)."""
 
 
 def status(
@@ -40,7 +40,7 @@ def status(
 ) -> Status:
     """Return the workers, and an experiment (by default the active one) with its round's tasks.
 
-    `contributions` are the workers' known contributions to the active one.
+    `contributions` are the workers' known contributions to the active experiment.
     """
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
@@ -69,7 +69,7 @@ def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
 
 
 def summary(experiment: Experiment) -> ExperimentSummary:
-    """Return what a list of experiments shows of one."""
+    """Return an experiment's entry in a list of experiments."""
     last = experiment.last_evaluation
     failed = experiment.life.state is ExperimentState.FAILED
     meetings, done = experiment.spec.meetings, experiment.rounds_done
@@ -130,9 +130,9 @@ def _task(core: Scheduler, task: ShardTask, usual_pace: float) -> TaskStatus:
 
 
 def _usual_pace(core: Scheduler, tasks: Sequence[ShardTask]) -> float:
-    """Return the median of the round's paces, measured or forecast, in seconds a sample."""
-    # Only attempts that trained a whole shard: one that continued a snapshot trained a part of it,
-    # and its seconds over all samples would be too few.
+    """Return the median of the round's paces, measured or forecast, in seconds per sample."""
+    # Count only attempts that trained a whole shard. An attempt that continued a snapshot trained
+    # only a part, so its seconds per sample would be too few.
     paces = [
         task.completion_seconds / task.offer.samples
         for task in tasks
@@ -145,7 +145,7 @@ def _usual_pace(core: Scheduler, tasks: Sequence[ShardTask]) -> float:
 
 
 def _predicted_pace(task: ShardTask, worker: Worker) -> float | None:
-    """Return the seconds a sample that are forecast for a worker's part of a task."""
+    """Return the forecast seconds per sample for a worker's part of a task."""
     forecast, attempt = _sendable(worker.forecast), task.held_by.get(worker.name)
     if forecast is None or attempt is None:
         return None
@@ -159,7 +159,7 @@ def _sendable(forecast: Forecast | None) -> Forecast | None:
 
 
 def _furthest(core: Scheduler, task: ShardTask) -> Progress | None:
-    """Return the progress of the attempt that is furthest."""
+    """Return the progress of the most advanced attempt."""
     workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]
     return max(reports, key=lambda progress: progress.share, default=None)

@@ -1,9 +1,10 @@
 """Continues the experiments of earlier managers of this directory, each one separately.
 
-A folder under `experiments/` is continued if its journal shows that a manager of this cluster wrote
-it, in this folder. So it is not a copy, not another cluster's, and not a run's own, which only that
-run continues (`recover_run`). An experiment that cannot be continued is left out and listed with
-the reason, and its files stay as they are. Files that only an earlier manager knew of are removed.
+The manager continues a folder under `experiments/` if the journal shows that a manager of this
+cluster wrote it, in this folder. So it never continues a copy, another cluster's folder, or a run's
+own, which only that run continues (`recover_run`). If an experiment cannot continue, the manager
+leaves it out, lists it with the reason, and does not touch its files. It removes files that only an
+earlier manager knew of.
 """
 
 from __future__ import annotations
@@ -73,15 +74,15 @@ def recover(
     fetch_journals(shared)
     folders = _folders(shared)
     archive.read(set(folders))
-    # Without the minute for an outage. A journal that this user may not read counts as an outage
-    # (`files/store/os_errors.py`), and each such folder would delay the start by that minute.
+    # Don't wait the minute for an outage here. A journal that this user may not read counts as an
+    # outage (`files/store/os_errors.py`), so each such folder would delay the start by a minute.
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     journals: dict[str, list[Line]] = {}
     for folder, journal in _journals(unread, leader.cluster, archive, retry_policy):
         archive.places[folder] = journal[0].order
-        # One at a time, keeping only open ones: journals and states of 20,000 ended experiments
-        # took 680 MB.
+        # Read one journal at a time, and keep only those of unfinished experiments: the journals
+        # and states of 20,000 ended experiments took 680 MB.
         if not _has_ended(shared, journal, core.state.options, archive):
             journals[folder] = journal
     replayed = replay_each(journals, core.state.options)
@@ -89,16 +90,16 @@ def recover(
         archive.leave_out(name, reason)
     going = replayed.experiments
     spaces = _opened(shared, going, leader, journals, archive)
-    # Once for all that was read above: until then the archive writes nothing.
+    # Begin once everything above has been read, because the archive writes nothing before.
     archive.begin(leader.term)
-    # Without unopened ones, which the core would continue, too.
+    # Leave out experiments that we could not open, because the core would continue them, too.
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
     orders = (line.order for journal in journals.values() for line in journal)
     return RecoveredState(
         core=core,
         spaces=spaces,
-        # The archive's places, too, because the journals of ended experiments were not read.
+        # Include the archive's places, because we did not read the journals of ended experiments.
         next_order=max((*orders, *archive.places.values()), default=0) + 1,
     )
 
@@ -156,7 +157,7 @@ def _journals(
                 yield folder.name, journal
             elif _was_never_begun(folder, names):
                 _remove(folder, names)
-            # A folder without a segment belongs to no manager, and is not listed.
+            # A folder without a segment belongs to no manager, so we don't list it.
             elif parts:
                 archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:
@@ -166,7 +167,7 @@ def _journals(
 def _has_ended(
     shared: SharedDirectory, journal: list[Line], options: SchedulerOptions, archive: Archive
 ) -> bool:
-    """Whether a journal is of an experiment that has ended, which is then in the archive."""
+    """Whether a journal's experiment has ended; if so, put it into the archive."""
     try:
         experiment = replay_one(journal, options)
     except FileCorrupt:
@@ -196,7 +197,7 @@ def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
     """Whether a folder holds only files from before the acknowledgement of a submission.
 
-    A manager, or a run, may have been killed just after it had made the folder.
+    Someone may have killed a manager, or a run, just after it made the folder.
     """
     made = {
         layout.SPEC_NAME,
@@ -224,7 +225,7 @@ def _remove(folder: Path, names: list[str]) -> None:
 
 
 def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
-    """Clean up after the end: an earlier manager may have died between journaling it and this."""
+    """Clean up an ended experiment, because its manager may have died before it could."""
     folder = shared.experiment_path(ended.name)
     try:
         export_record(folder, RecordReader(folder).all_lines())
@@ -248,8 +249,8 @@ def _opened(
         try:
             spaces.append(_open(shared, experiment, leader, journals[name]))
         except StoreError as error:
-            # One experiment's fault or the whole directory's? If another folder can be written, and
-            # no later manager has begun, only this experiment is left out.
+            # Is the fault in one experiment or in the whole directory? If we can write another
+            # folder, and no later manager has begun, we leave out this experiment only.
             shared.prove_writable()
             if highest_term(shared.terms) > leader.term:
                 raise
@@ -268,8 +269,8 @@ def _open(
     space = reopen_workspace(shared, experiment, leader, journal, of_run=of_run)
     try:
         if space.journal is not None:
-            # First, because this line ends what counts of an earlier manager's journal: else one
-            # that still writes might name a file that is removed below.
+            # Commit this line first, because entries that an earlier manager writes after it don't
+            # count. Otherwise a manager that still writes might name a file that we remove below.
             space.journal.commit()
         with writing(space.folder, layout.RECORD_NAME):  # an earlier version's: it is journaled now
             (space.folder / layout.RECORD_NAME).unlink(missing_ok=True)
@@ -281,7 +282,7 @@ def _open(
 
 
 def _remove_unknown(space: Workspace, experiment: Experiment) -> None:
-    """Remove files that were published but not journaled, if no later report can name them."""
+    """Remove published files that the journal does not name, if no later report can name them."""
     known = {file.name for file in experiment.files()}
     for name in set(space.store.list()) - known:
         if layout.is_spent(name, experiment.rounds_done):

@@ -1,8 +1,8 @@
 """Collects the resource use of workers' processes from heartbeats until their attempts end.
 
-An entry for each heartbeat would be most of the journal, so there is one for each attempt, with a
-bounded number of samples. The samples of running attempts are lost with the manager, because
-nothing is decided from them.
+An entry per heartbeat would make up most of the journal, so we write one per attempt, with a
+bounded number of samples. If the manager dies, the samples of running attempts are lost, which is
+fine because no decision depends on them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample
 from downpour.files.records.view import observed
 
 SAMPLES_MAX = 240
-"""For each attempt. An even number, because when it is reached every second sample is dropped."""
+"""The limit per attempt. It is even, because at the limit we drop every second sample."""
 
 
 @dataclass(slots=True)
 class _Trace:
-    """The samples of an attempt; of those heard, one in `every` is kept."""
+    """The samples of an attempt; we keep one in `every`."""
 
     attempt: AttemptId
     samples: list[Sample] = field(default_factory=list)
@@ -54,8 +54,9 @@ class Usage:
         self._traces: dict[str, _Trace] = {}
 
     def hear(self, beat: on.HeartbeatReceived) -> Iterator[Observed]:
-        """Add a heartbeat's sample; a worker that runs another attempt has ended the former."""
-        # The first one trains; a second one was accepted and waits until that has stopped.
+        """Add a heartbeat's sample; if the worker runs another attempt, the former has ended."""
+        # The first attempt trains; the worker has accepted the second, which waits for the first to
+        # stop.
         attempt = beat.running[0].attempt if beat.running else None
         trace = self._traces.get(beat.worker)
         if trace is not None and trace.attempt != attempt:
@@ -66,21 +67,21 @@ class Usage:
         trace.add(_sample(beat, beat.process))
 
     def end(self, worker: str, attempt: AttemptId) -> Iterator[Observed]:
-        """Yield what an attempt has used, if there are samples of it."""
+        """Yield an attempt's resource use, if there are samples of it."""
         trace = self._traces.get(worker)
         if trace is not None and trace.attempt == attempt:
             del self._traces[worker]
             yield observed(attempt.experiment, trace.fact(worker))
 
     def end_all(self, experiment: str) -> Iterator[Observed]:
-        """Yield what the running attempts of an experiment have used, because it ends."""
+        """Yield the resource use of an experiment's running attempts, because it ends."""
         for worker, trace in list(self._traces.items()):
             if trace.attempt.experiment == experiment:
                 yield from self.end(worker, trace.attempt)
 
 
 def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:
-    """Round to what a figure shows, because digits would be most of the record."""
+    """Round to a figure's precision, because further digits would make up most of the record."""
     return Sample(
         at_seconds=round(beat.at_seconds, 2),
         cpu_share=round(process.cpu_share, 3),

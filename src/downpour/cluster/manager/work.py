@@ -4,7 +4,7 @@
 round. All are plain functions of a workspace, called by `command_runner.py`.
 
 Functions import torch only when they need it. So a manager that takes over continues the round
-without it, and its workers do not wait 1 to 3 s for that import.
+without torch, and its workers do not wait 1 to 3 s for the import.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ log = logging.getLogger(__name__)
 def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> PreparedExperiment:
     """Decode the dataset, cut it into shards, try the network, publish the first model version.
 
-    For an experiment that continues, the command names the dataset that it began with, and its
-    newest model version: that dataset is opened, and nothing is tried or published.
+    If the experiment continues, the command names the dataset that it began with, and its newest
+    model version. This then opens that dataset, and neither tries nor publishes anything.
 
     Raises:
         SpecError: dataset, split, batches and model do not fit together or do not train; or the
-            dataset that the experiment began with is gone, and its source has changed.
+            experiment's first dataset is gone, and its source has changed.
         OtherCode: a factory's code has changed since the experiment was submitted.
     """
     spec, began = space.spec, time.perf_counter()
@@ -83,8 +83,8 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
     cut = time.perf_counter()
     check_meetings(spec, [len(shard) for shard in shards])
-    # Try it for every shard. An impossible batch order would otherwise fail on the workers, one
-    # retry after the other, instead of here with the name of the field.
+    # Try the batch order for every shard. Otherwise an impossible order would fail on the workers,
+    # retry after retry, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     warnings = oddities(spec, [len(shard) for shard in shards])
@@ -106,7 +106,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
 
 
 def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:
-    """Count each shard's examples of each class; empty where they are too many for a record."""
+    """Count each shard's examples of each class; empty if there are too many for a record."""
     if len(shards) * dataset.facts.classes > SHARD_CLASSES_MAX:
         return ()
     counts = count_classes(shards, dataset.labels, dataset.facts.classes)
@@ -114,14 +114,14 @@ def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[i
 
 
 def _begun_before(command: Prepare) -> Beginning | None:
-    """Return what an earlier manager has begun with; None if none has."""
+    """Return the beginning that an earlier manager made; None if none did."""
     if command.model is None:
         return None
     return Beginning(model=command.model, frozen=command.frozen, outer=command.outer)
 
 
 def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beginning:
-    """Draw or read the network, try it, and publish what the first round begins from."""
+    """Draw or read the network, try it, and publish the files that the first round begins from."""
     spec, drawn, remarks = space.spec, _global_model(space.spec, dataset), tuple[str, ...]()
     if spec.init_from is not None:
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
@@ -149,10 +149,10 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
 def _first_model(
     space: Workspace, drawn: GlobalModel
 ) -> tuple[PublishedFile, PublishedFile | None, PublishedFile | None]:
-    """Publish the first model version; before it what no version has to hold, and the outer state.
+    """Publish the first model version, and before it the frozen parameters and the outer state.
 
-    The former are parameters that are never trained, and in the file's metadata, as safetensors has
-    it, the further names of tied ones.
+    The frozen parameters are never trained, so their file is separate from all versions. Its
+    metadata has the further names of tied parameters, as safetensors has it.
     """
     store, arrays, ties = space.store, drawn.frozen(), drawn.ties()
     frozen, outer, token = None, None, secrets.token_hex(3)
@@ -176,9 +176,9 @@ def task_of(
     optimizer_state: PublishedFile | None = None,
     step: PublishedFile | None = None,
 ) -> TaskMessage:
-    """Return the message for a task that no attempt has begun, from a model version.
+    """Return the message for a task from a model version, which no attempt has begun.
 
-    The steps of the versions that are `leading` lead to it.
+    The `leading` versions' steps lead to that version.
     """
     made = ready(space)
     return TaskMessage(
@@ -198,10 +198,10 @@ def task_of(
 def in_one_file(
     space: Workspace, model: PublishedFile, leading: Sequence[PublishedFile]
 ) -> PublishedFile:
-    """Publish a version whole that is a step from others; returns the file.
+    """Publish, as a whole, a version that is a step from others; returns the file.
 
     Raises:
-        StoreError: it is not in memory and cannot be read, or the copy cannot be written.
+        StoreError: the version is not in memory and cannot be read, or the copy cannot be written.
     """
     if model not in space.copies:
         content = _whole(space, model, leading, with_frozen=False)
@@ -218,7 +218,7 @@ def indices_of(
 ) -> IndexArray | IndicesFile:
     """Return a shard's indices as they travel: in the message, or as a file if they are too many.
 
-    A `portion` is a slice of all shards' indices, one after the other, if the round was recut.
+    If the round was recut, a `portion` is a slice of all shards' indices in a row.
     """
     shards = ready(space).shards
     # No portion ends at -1, so a shard and a portion never have the same key.
@@ -228,7 +228,7 @@ def indices_of(
     indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
     if indices.nbytes <= PACKED_BYTES_MAX:
         return indices
-    # Two threads may both come here, for copies of a shard: both files go when the experiment ends.
+    # Two threads may get here for copies of a shard; the end of the experiment removes both files.
     packed = pack_indices(indices)
     name = layout.indices_name(shard, secrets.token_hex(3))
     space.index_files[key] = IndicesFile(
@@ -242,7 +242,7 @@ def indices_of(
 class NewVersion(NamedTuple):
     """A model version, its outer optimizer's state, and the shards' own parameters.
 
-    The latter are in the order of the updates.
+    The shards' own parameters are in the order of the updates.
     """
 
     model: PublishedFile
@@ -251,9 +251,9 @@ class NewVersion(NamedTuple):
 
 
 def gather(space: Workspace) -> None:
-    """Sum the updates of a round that have arrived, so that less is left when the last one does.
+    """Sum the updates that have arrived, so that less work remains when the last one does.
 
-    Leave unreadable or unusable files to `aggregate`, which says whose it is.
+    Leave unreadable or unusable files to `aggregate`, which names their shards.
     """
     arrived = list(space.arrived.values())
     space.arrived.clear()
@@ -272,9 +272,9 @@ def _contribution(shard: int, update: Update) -> Contribution:
 
 
 def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
-    """Make the next model version of updates, and what belongs to it.
+    """Make the next model version from updates, and the files that belong to it.
 
-    A round's updates are folded; in an asynchronous mode, the newest version is moved by some.
+    This folds a round's updates or, in an asynchronous mode, moves the newest version by some.
 
     Raises:
         UpdatesRefused: names the shards whose updates cannot be used.
@@ -291,13 +291,13 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     else:
         arrays = moved(space.versions, model, moves, compression=compression)
         about = space.versions.read(model).metadata
-    # With a token: an earlier manager may have published this version and ended before it journaled
-    # that, and names are never used twice.
+    # The name has a token because an earlier manager may have published this version and ended
+    # before it journaled that. We never use a name twice.
     version, token, outer = command.round + 1, secrets.token_hex(3), None
     if command.outer is not None:
         base, state = (space.versions.read(file).tensors for file in (model, command.outer))
         after = take_step(space.spec.outer, base, arrays, state)
-        # Before the model, so that a manager which finds a version can go on from it.
+        # Publish it before the model, so that a manager that finds a version can continue from it.
         outer = store.put_new(layout.outer_name(version, token), encode(after, {}))
     arrays, content = _rounded(space, command, arrays, about)
     own = []
@@ -307,7 +307,7 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         own.append(store.put_new(name, encode(tensors, about)))
         space.versions.keep(own[-1], tensors, about)
     made = store.put_new(layout.model_name(version, token), content)
-    if command.in_step:  # nothing begins from these any more
+    if command.in_step:  # no task begins from these any more
         space.versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
         space.versions.keep(outer, after, {})
@@ -318,10 +318,10 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
 def _rounded(
     space: Workspace, command: Aggregate, arrays: dict[str, Array], about: Mapping[str, str]
 ) -> tuple[dict[str, Array], Sequence[Buffer]]:
-    """Return the version that is published for some tensors, and the content of its file.
+    """Return the version to publish for some tensors, and the content of its file.
 
-    If versions are differences, it has the precision of a difference, even if it is written whole.
-    So the parameters do not depend on which versions are whole.
+    If versions are differences, the version has the precision of a difference, even if we write it
+    whole. So the parameters do not depend on which versions are whole.
     """
     if not space.spec.publishes_steps:
         return arrays, encode(arrays, about)
@@ -338,7 +338,7 @@ def _folded(
     contributions: Sequence[Contribution],
     weights: Sequence[float],
 ) -> tuple[dict[str, Array], Mapping[str, str]]:
-    """Fold a round; returns the tensors, and what the model's file says of every version."""
+    """Fold a round; returns the tensors, and the metadata of every version's file."""
     gathering, amount = space.gathering_to(model, began), AMOUNTS.get(space.spec.aggregate)
     space.gathering = None
     space.arrived.clear()
@@ -376,10 +376,10 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
 
 
 def publish(space: Workspace, command: Publish) -> PublishedFile:
-    """Publish the final model, whole, under the plain name that users look for.
+    """Publish the whole final model under the plain name that users look for.
 
-    The best one is published first, if it is kept. If parameters were frozen, the adapter next to
-    the final model has the trained ones.
+    If the spec keeps the best model, this publishes that first. If parameters were frozen, it also
+    publishes an adapter with the trained ones, next to the final model.
     """
     if command.best is not None:
         _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
@@ -397,7 +397,7 @@ def _whole(
     *,
     with_frozen: bool = True,
 ) -> Sequence[Buffer]:
-    """Return the content of a file with a model version, what was frozen, and all tied names."""
+    """Return a file's content: a model version, the frozen parameters, and all tied names."""
     frozen = ready(space).begun.frozen if with_frozen else None
     if frozen is None and not leading:
         return [space.store.read(file)]
@@ -410,7 +410,7 @@ def _whole(
 
 
 def _put_result(store: Store, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
-    # It may be there already: an earlier manager published it, and ended before it journaled that.
+    # An earlier manager may have published it, and ended before it journaled that.
     if name in store.list():
         published, digest = store.describe(name), xxhash.xxh3_128()
         for chunk in chunks:
@@ -431,7 +431,7 @@ def sweep(
     kept: Iterable[PublishedFile] = (),
     versions: Collection[PublishedFile] = (),
 ) -> None:
-    """Remove what only a running experiment needs, see `layout.left_over`."""
+    """Remove files that only a running experiment needs, see `layout.left_over`."""
     names = store.list()
     for name in layout.left_over(names, finished=finished, kept=kept, versions=versions):
         store.delete(name)

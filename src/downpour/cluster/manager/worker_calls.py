@@ -1,4 +1,4 @@
-"""Handles workers' calls: they register, report progress, and report their updates."""
+"""Handles workers' calls: registrations, heartbeats, and reports about attempts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WorkerCalls:
         self._numeric_class = numeric_class("cpu")
 
     def describe(self) -> ManagerInfo:
-        """Return what a worker must know before it registers."""
+        """Return the facts that a worker must know before it registers."""
         return ManagerInfo(
             protocol=PROTOCOL,
             version=VERSION,
@@ -96,13 +96,13 @@ class WorkerCalls:
         address = Address(registration.host, registration.port)
         client = WorkerClient(address, trust=self._trust)
         try:
-            # Before it is entered: a worker that cannot be called would be assigned a task and then
-            # be lost.
+            # Call it back before we enter it. Otherwise a worker that we cannot call would get a
+            # task and then be lost.
             _call_back(client, registration.name)
         except DownpourError:
             client.close()
             raise
-        # Before the event, because the assignments that follow from it look up the address here.
+        # Enter it before the event, because the assignments that follow look up the address here.
         worker = self._roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(
@@ -112,7 +112,8 @@ class WorkerCalls:
             labels=registration.labels,
         )
         self._driver.post(joined).result()
-        # Now, and not at the first heartbeat: a worker that dies in between closes this connection.
+        # Note it now, not at the first heartbeat: if the worker dies in between, this connection
+        # ends.
         self._connection_monitor.heard(worker)
         membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
@@ -128,8 +129,8 @@ class WorkerCalls:
             system=heartbeat.system,
             process=heartbeat.process,
         )
-        # Not waited for: nothing of a heartbeat is journaled. The question behind it in the queue
-        # is answered after it was taken in.
+        # We don't wait for it, because nothing of a heartbeat is journaled. The driver takes it in
+        # before it answers the next question in the queue.
         self._driver.post(event)
         worker, running = heartbeat.worker, heartbeat.running
         answer = self._driver.ask(
@@ -140,7 +141,7 @@ class WorkerCalls:
         return HeartbeatReply(**answer._asdict())
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Accept an update; when this returns, the update counts or is known not to be needed."""
+        """Accept an update; when this returns, the update counts or the manager doesn't need it."""
         check_update(attempt, update)
         self._driver.ask(lambda core: check_work(core, attempt, update))
         event = on.UpdatePublished(
@@ -172,7 +173,7 @@ class WorkerCalls:
         ).result()
 
     def connection_ended(self) -> None:
-        """Check whether the worker of this thread's connection, which has ended, is dead."""
+        """Check whether the worker behind this thread's ended connection is dead."""
         self._connection_monitor.connection_ended()
 
     def _lose(self, worker: str, reason: str) -> None:
@@ -195,14 +196,14 @@ class WorkerCalls:
             accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
             raise SpecError("name", name, accepted)
         checked_labels(registration.labels)
-        # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
+        # Compare bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(
                 self._shared.where, "is not the folder that the worker sees under its --shared"
             )
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
-        """Warn if a worker computes other bits than the rest: runs are not repeatable then."""
+        """Warn if a worker computes other bits than the rest, which makes runs unrepeatable."""
         for other in filter(None, map(self._roster.get, self._roster.names())):
             if other.registration.numeric_class != registration.numeric_class:
                 theirs, its = other.registration.numeric_class, registration.numeric_class

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SPEC_BYTES_MAX = 2**20
-"""The limit for a spec's file, which another process may have replaced by one of any size."""
+"""The limit for a spec's file, because another process may have replaced it with a larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class Beginning:
     """The files that an experiment begins with, or continues with after a restart.
 
     `model` is a version, the first one or the newest. `outer` is the state of its outer optimizer,
-    if it has one, and `frozen` the file of the parameters that are never trained, if there are
-    some. The shards start with the states that an earlier experiment has `handed_on`. `drawn` is
-    the network and `step` what a training step costs on this machine, if they were tried here.
-    `remarks` say what is unusual, and `warnings` what its user should know before it is trained.
+    if it has one, and `frozen` is the file of never-trained parameters, if there are some. The
+    shards start with the states that an earlier experiment has `handed_on`. `drawn` is the network,
+    and `step` is the cost of a training step on this machine, if this manager tried them. `remarks`
+    describe unusual things; `warnings` tell the user what to know before training.
     """
 
     model: PublishedFile
@@ -85,14 +85,15 @@ class PreparedExperiment:
 class Workspace:
     """One experiment's folder, and the objects made for it so far.
 
-    `journal` writes its journal, and `record` reads the record that is projected from that. The
+    `journal` writes its journal, and `record` reads the record that follows from the journal. The
     workspace of an embedded run holds `run_lock`, which shows other processes that the run is
-    alive. Its journal is not synced: it outlives the manager and not the machine, because only the
-    run itself continues it. The manager journals nothing once the experiment is `concluded`. While
-    its folder `is_gone`, or its objects in a bucket, the experiment is held up. The `global_model`
-    is made by `prepare` if the experiment begins here, else by its first evaluation. `gathering`
-    has summed some of the round's updates; it may still sum the `arrived` ones, by shard. `copies`
-    are versions that were published whole, too, for workers that could not read them.
+    alive. We don't sync a run's journal: it need not outlive the machine, because only the run
+    itself continues it. The manager journals nothing once the experiment is `concluded`. While the
+    folder or its objects in a bucket are gone (`is_gone`), the experiment is held up. `prepare`
+    makes the `global_model` if the experiment begins here; otherwise its first evaluation does.
+    `gathering` has summed some of the round's updates; it may still sum the `arrived` ones, by
+    shard. `copies` are versions that we also published whole, for workers that could not read them
+    otherwise.
     """
 
     experiment: str
@@ -142,23 +143,23 @@ class Workspace:
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
-        """Set `is_gone`; if the directory cannot be used, it stays as it was."""
+        """Set `is_gone`; if the directory cannot be used, leave it as it was."""
         with suppress(StoreError, OSError):
             self.is_gone = not self._is_there()
 
     def _is_there(self) -> bool:
-        # Files that are open can be written although their folder was removed.
+        # Check the folder, because open files stay writable after someone removes their folder.
         if not (self.folder.exists() or self.experiment in names_in(self.shared.experiments)):
             return False
         if self.shared.bucket is None:
             return True
-        # Without the retries of `store`: the caller looks again.
+        # Don't use the retries of `store`, because the caller looks again.
         place = self.folder.relative_to(self.shared.root).as_posix()
         return layout.SPEC_NAME in self.shared.bucket.names(place)
 
     @property
     def gone_reason(self) -> str:
-        """The fault while it `is_gone`, in words."""
+        """The fault, in words, while the folder `is_gone`."""
         if self.shared.bucket is not None:
             return f"its objects are gone from {self.shared.where}"
         return f"its folder is gone from {self.shared.experiments}"
@@ -173,13 +174,13 @@ class Workspace:
     def finish(self) -> None:
         """Export the record of an experiment that has ended.
 
-        The journal of a run is removed then, because no manager ever reads it.
+        This then removes a run's journal, because no manager ever reads it.
 
         Raises:
             StoreError: the journal cannot be read, or the record cannot be written.
         """
         export_record(self.folder, self.record.all_lines())
-        self.record = RecordReader(self.folder)  # whose lines need not stay in memory
+        self.record = RecordReader(self.folder)  # its lines need not stay in memory
         if self.run_lock is not None:
             for segment in segments(self.folder):
                 segment.unlink(missing_ok=True)
@@ -206,7 +207,7 @@ def open_workspace(
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
-    # Before all else: a manager that starts now removes folders that hold nothing and no lock.
+    # Lock first: a manager that starts now removes folders that hold neither files nor a lock.
     run_lock = lock_file(folder / RUN_LOCK_NAME) if of_run else None
     if bundle is not None:
         store.put_new(layout.bundle_name(bundle.digest), [bundle.packed()])
@@ -232,7 +233,7 @@ def reopen_workspace(
 ) -> Workspace:
     """Open the folder of an earlier manager's experiment, to continue it.
 
-    The file of the spec, which workers follow, is restored if it differs from the journal's.
+    Workers follow the spec's file, so this restores the file if it differs from the journal's.
 
     Args:
         shared: the shared directory.
@@ -242,11 +243,12 @@ def reopen_workspace(
         of_run: whether it belongs to an embedded run.
 
     Raises:
-        FileCorrupt: the journal names files that are gone, or files show that its end is missing.
+        FileCorrupt: the journal names files that are gone, or files show that the journal's end is
+            missing.
         StoreError: the folder cannot be used.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
-    # First, because the files of an experiment that is left out stay as they are.
+    # Check first, because if we leave out this experiment, its files must stay as they are.
     _check_files(experiment, set(store.list()))
     length = journal_lines[-1].record_lines
     record = [] if length is None else former_record(folder, length)
@@ -265,7 +267,7 @@ def reopen_workspace(
 
 
 def _check_files(experiment: Experiment, names: set[str]) -> None:
-    """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
+    """Refuse a journal whose last lines are lost, because continuing from it would repeat work."""
     states = experiment.files_of_shards()
     singles = (experiment.frozen, experiment.outer, experiment.kept_best)
     kept = [file for file in singles if file is not None]
@@ -287,7 +289,8 @@ def _restored_spec(store: Store, experiment: Experiment) -> PublishedFile:
     there = layout.SPEC_NAME in store.list()
     if there:
         text = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
-        # Parsed as well as compared, because another version may write an equal spec differently.
+        # Also compare the parsed specs, because another version may write an equal spec
+        # differently.
         if text == _toml(experiment.spec) or _parsed(text) == experiment.spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)

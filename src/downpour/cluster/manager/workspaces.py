@@ -1,4 +1,4 @@
-"""The workspaces of a manager's experiments, and the handling of those whose folder is gone."""
+"""The workspaces of a manager's experiments; holds up and fails those whose folder is gone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from downpour.core.node.answers import Answers
 log = logging.getLogger(__name__)
 
 _BUCKET_LOOKS = 5
-"""One look in this many is at a bucket, where each look is a request."""
+"""One look in this many includes a bucket, because each look at one is a request."""
 
 
 class Workspaces(Mapping[str, Workspace]):
     """The workspaces by experiment.
 
     Args:
-        spaces: those of experiments that are continued.
-        answers: where the failure of an experiment goes.
-        gone_seconds: how long an experiment is held up whose folder is gone, before it fails.
+        spaces: the workspaces of continued experiments.
+        answers: receives the failures of experiments.
+        gone_seconds: how long an experiment whose folder is gone may be held up before it fails.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Workspaces(Mapping[str, Workspace]):
         return self._spaces[experiment]
 
     def __iter__(self) -> Iterator[str]:
-        # A copy, because other threads add workspaces meanwhile.
+        # Copy it, because other threads add workspaces meanwhile.
         return iter(list(self._spaces))
 
     def __len__(self) -> int:
@@ -51,8 +51,9 @@ class Workspaces(Mapping[str, Workspace]):
     def look(self) -> None:
         """Check whether the folders of experiments that have not ended still exist.
 
-        An experiment whose folder is gone is held up, and fails when that lasts too long: others
-        wait for their turn behind it. Its last version can be resumed if the folder comes back.
+        An experiment whose folder is gone is held up. If that lasts too long, it fails, because
+        others wait for their turn behind it. Its last version can be resumed if the folder comes
+        back.
         """
         asks_bucket = next(self._looks) % _BUCKET_LOOKS == 0
         for space in list(self._spaces.values()):
@@ -79,7 +80,7 @@ class Workspaces(Mapping[str, Workspace]):
         elif experiment not in self._gone_since:
             self._gone_since[experiment] = now
             log.warning("%s is held up: %s", experiment, space.gone_reason)
-        # One that waits for its turn holds up no other; it fails when it is prepared.
+        # An experiment that waits for its turn holds up no others; it fails at its preparation.
         elif space.prepared and now - self._gone_since[experiment] >= self._gone_seconds:
             self._give_up(space)
 
