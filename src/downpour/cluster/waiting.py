@@ -7,14 +7,14 @@ from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.network.rpc.messages import Status
 
 WAITING_SECONDS = 60.0
-"""How long nothing must happen before we tell the user; restarts take less."""
+"""How long nothing may happen before we tell the user; restarts take less time."""
 
 
 class WaitingWatch:
-    """Tells once of each time that an experiment, or its manager, has waited for too long.
+    """Reports once, each time that an experiment, or its manager, has waited for too long.
 
     Args:
-        seconds: How long that is.
+        seconds: How long is too long.
     """
 
     def __init__(self, seconds: float = WAITING_SECONDS) -> None:
@@ -23,7 +23,7 @@ class WaitingWatch:
         self._is_told = False
 
     def take(self, status: Status, now_seconds: float) -> ExperimentEvent | None:
-        """Return an event if this status, at this time, makes it too long."""
+        """Return an event if this status, at this time, makes the wait too long."""
         why = why_waiting(status)
         if not why:
             self._since, self._is_told = None, False

@@ -70,7 +70,7 @@ class ManagerAnnouncer:
             self._thread.take(event)
 
     def look(self, status: Callable[[], Status]) -> None:
-        """Call the function if an experiment, or the manager, has waited for too long."""
+        """Now and then, call the function if an experiment, or the manager, waits for too long."""
         now = self._clock()
         if now - self._looked_at_seconds >= LOOK_SECONDS:
             self._looked_at_seconds = now

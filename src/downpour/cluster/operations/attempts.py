@@ -1,8 +1,8 @@
 """Runs checks that may never end: each in its own thread, with a time limit.
 
 A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C interrupts
-it. So the main thread only waits for the thread that runs the check; what hangs ends with the
-process.
+it. So the main thread only waits for the thread that runs the check; a thread that hangs ends with
+the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GRACE_SECONDS = 3.0
 
 
 class Attempts:
-    """Runs one check after the other; once one hangs, no other is begun.
+    """Runs one check after the other; after a check that hangs, it begins no other.
 
     Args:
         limit_seconds: How long a check may take.

@@ -1,4 +1,4 @@
-"""Tries out the features of an object store that the protocol needs, and measures their cost."""
+"""Tries the features of an object store that the protocol needs, and measures their cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reachable(bucket: Bucket) -> Finding:
 
 
 def conditions(bucket: Bucket) -> Finding:
-    """A key is given once; a second object of that key is refused."""
+    """The store refuses a second object under a key that is taken."""
     try:
         bucket.check_conditions()
     except SharedDirectoryError as error:

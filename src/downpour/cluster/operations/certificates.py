@@ -1,9 +1,10 @@
 """A private certificate authority and certificates for mutual TLS, as PEM files in one folder.
 
-The authority is made once and kept beside the certificates that it signs: who has `ca-key.pem` can
-make members of the cluster. Each machine's certificate serves it both as a server and as a client.
-All pass the strict checks (`VERIFY_X509_STRICT`) that Python makes by default from 3.13 on. No file
-is ever overwritten, and a key is readable by its owner alone from its first moment on.
+The first call makes the authority, and keeps it beside the certificates that it signs. Anyone who
+has `ca-key.pem` can make members of the cluster. Each machine uses its certificate both as a server
+and as a client. All certificates pass the strict checks (`VERIFY_X509_STRICT`) that Python makes by
+default from 3.13 on. This module never overwrites a file, and from the first moment only its owner
+can read a key.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from downpour.host.user_file import read_user_file
 DAYS_MAX = 3650
 
 _AUTHORITY_DAYS = 3650
-# A certificate is valid from an hour ago, because clocks of machines may differ.
+# A certificate's validity begins an hour ago, because machines' clocks may differ.
 _CLOCK_SKEW = timedelta(hours=1)
 _COMMON_NAME_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A machine's new files, and the end of its certificate's validity."""
+    """A machine's new files, and the time when its certificate expires."""
 
     machine: Machine
     certificate: Path
@@ -65,10 +66,10 @@ def issue(
     """Make a certificate and a key for each machine, and the authority if there is none yet.
 
     Args:
-        names: for each machine its names, separated by commas.
-        folder: where the files are; created, for its owner alone, if it is missing.
+        names: for each machine, its names, separated by commas.
+        folder: the folder for the files; if it is missing, we create it for its owner alone.
         days: how long a certificate is valid, but never longer than the authority.
-        now: when its validity begins; by default now.
+        now: the time when the validity begins; by default the current time.
 
     Raises:
         SpecError: a name or the number of days is invalid, a file exists already or cannot be
@@ -90,7 +91,7 @@ def issue(
 
 
 def _refuse_taken_files(machines: Sequence[Machine], folder: Path) -> None:
-    """Find every clash before anything is written, also `a-key` beside `a`."""
+    """Find every clash before we write anything, including `a-key` beside `a`."""
     seen: set[Path] = set()
     for machine in machines:
         for path in _files(machine, folder):
@@ -131,7 +132,7 @@ class _Authority:
 
     @classmethod
     def make(cls, now: datetime) -> Self:
-        """Make an authority that signs itself; its name has a random part, to be recognized."""
+        """Make an authority that signs itself; a random part of its name makes it recognizable."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _subject(f"downpour CA {os.urandom(4).hex()}")
         until = now + timedelta(days=_AUTHORITY_DAYS)
@@ -144,7 +145,7 @@ class _Authority:
 
     @classmethod
     def read(cls, certificate: Path, key: Path) -> Self:
-        """Read what `make` wrote, in an earlier call."""
+        """Read an authority that an earlier call wrote."""
         try:
             loaded = x509.load_pem_x509_certificate(read_user_file(certificate))
         except ValueError:

@@ -12,7 +12,7 @@ from downpour.network.rpc.messages import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProcess:
-    """A process, or one that is missing: then `hostname` is empty and `pid` is 0."""
+    """A process; if it is missing, `hostname` is empty and `pid` is 0."""
 
     role: str
     name: str = ""
@@ -33,9 +33,9 @@ def cluster_processes(
     """Yield the supervisor, the manager, and the workers.
 
     Args:
-        cluster: what the supervisor has written last; None: there is no supervisor.
-        leader: who leads in the shared directory.
-        status: what the manager answers; None: it does not.
+        cluster: the supervisor's last description; None: there is no supervisor.
+        leader: the manager that leads in the shared directory.
+        status: the manager's answer; None: it gave none.
         is_kept: whether the supervisor lives.
     """
     if cluster is not None:

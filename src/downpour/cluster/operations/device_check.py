@@ -1,4 +1,4 @@
-"""Tries each device that torch finds on this machine, as a worker with `--device` would use it."""
+"""Tries each device that torch finds here, as a worker with `--device` would use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIDE = 64
 
 def devices() -> Finding:
     """Multiply matrices on every accelerator; names the cards."""
-    # Here, because torch takes seconds to import, and other checks come first.
+    # Imported here, because torch takes seconds to import, and other checks come first.
     import torch
 
     from downpour.learning.accelerators import card_of, devices_here, release

@@ -1,8 +1,8 @@
-"""`downpour doctor`: checks whether the shared directory, as this machine sees it, can be used.
+"""`downpour doctor`: checks that the shared directory, as this machine sees it, is usable.
 
 Each check answers one question in one row. If a check fails, the checks that need it show "not
-checked", so no row claims an untried thing. All checks use a hidden folder, which they always
-remove, and touch nothing else.
+checked", so no row claims anything that we did not try. All checks use a hidden folder, which they
+always remove, and touch nothing else.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def diagnose(
 ) -> Findings:
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
-    Of an object store, named by its URL, both it and this machine's folder for it are checked.
-    `on_begin` is called with the name of each check before it runs. A check that takes longer than
-    `limit_seconds` fails.
+    For an object store, named by its URL, this checks both the store and this machine's folder for
+    it. It calls `on_begin` with the name of each check before that runs. A check that takes longer
+    than `limit_seconds` fails.
 
     Raises:
         SpecError: the URL is invalid.
@@ -103,7 +103,7 @@ def is_healthy(findings: Findings) -> bool:
 
 @contextmanager
 def _made_meanwhile(folder: Path | None) -> Iterator[None]:
-    """Make this machine's folder for a bucket, as a manager would; it is removed at the end."""
+    """Make this machine's folder for a bucket, as a manager would, and remove it at the end."""
     missing = [] if folder is None else [at for at in (folder, *folder.parents) if not at.exists()]
     with suppress(OSError):  # the check of the folder states the reason
         for at in reversed(missing):
@@ -118,7 +118,7 @@ def _made_meanwhile(folder: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
-    """Yield the path of a folder for the probes; it is removed at the end, also after Ctrl-C."""
+    """Yield the path of a folder for the probes; remove it at the end, even after Ctrl-C."""
     path = root / f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}"
     try:
         yield path
@@ -127,7 +127,7 @@ def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
 
 
 def _made(look: Check) -> Finding:
-    """Run a check; if it cannot be tried, the error is its finding."""
+    """Run a check; if it raises an error, that is its finding."""
     try:
         return look()
     except (OSError, DownpourError) as error:
@@ -165,8 +165,8 @@ def _file_system(root: Path) -> Finding:
     if not mount.is_network:
         kind = f"{kind}, which only this machine sees"
     if mount.is_in_small_pages and _HUGE_PAGES.is_dir():
-        # Rounds of 2 and 10 workers then take two thirds and three quarters of the time, those of
-        # 100 MB half of it (`benchmarks/coordination.py`).
+        # With huge pages, rounds of 2 and 10 workers take two thirds and three quarters of the
+        # time, and rounds of 100 MB take half of it (`benchmarks/coordination.py`).
         kind = (
             f"{kind}; for more speed, let root run `mount -o remount,huge=within_size "
             f"{mount.point}`"

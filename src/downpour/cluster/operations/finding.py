@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The result of a check; only `FAILED` means that something must be corrected."""
+    """The result of a check; only `FAILED` means that the user must correct something."""
 
     GOOD = "ok"
     WARNING = "warning"
@@ -20,8 +20,8 @@ class Verdict(StrEnum):
 class Finding:
     """One check's outcome.
 
-    `seen` is the observation; `change` says what to change after a failure, or what a warning
-    means. `figures` are measurements, with units in their names.
+    `seen` is the observation. `change` says what to change after a failure, or explains a warning.
+    `figures` are measurements, with units in their names.
     """
 
     verdict: Verdict
@@ -36,15 +36,15 @@ def good(seen: str, **figures: float) -> Finding:
 
 
 def doubtful(seen: str, change: str, **figures: float) -> Finding:
-    """Return the finding of a thing that works, but less well than it could."""
+    """Return the finding of something that works, but less well than it could."""
     return Finding(verdict=Verdict.WARNING, seen=seen, change=change, figures=figures)
 
 
 def bad(seen: str, change: str) -> Finding:
-    """It does not work until something is changed."""
+    """Return the finding of something that does not work until the user makes a change."""
     return Finding(verdict=Verdict.FAILED, seen=seen, change=change)
 
 
 def unknown(seen: str) -> Finding:
-    """It was not, or could not be, checked, and why."""
+    """Return the finding of a check that did not, or could not, run, and why."""
     return Finding(verdict=Verdict.UNKNOWN, seen=seen)

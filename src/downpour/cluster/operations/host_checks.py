@@ -32,7 +32,7 @@ class HostReport:
 
 
 def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[HostReport]:
-    """Look at all hosts at once; returns a report of each, in order.
+    """Look at all hosts at once; returns a report on each, in order.
 
     Raises:
         LaunchError: ssh is not installed.
@@ -41,7 +41,7 @@ def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[Ho
 
 
 def judge(looks: Sequence[Look]) -> list[HostReport]:
-    """List the problems that hosts have shown."""
+    """List the problems that the looks at hosts have shown."""
     classes = Counter(look.numerics for look in looks if look.numerics)
     usual = max(classes, key=lambda numerics: classes[numerics], default="")
     return [HostReport(look, tuple(_problems(look, usual))) for look in looks]

@@ -1,8 +1,7 @@
 """The names of machines in certificates: DNS names and IP addresses, as users write them.
 
-Names are kept in the form in which they are compared: in lower case, addresses in their shortest
-form. The first name of a machine also names its files, so names with a meaning for a file system
-are refused.
+We keep names in the form that we compare: in lower case, and addresses in their shortest form. A
+machine's first name also names its files, so we refuse names with a meaning for a file system.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Machine:
 
     @property
     def file_name(self) -> str:
-        """The first name as a file may be called: without the colons of IPv6."""
+        """The first name in a form that suits a file: without the colons of IPv6."""
         return str(self.names[0]).replace(":", "-")
 
     def __str__(self) -> str:
@@ -42,7 +41,8 @@ def parse_machine(text: str) -> Machine:
     """Read one machine's names: `first,10.0.0.5,localhost`.
 
     Raises:
-        SpecError: one is neither a DNS name nor an IP address, or the first is the authority's.
+        SpecError: a name is neither a DNS name nor an IP address, or the first name is the
+            authority's.
     """
     names = tuple(dict.fromkeys(_name(part.strip(), text) for part in text.split(",")))
     machine = Machine(names)
@@ -62,7 +62,7 @@ def _name(part: str, text: str) -> Name:
 
 
 def _dns_name(name: str, text: str) -> str:
-    """Accept underscores, which containers' names have, but nothing that is nearly an address."""
+    """Accept underscores, which containers' names have, but no text that is nearly an address."""
     labels = name.split(".")
     well = len(name) <= _LENGTH_MAX and all(_LABEL.fullmatch(label) for label in labels)
     if not well or labels[-1].isdigit():

@@ -1,7 +1,7 @@
 """Tries out the file-system features that the protocol needs, in a temporary folder.
 
-Every probe takes this folder and returns one finding. If it raises an `OSError`, the operation is
-not possible there at all. Nothing here knows a manager.
+Every probe takes this folder and returns one finding. If a probe raises an `OSError`, the operation
+is not possible there at all. Nothing here knows a manager.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ RELEASE_SECONDS = 2.0
 _HOLDER_START_SECONDS = 10.0
 _REPEATS = 5
 _BLOCK_BYTES = 2**20
-# It lives as long as its standard input stays open, so it never outlives the process that started
-# it.
+# This program lives as long as its standard input stays open, so it never outlives the process that
+# started it.
 _HOLDER = """
 import fcntl, sys
 with open(sys.argv[1], "wb") as file:
@@ -44,7 +44,7 @@ with open(sys.argv[1], "wb") as file:
 
 
 def publishing(folder: Path) -> Finding:
-    """A name is given once; a second file, or a second folder, of that name is refused."""
+    """The file system refuses a second file, or a second folder, under a name that is taken."""
     publish(folder, "first", [b"x"])
     with suppress(StoreError):
         publish(folder, "first", [b"y"])
@@ -161,7 +161,7 @@ def _write(path: Path, block: bytes) -> None:
 
 
 def _holder(path: Path) -> subprocess.Popen[bytes]:
-    # In a separate session, because Ctrl-C must reach only the process that cleans up.
+    # Use a separate session, because Ctrl-C must reach only the process that cleans up.
     command = [sys.executable, "-I", "-S", "-c", _HOLDER, str(path)]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own
@@ -180,7 +180,7 @@ def _taken(descriptor: int) -> bool:
     """Take a lock if it is free.
 
     Raises:
-        OSError: locks cannot be had here.
+        OSError: this file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

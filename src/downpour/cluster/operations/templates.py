@@ -39,11 +39,11 @@ get `{module}.py` with the experiment. Then use `downpour submit spec.toml`.
 
 
 def write_template(name: str, folder: Path) -> None:
-    """Write a template's files into a folder, which is made if needed.
+    """Write a template's files into a folder; create the folder if needed.
 
     Raises:
-        SpecError: there is no such template, or the folder has a file of one of these names, or
-            cannot be written.
+        SpecError: there is no such template, or the folder already has a file of one of these names
+            or is not writable.
     """
     if name not in TEMPLATES:
         accepted = f"must be {', '.join(TEMPLATES)}"

@@ -26,7 +26,7 @@ class AcceptedTask(TaskControl):
 
 
 def part_of(task: TaskMessage) -> tuple[object, ...]:
-    """Return what of its shard a task trains, and from which model, in short."""
+    """Return, in short, the part of its shard that a task trains, and its model."""
     held = task.indices
     if isinstance(held, IndicesFile):
         return task.model.name, task.share, held.file.name
@@ -39,17 +39,17 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (MemoryError, FailureKind.OUT_OF_MEMORY),
     (StoreError, FailureKind.STORE),
     (SpecError, FailureKind.SPEC),
-    (UnfitWorker, FailureKind.OTHER_CODE),  # the word on the wire is older than its other causes
+    (UnfitWorker, FailureKind.OTHER_CODE),  # the protocol's word is older than its other causes
 )
 
 
 def failure_kind(error: BaseException) -> FailureKind:
-    """Return what kind of failure an error is."""
+    """Return the kind of failure that an error is."""
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.TASK)
 
 
 def in_one_line(error: BaseException) -> str:
-    """Describe an error; equal errors at equal steps give equal lines on every worker."""
-    # The scheduler compares these lines: a task that fails alike on two workers is not retried.
+    """Describe an error; the same error at the same step gives the same line on every worker."""
+    # The scheduler compares these lines, and does not retry a task that fails alike on two workers.
     where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
     return describe_error(error) + where

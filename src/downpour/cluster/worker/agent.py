@@ -1,8 +1,8 @@
 """The worker's side of the protocol: it registers, accepts tasks, reports, and sends heartbeats.
 
 Three kinds of threads meet here. Calls from the manager arrive on the server's threads, heartbeats
-leave from one thread, training and reports run in the main one. The worker's decisions come from
-`WorkerNode`, which each thread calls under a lock. This module imports no torch.
+leave from one thread, and training and reports run in the main one. `WorkerNode` makes the worker's
+decisions; each thread calls it under a lock. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ FindManager = Callable[[], ManagerClient | None]
 class ShownWorker:
     """The manager's view of a worker: the user's labels for it, and its device.
 
-    `processor_class` is that of its processor, if it trains elsewhere.
-    `differs` returns in which packages it differs from the manager of the experiment at hand.
+    `processor_class` is the numeric class of its processor, if it trains on another device.
+    `differs` returns the packages in which it differs from the manager of the current experiment.
     """
 
     labels: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class ShownWorker:
 class WorkerAgent:
     """Speaks with one manager at a time, and handles the calls of the Worker service.
 
-    If that manager cannot be reached, `find_manager` returns a client of another that may lead by
+    If it cannot reach that manager, `find_manager` returns a client of another one that may lead by
     now. `node_class` makes the decisions; tests plant defects in it. `shown` is the manager's view
     of the worker.
     """
@@ -102,8 +102,8 @@ class WorkerAgent:
         self._find_manager = find_manager
         self._node = node_class(name)
         self._lock = Lock()
-        # Queues wake the threads, not `threading.Event`s: a signal handler runs in the main thread,
-        # and if it interrupts `Event.set` there, its own `set` waits for the event's lock forever.
+        # Queues wake the threads, not `threading.Event`s. A signal handler runs in the main thread;
+        # if it interrupts `Event.set` there, its own `set` would wait for the event's lock forever.
         # `SimpleQueue.put` is reentrant.
         self._news = SimpleQueue[None]()
         self._begun = SimpleQueue[None]()
@@ -111,19 +111,19 @@ class WorkerAgent:
 
     @property
     def name(self) -> str:
-        """The worker's name: its own until the manager assigns another at registration."""
+        """The worker's name: its own, until the manager assigns another one at registration."""
         return self._node.name
 
     # The Worker service, called on the server's threads
 
     def ping(self) -> WorkerInfo:
-        """Return the worker's name and what it runs."""
+        """Return the worker's name and the attempt that it runs."""
         with self._lock:
             running = self._node.attempt
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
 
     def train(self, task: TaskMessage) -> None:
-        """Accept a task; a different one that is running is given up for it.
+        """Accept a task; the worker gives up a different one that is running.
 
         Raises:
             Refused: the manager's term is not the highest that this worker knows.
@@ -139,7 +139,7 @@ class WorkerAgent:
             self._do(self._node.cancel(attempt))
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Stop an attempt at its next step, for another worker to continue it."""
+        """Stop an attempt at its next step, so that another worker can continue it."""
         with self._lock:
             self._do(self._node.hand_over(attempt))
 
@@ -167,14 +167,14 @@ class WorkerAgent:
     # The life of the worker, in the main thread
 
     def leave(self, drain_seconds: float = 0.0) -> None:
-        """Leave: what is running is saved and handed back, unless it ends within these seconds.
+        """Leave; save the running task and hand it back, unless it ends within these seconds.
 
         Safe to call from a signal handler, and repeatedly.
         """
         if not drain_seconds:
             self._hand_back()
             return
-        # In separate threads, because the handler's may hold the lock.
+        # Use separate threads, because the signal handler's own thread may hold the lock.
         for wait, end in ((0.0, self.drain), (drain_seconds, self._hand_back)):
             timer = Timer(wait, end)
             timer.daemon = True
@@ -189,11 +189,12 @@ class WorkerAgent:
     def register(self, host: str, port: int) -> Address:
         """Register this worker with the manager, which calls it back at `host` and `port`.
 
-        Without a host, it is the address from which the manager is reached. We look it up at each
-        registration, because a machine whose network was cut may return with another address.
+        Without a host, the manager calls the address from which this worker reaches the manager. We
+        look it up at each registration, because a machine whose network failed may return with
+        another address.
 
         Returns:
-            The address at which the manager calls it back.
+            The address at which the manager calls this worker back.
 
         Raises:
             Untrusted: the token or the certificates do not match the manager's.
@@ -202,8 +203,8 @@ class WorkerAgent:
             Refused: the manager refuses this worker; states the reason.
         """
         self._where = (host, port)
-        # First, because a manager of another protocol can still be asked this, and says which it
-        # speaks.
+        # Ask this first, because a manager of another protocol can still answer it, and tells us
+        # which protocol it speaks.
         info = self._manager.describe()
         if info.protocol != PROTOCOL:
             raise IncompatiblePeer(
@@ -211,11 +212,12 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         with self._lock:
-            # Before the registration: the first task may arrive before its answer, and takes the
-            # patience along; a manager of a lower term is refused from now on.
+            # Note this before the registration, because the first task may arrive before the
+            # answer, and needs the patience. From now on, the worker refuses managers of a lower
+            # term.
             self._node.met(info.term, info.patience, info.heartbeat_seconds)
             running = self._node.attempt
-        # Known by now, because `describe` was called over a connection.
+        # `local_host` is known by now, because we called `describe` over a connection.
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register_worker(
             Registration(
@@ -240,11 +242,11 @@ class WorkerAgent:
     def run(
         self, prepare: Callable[[], None] = lambda: None, alone_seconds: float = math.inf
     ) -> None:
-        """Work until the worker is to leave, then unregister.
+        """Work until the worker should leave, then unregister.
 
-        `prepare` is called before the first task. It may take long, because heartbeats already
-        flow, and a worker with an order to leave does not wait for it. After `alone_seconds`
-        without an answer of a manager, the worker leaves.
+        This calls `prepare` before the first task. `prepare` may take long, because heartbeats
+        already flow, and a worker with an order to leave does not wait for it. After
+        `alone_seconds` without an answer from a manager, the worker leaves.
         """
         beating = (Samples(), alone_seconds)
         Thread(target=self._beat, args=beating, name="heartbeat", daemon=True).start()
@@ -255,14 +257,14 @@ class WorkerAgent:
             self._carry_out(given)
         self._hand_back()
         try:
-            # A goodbye that is lost costs little: the manager notices that the connections have
+            # A lost goodbye costs little, because the manager notices that the connections have
             # ended.
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
             log.info("could not unregister: %s", error)
 
     def _next(self) -> AcceptedTask | None:
-        """Wait for an attempt to begin; None if the worker is to leave."""
+        """Wait for an attempt to begin; None if the worker should leave."""
         while True:
             with self._lock:
                 given = self._node.take(time.monotonic())
@@ -273,8 +275,8 @@ class WorkerAgent:
             if is_done:
                 return None
             # The kernel may give a signal to any thread, and does so if the main thread is frozen
-            # (suspend, `docker pause`). Python runs the handler in the main thread, which that
-            # does not wake.
+            # (suspend, `docker pause`). Python runs the handler in the main thread, but the signal
+            # does not wake that thread.
             with suppress(Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
 
@@ -334,7 +336,8 @@ class WorkerAgent:
                 self._beat_once(samples)
                 heard, heard_seconds = True, time.monotonic()
             except DownpourError as error:
-                # The first failure warns; the others would fill the log while a manager is away.
+                # Warn at the first failure only; the others would fill the log while a manager is
+                # away.
                 level = logging.WARNING if heard else logging.INFO
                 log.log(level, "%s: the heartbeat failed, will retry: %s", self.name, error)
                 heard = False
@@ -344,17 +347,18 @@ class WorkerAgent:
                 if time.monotonic() - heard_seconds >= alone_seconds:
                     log.warning("%s: no manager for %.0f s, leaving", self.name, alone_seconds)
                     self.leave()
-            except Exception:  # the thread must live: without heartbeats the worker counts as lost
+            except Exception:  # this thread must live: without heartbeats the worker is lost
                 log.exception("%s: the heartbeat failed", self.name)
 
     def _wait_to_beat(self) -> bool:
-        """Wait until the next heartbeat is due, which is sooner if a task begins meanwhile.
+        """Wait until the next heartbeat is due; that is sooner if a task begins meanwhile.
 
         Returns:
             Whether to send one: false if this worker leaves.
         """
-        # `get` returns when a task begins, and we recompute the wait, because heartbeats follow the
-        # length of the current task. It raises Empty when the heartbeat is due.
+        # `get` returns when a task begins. Then we recompute the wait, because the interval of
+        # heartbeats depends on the length of the current task. `get` raises Empty when the
+        # heartbeat is due.
         with suppress(Empty):
             while not self._node.leaving:
                 with self._lock:
@@ -368,14 +372,14 @@ class WorkerAgent:
         return self._manager.address
 
     def look_elsewhere(self) -> None:
-        """Turn to another manager, if one may lead by now.
+        """Turn to another manager, if another one may lead by now.
 
-        Reports that the former did not acknowledge are sent to the new one.
+        The worker repeats reports to the new manager that the former one did not acknowledge.
         """
         manager = self._find_manager()
         if manager is not None:
-            # In this order: to close the former one ends a report that waits for its answer, and
-            # that report is then repeated to the new one.
+            # Keep this order: closing the former client ends a report that waits for an answer, and
+            # the worker then repeats that report to the new manager.
             former, self._manager = self._manager, manager
             former.close()
 
@@ -400,6 +404,6 @@ class WorkerAgent:
                 unwanted=reply.unwanted,
                 interval_seconds=reply.interval_seconds,
             )
-        # Without the lock, which `register` takes, and `ping` as well: the manager calls that back
-        # before it answers the registration.
+        # Do this without the lock, because both `register` and `ping` take it, and the manager
+        # calls `ping` before it answers the registration.
         self._do(actions)

@@ -1,4 +1,4 @@
-"""One attempt, as seen by the threads around its training."""
+"""One attempt, as the threads around its training see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TaskCancelled(Exception):
 
 
 class HandOverStop(Exception):
-    """The attempt has stopped to be handed over; another worker continues its snapshot."""
+    """The attempt has stopped for a hand-over; another worker continues its snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
@@ -23,12 +23,12 @@ class HandOverStop(Exception):
 
 @dataclass(slots=True, eq=False)
 class TaskControl(HeldAttempt):
-    """An attempt with a clock; `patience` scales how long files that it needs may be missing."""
+    """An attempt with a clock; `patience` scales how long its files may be missing."""
 
     patience: float = 1.0
 
     def begin(self, steps_done: int, steps_total: int) -> None:
-        """Note that everything is loaded, and the step at which this attempt's work begins."""
+        """Note that the attempt has loaded everything, and at which step its work begins."""
         self.loaded(steps_done, steps_total, time.monotonic())
 
     def advance(self, steps_done: int) -> None:

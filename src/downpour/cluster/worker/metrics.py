@@ -1,7 +1,7 @@
 """The metrics of a worker for Prometheus: its tasks, and the state of its machine.
 
-`WorkerMetrics` wraps the function that runs tasks, the one place where all of them pass. Imports no
-torch.
+`WorkerMetrics` wraps the function that runs tasks, because every task passes through it. This
+module imports no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDS = (TRAINED, FAILED, CANCELLED, HANDED_OVER)
 class WorkerMetrics:
     """Runs tasks as `run_task` does, and counts; tasks come from one thread, scrapes from any.
 
-    Steps and samples are those of this worker; the steps before a snapshot are another worker's.
+    Steps and samples are this worker's own; the steps before a snapshot belong to another worker.
     """
 
     def __init__(self, run_task: RunTask) -> None:
@@ -40,7 +40,8 @@ class WorkerMetrics:
         self._samples = 0.0
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
-        # Its own, because a sampler averages since its last sample, and heartbeats take theirs.
+        # The metrics need their own sampler: it averages since its last sample, and heartbeats take
+        # samples, too.
         self._sampler = SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
@@ -63,8 +64,8 @@ class WorkerMetrics:
 
     def __call__(self) -> Iterator[Metric]:
         """Yield the current metrics; those of the machine are averages since the last scrape."""
-        # For all at once: when a task ends its steps move from the running ones to the others, and
-        # a counter must neither fall nor count them twice.
+        # Hold the lock for all of them. When a task ends, its steps move from the running ones to
+        # the others, and a counter must neither fall nor count them twice.
         with self._lock:
             yield from self._work()
             yield from self._machine()

@@ -1,7 +1,7 @@
 """Reads the model versions that tasks begin from.
 
-If versions are differences, the last one that the worker read stays in memory. The next is one
-difference away from it, so the worker needs no second reading.
+If versions are differences, the reader keeps the last version in memory. The next version is one
+difference away from it, so the worker need not read a version twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class ModelReader:
     """Reads the versions of one experiment; for one thread.
 
     Args:
-        store: Where their files lie.
-        keeps: Whether the last one stays in memory.
+        store: Holds their files.
+        keeps: Whether to keep the last version in memory.
     """
 
     def __init__(self, store: Store, *, keeps: bool) -> None:
@@ -31,9 +31,10 @@ class ModelReader:
         leading: Sequence[PublishedFile],
         whole: PublishedFile | None = None,
     ) -> Parameters:
-        """Return a version, to which the steps of some lead; its tensors must not be changed.
+        """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
 
-        One that is not in memory is read from the file that has the `whole` of it, if there is one.
+        If the version is not in memory, this reads the file that holds the `whole` of it, if there
+        is one.
 
         Raises:
             StoreError: a file cannot be read.

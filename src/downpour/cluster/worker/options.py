@@ -12,16 +12,17 @@ from downpour.network.discovery.waiting import CONNECT_SECONDS
 class WorkerOptions:
     """How to start a worker.
 
-    `manager` is its address; empty: that of the one that leads in the shared directory. `host` and
-    `port` are where it listens (port 0: any free port); `advertise` is the host, or HOST:PORT, at
-    which the manager calls it back, if that differs. Metrics are served at `metrics_port` unless it
-    is None. The worker waits `connect_seconds` each for the manager, its folder and its token.
-    After an order to leave, it may take `drain_seconds` to end its task. It leaves on its own after
-    `alone_seconds` without a manager's answer, unless they are 0. The file `ready_file` exists, and
-    holds its address, while it is registered. `labels` are shown with it, each as KEY=VALUE. It
-    trains a batch with at most `processes`; None: as many as the spec is for. Of the workers that
-    were started together on one machine it has the `place`, from 0: they take the machine's
-    accelerators in turn. It takes an experiment's code from the manager if it `accepts_code`.
+    `manager` is the manager's address; if it is empty, the worker finds the one that leads in the
+    shared directory. The worker listens at `host` and `port` (port 0: any free port). `advertise`
+    is the host, or HOST:PORT, at which the manager calls it back, if that differs. The worker
+    serves metrics at `metrics_port` unless that is None. It waits `connect_seconds` each for the
+    manager, its folder and its token. After an order to leave, it may take `drain_seconds` to
+    finish its task. It leaves on its own after `alone_seconds` without a manager's answer, unless
+    they are 0. While it is registered, the file `ready_file` exists and holds its address. Lists of
+    workers show its `labels`, each as KEY=VALUE. It trains a batch with at most `processes`; None:
+    as many as the spec asks for. `place` numbers, from 0, the workers that start together on one
+    machine: they take the machine's accelerators in turn. The worker takes an experiment's code
+    from the manager if it `accepts_code`.
     """
 
     shared: str

@@ -50,9 +50,9 @@ def run_worker(
     Args:
         options: How to start it.
         ready: Called with its address and the manager's.
-        measured: If metrics are served, called then with their URL.
-        obey: Called with the agent, whose `leave` ends this call, before it registers; if None,
-            signals end it, which takes the main thread.
+        measured: If the worker serves metrics, called then with their URL.
+        obey: Called with the agent before it registers; the agent's `leave` ends this call. If
+            None, signals end it, which needs the main thread.
 
     Raises:
         Unreachable: no manager answers at the address.
@@ -62,7 +62,7 @@ def run_worker(
         Refused: the manager cannot call this worker back.
         SpecError: an address, a port, the device or a credential is invalid or not available.
     """
-    # First, because torch reads these settings when it is loaded.
+    # Do this first, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
     options = _complete(options)
@@ -80,7 +80,7 @@ def run_worker(
         host = options.host or listening_host(manager.address)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
         _limit_memory(options, in_own_process=obey is None)
-        # Before it registers, because the manager first calls back at its address.
+        # Start the server before the worker registers, because the manager first calls back.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
         (obey or partial(_obey_signals, drain_seconds=options.drain_seconds))(agent)
@@ -106,7 +106,7 @@ def listening_host(manager: Address) -> str:
 
 
 def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
-    """Return the address for calls back; an empty host stands for the one seen by the manager."""
+    """Return the address for calls back; an empty host stands for the one that the manager sees."""
     if asked:
         address = parse_address(asked, field="advertise", default_port=port)
         return address.host, address.port
@@ -114,7 +114,7 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
 
 
 def default_name(environment: Mapping[str, str]) -> str:
-    """Return a name that no other worker has; in Slurm one that a requeued task keeps."""
+    """Return a name that no other worker has; in Slurm, a requeued task keeps its name."""
     if job := environment.get("SLURM_JOB_ID"):
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         return f"{node}-{job}-{environment.get('SLURM_PROCID', '0')}"
@@ -122,7 +122,7 @@ def default_name(environment: Mapping[str, str]) -> str:
 
 
 def _complete(options: WorkerOptions) -> WorkerOptions:
-    """Return the options with the device that this machine has, and a name."""
+    """Return the options with a device of this machine, and a name."""
     name = options.name or default_name(os.environ)
     return replace(options, device=_device_here(options.device), name=name)
 
@@ -130,24 +130,24 @@ def _complete(options: WorkerOptions) -> WorkerOptions:
 def _kept_log(
     shared: SharedDirectory, options: WorkerOptions, *, in_own_process: bool
 ) -> AbstractContextManager[None]:
-    """Return what keeps the worker's log; a user's own process has one for all its threads."""
+    """Return a context that keeps the worker's log; a user's process has one for all threads."""
     if not in_own_process:
         return nullcontext()
     return kept_log(shared, options.name, known_secrets(options.credentials))
 
 
 def _device_here(asked: str) -> str:
-    """Return the device that is asked for; a machine that lacks it waits for no manager."""
+    """Return the requested device; raise at once, without a manager, if this machine lacks it."""
     if asked == CPU:
         return CPU
-    # Here, because it imports torch.
+    # Imported here, because it imports torch.
     from downpour.learning.accelerators import devices_here
 
     return devices_here().chosen(asked)
 
 
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:
-    """Register for the first time; a manager of another directory is not meant."""
+    """Register for the first time; explain the error if the manager has another directory."""
     try:
         return agent.register(*where)
     except (OtherDirectory, Untrusted) as error:
@@ -155,10 +155,10 @@ def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) ->
 
 
 def _limit_memory(options: WorkerOptions, *, in_own_process: bool) -> None:
-    """Have an allocation fail that a cgroup would kill the worker for.
+    """Make an allocation fail if a cgroup would kill the worker for it.
 
-    A user's own process keeps its limits. Drivers of accelerators reserve what they never use; so
-    does torch, which must be loaded before.
+    A user's own process keeps its limits. Drivers of accelerators reserve memory that they never
+    use. So does torch, so load it before.
     """
     if in_own_process and options.device == CPU:
         fail_instead_of_dying()
@@ -171,7 +171,7 @@ def _make_agent(
     shared: SharedDirectory,
     ending: ExitStack,
 ) -> tuple[WorkerAgent, WorkerMetrics]:
-    # Here, because all import torch, and that reads the settings made before.
+    # Imported here, because these import torch, and torch reads the settings made before.
     from downpour.cluster.worker.task_runner import TaskRunner
     from downpour.learning.training.numeric_class import numeric_class
 
@@ -200,7 +200,7 @@ def _make_agent(
 
 
 def _try_ports(options: WorkerOptions, trust: Trust) -> None:
-    """Refuse a host or port that cannot be had, before a manager is waited for."""
+    """Refuse a host or port that is not available, before we wait for a manager."""
     for field, port in (("port", options.port), ("metrics_port", options.metrics_port)):
         if port is not None:
             listen(options.host or "127.0.0.1", port, trust, field).close()
@@ -209,7 +209,7 @@ def _try_ports(options: WorkerOptions, trust: Trust) -> None:
 def _measured(
     options: WorkerOptions, metrics: WorkerMetrics, host: str, trust: Trust
 ) -> MetricsEndpoint | None:
-    """Make the endpoint of metrics, if there is a port for it; it does not serve yet."""
+    """Make the metrics endpoint, if there is a port for it; it does not serve yet."""
     if options.metrics_port is None:
         return None
     listener = listen(host, options.metrics_port, trust, "metrics_port")
@@ -222,7 +222,7 @@ def _obey_signals(agent: WorkerAgent, drain_seconds: float) -> None:
 
 
 def _announce(file: str, address: Address) -> Callable[[], None]:
-    """Write a worker's address into a file, if there is to be one; returns what removes it."""
+    """Write a worker's address to a file, if the options name one; returns how to remove it."""
     if not file:
         return lambda: None
     path = Path(file)

@@ -32,22 +32,23 @@ class Snapshots:
 
     def publish(self, training: ShardTraining) -> Snapshot | None:
         """Publish the state of a running training; returns None if it cannot be published."""
-        # A longer token than other files have, because all snapshots of an attempt differ by it
-        # alone.
+        # The token is longer than in other files' names, because an attempt's snapshots differ only
+        # by it.
         name = layout.attempt_name("snapshot", self._control.attempt, secrets.token_hex(6))
         try:
             file = self._store.put_new(name, encode(training.snapshot(), {}))
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
-            # It may exist although it seemed to fail, and no other process knows its name.
+            # The file may exist although the write seemed to fail, and no other process knows its
+            # name.
             self._remove(name)
             return None
         done, total = training.steps_done, training.steps_total
         return Snapshot(file=file, steps_done=done, steps_total=total)
 
     def withdraw_unknown(self) -> None:
-        """Remove the last snapshot, if the manager does not know it, because the attempt ended."""
-        # The manager removes the files that it knows; no other process would remove this one.
+        """Remove the last snapshot of an ended attempt, if the manager does not know that file."""
+        # The manager removes the files that it knows. No other process would remove this one.
         snapshot = self._control.withdraw_unknown()
         if snapshot is not None:
             self._remove(snapshot.file.name)

@@ -1,7 +1,7 @@
 """The state of a worker's machine and of its process, sampled for heartbeats.
 
-`cpu_others` leaves out the worker itself, because its own load says nothing about stragglers; what
-the worker's process uses is reported for people. Shares of processor time are differences between
+`cpu_others` leaves out the worker itself, because its own load says nothing about stragglers. The
+worker reports its own process's use for people. Shares of processor time are differences between
 two samples, so the samplers remember the previous one.
 """
 
@@ -17,11 +17,11 @@ from downpour.base.values import ProcessState, SystemState
 from downpour.learning.intra_worker.running import PIDS
 
 _NEARLY = 0.9
-"""A heartbeat may come a little early; it brings a sample all the same."""
+"""A heartbeat that comes a little early still brings a sample."""
 
 
 class SystemSampler:
-    """Samples the machine's state since the sample before."""
+    """Samples the machine's state since the previous sample."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -33,10 +33,10 @@ class SystemSampler:
     def sample(self) -> SystemState:
         """Return the state of the machine, averaged since the last call."""
         now, own, times = time.monotonic(), self._own(), psutil.cpu_times()
-        # Two scrapes of the metrics may come at the same moment.
+        # Never 0, because two scrapes of the metrics may come at the same moment.
         elapsed = max(1e-3, now - self._seen_at) * self._cores
         idle = times.idle - self._times.idle
-        # Only Linux has it.
+        # Only Linux has `iowait`.
         waiting = getattr(times, "iowait", 0.0) - getattr(self._times, "iowait", 0.0)
         mine = own - self._own_seconds
         self._seen_at, self._own_seconds, self._times = now, own, times
@@ -52,7 +52,7 @@ class SystemSampler:
 
 
 class ProcessSampler:
-    """Samples what this process and its helpers have used since the sample before."""
+    """Samples the resources that this process and its helpers used since the previous sample."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -60,7 +60,7 @@ class ProcessSampler:
         self._cpu_seconds = _cpu_seconds(self._process)
 
     def sample(self) -> ProcessState:
-        """Return what the process uses, its processor time averaged since the last call."""
+        """Return the process's resource use, with the mean processor time since the last call."""
         family = _family(self._process)
         now, spent = time.monotonic(), sum(map(_cpu_seconds, family))
         share = (spent - self._cpu_seconds) / max(1e-3, now - self._seen_at)
@@ -73,7 +73,7 @@ class ProcessSampler:
 
 
 class Samples:
-    """The state of the machine and of this process, sampled no more often than is wanted.
+    """The state of the machine and of this process, sampled no more often than the caller wants.
 
     Sampling takes longer than the rest of a heartbeat, and a machine's state over a tenth of a
     second says little. So only one of ten heartbeats per second brings a sample.

@@ -49,9 +49,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedExperiment:
-    """The common inputs of one experiment's tasks; `snapshots` is the same store, retried for less.
+    """The common inputs of an experiment's tasks; `snapshots` is the same store, retried for less.
 
-    This machine `differs` in versions of packages: a phrase each.
+    `differs` has a phrase for each package of which this machine has another version.
     """
 
     experiment: str
@@ -75,13 +75,13 @@ def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
 def built(
     spec: Spec, data: Data, remedy: str, differs: Sequence[str]
 ) -> tuple[LoadedTask, torch.nn.Module]:
-    """Make the task and its network, which the manager could: a failure is this machine's.
+    """Make the task and its network. The manager could, so a failure here is this machine's fault.
 
-    Its line ends with the `remedy`, and with the packages in which this machine `differs`.
+    The error's line ends with the `remedy`, and with the packages in which this machine `differs`.
     """
     try:
-        # Before `load` imports it, so that other code than was submitted never runs. The code of a
-        # dataset does not matter here: only what it has made is read.
+        # Check the code before `load` imports it, so that only the submitted code ever runs. A
+        # dataset's code does not matter here, because workers only read the data that it made.
         for field, name in spec.factories.items():
             if field != "dataset":
                 check_code(field, name, spec.code)
@@ -97,9 +97,9 @@ def built(
 
 @contextmanager
 def blaming_packages(differs: Sequence[str]) -> Iterator[None]:
-    """Let an import that fails be this machine's fault where it `differs` from the manager's.
+    """If an import fails and this machine `differs` from the manager's, blame this machine.
 
-    Functions may import what the manager has, and this machine lacks.
+    A task's functions may import packages that the manager has and this machine lacks.
     """
     try:
         yield
@@ -115,14 +115,14 @@ def _unfit(error: SpecError, remedy: str, differs: Sequence[str]) -> UnfitWorker
 
 
 class BegunTask(NamedTuple):
-    """A task that has begun, and from which parameters; they are not held if a file has them."""
+    """A task that has begun, and its first parameters; None if a file has them."""
 
     training: ShardTraining
     start: Mapping[str, Array] | None
 
 
 def begin(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
-    """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
+    """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
     begun = _afresh(loaded, task)
     if task.snapshot is None:
         return begun
@@ -130,7 +130,8 @@ def begin(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
         begun.training.restore(tensors_of(loaded.snapshots, task.snapshot.file))
     except StoreError as error:
         log.warning("%s begins at its beginning: %s", task.id, error)
-        # A new training: `restore` may have loaded a part of the snapshot before it failed.
+        # Begin a new training, because `restore` may have loaded part of the snapshot before it
+        # failed.
         return _afresh(loaded, task)
     return begun
 
@@ -146,12 +147,13 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
         share=task.share,
     )
     training = _placed(loaded, part, optimizer_part(_handed_on(loaded, task)))
-    # A start that was computed costs two files to read once more; one of a file costs little.
+    # Reading a computed start again would take two files, so keep it. A start from one file costs
+    # little to read again.
     return BegunTask(training, start if task.step is not None else None)
 
 
 def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
-    """Return a training, whose network and optimizer are on the device by then."""
+    """Return a training with its network and optimizer already on the device."""
     try:
         with lack_of_memory():
             return ShardTraining(
@@ -168,9 +170,9 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
 
 
 def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: BegunTask) -> Work:
-    """Return the work that is left of a task."""
+    """Return the remaining work of a task."""
     spec, training = loaded.spec, begun.training
-    # Not copied: the next task begins only after the file has been written.
+    # Don't copy the parameters, because the next task begins only after we have written the file.
     return Work(
         parameters=training.parameters(copy=False),
         optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
@@ -184,7 +186,7 @@ def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: BegunTask) -> Wo
 def _start_of(
     loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
 ) -> Start:
-    """Read the model once more, so that training need not hold it, nor snapshots."""
+    """Read the model once more, so that neither training nor snapshots need to hold it."""
     model = loaded.models.read(task.model, task.leading, task.whole)
     return Start(
         model=model,
@@ -204,7 +206,7 @@ def _begun_from(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, Arr
 
 
 def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
-    """Return what the shard's task before this one has left for it."""
+    """Return the optimizer state that the shard's previous task left for this one."""
     state = task.optimizer_state
     return tensors_of(loaded.store, state) if state is not None else {}
 

@@ -1,8 +1,8 @@
 """Carries out one task: load the model, train on the shard, publish the update.
 
 The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
-Nothing here knows the manager; a `TaskControl` holds the progress, and whether the task is still
-wanted.
+Nothing here knows the manager; a `TaskControl` holds the progress, and tells whether the manager
+still wants the task.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ log = logging.getLogger(__name__)
 
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1. That is long
-enough for a person to restart the manager that has ended because of it. After that this machine is
-suspect, and the task fails, to be tried on another one."""
+enough for a person to restart a manager that ended because of it. After that we suspect this
+machine: the task fails, so that another machine tries it."""
 
 
 class TaskRunner:
     """Runs tasks one after the other.
 
     Args:
-        shared: where their files are.
-        device: what this worker trains on.
-        loop_class: what decides between their steps.
-        processes: with how many a batch may be trained here; None: as many as the spec is for.
+        shared: holds their files.
+        device: the device that this worker trains on.
+        loop_class: makes the decisions between their steps.
+        processes: how many processes may train a batch here; None: as many as the spec asks for.
         accepts_code: whether a task's code may come from the manager.
     """
 
@@ -132,16 +132,16 @@ class TaskRunner:
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """Versions of packages that are others than the manager's: of the experiment at hand."""
+        """The versions of packages that differ from the manager's, for the current experiment."""
         return self._differs
 
     @property
     def helpers(self) -> Team | None:
-        """The helpers of the experiment at hand, if its spec asks for any."""
+        """The helpers of the current experiment, if its spec asks for any."""
         return self._loaded.team if self._loaded is not None else None
 
     def _pause(self, seconds: float) -> None:
-        """Sleep between two tries to read a file; raises TaskCancelled if it is not wanted."""
+        """Sleep between two tries to read a file; raises TaskCancelled on a cancellation."""
         if self._control is not None:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
@@ -151,7 +151,7 @@ class TaskRunner:
             if self._loaded.team is not None:
                 self._loaded.team.mend()
             return self._loaded
-        # First, so that the memory of the former experiment's network and dataset is free by then.
+        # Close first, to free the memory of the former experiment's network and dataset.
         self.close()
         seconds = self._shared.patience_seconds * patience
         shared = replace(
@@ -196,13 +196,13 @@ class TaskRunner:
         processes = min(wanted, self._processes or wanted)
         if processes == 1:
             return None
-        # Here, because most workers are one process.
+        # Imported here, because most workers are one process and need no team.
         from downpour.learning.intra_worker.team import Team
 
         return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:
-        """Let go of the last experiment's common inputs."""
+        """Release the last experiment's common inputs."""
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
         if self._loaded is not None:
@@ -217,13 +217,13 @@ def _is_trained(
     snapshots: Snapshots,
     loop: StepLoop,
 ) -> bool:
-    """Train to the end, see `train_steps`; false if memory was too small, and a retry may help."""
+    """Train to the end, see `train_steps`; false if memory ran out and a retry may help."""
     try:
         train_steps(training, control, snapshots, loop)
     except OutOfMemory as error:
         if not loaded.shortage.may_try_again():
             raise
-        # As text: a log that keeps the error would keep the failed step's memory.
+        # Log it as text, because a log that keeps the error would keep the failed step's memory.
         log.warning("retrying %s: %s", control.attempt, str(error))
         return False
     return True
@@ -246,7 +246,7 @@ def train_steps(
         match step:
             case NextStep.TRAIN:
                 training.advance(1)
-                # Steps that are trained once more, after a shortage of memory, are no progress.
+                # Repeating steps after a shortage of memory is no progress.
                 control.advance(max(control.steps_done, training.steps_done))
             case NextStep.SAVE:
                 control.snapshot = snapshots.publish(training) or control.snapshot
