@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
-    """List the last experiments in a directory, and note that no manager answers."""
+    """List the last experiments in a directory, and tell the user that no manager answers."""
     from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
     from downpour.files.store.location import seen_location
 
@@ -104,7 +104,7 @@ def find(
 
 
 def _folders(folder: Path) -> Iterable[str]:
-    """Yield the names of all experiments' folders, or nothing if this folder exists."""
+    """Yield the names of all experiments' folders, or nothing if the folder itself exists."""
     return () if folder.is_dir() else (path.name for path in folder.parent.glob("*"))
 
 

@@ -28,8 +28,8 @@ def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> 
         options: the command's options, by name.
 
     Raises:
-        SpecError: it has no finished round, one worker trained it, or a name is not a policy or
-            mode that it could have used.
+        SpecError: the experiment has no finished round, only one worker trained it, or a name is
+            not a policy or mode that it could have used.
     """
     from downpour.predictor import make, read_trained
     from downpour.virtual.policylab.recorded import RecordedRun

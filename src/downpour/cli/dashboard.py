@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @with_credentials
 def dashboard(
     folder: Annotated[
-        Path | None,  # or the text of a URL: Typer takes no union
+        Path | None,  # or a URL as text: Typer accepts no union
         typer.Argument(
             metavar="[FOLDER]",
             parser=location,

@@ -28,7 +28,7 @@ def check_figure(field: str, path: Path | None) -> None:
     """Check the file to write a figure to.
 
     Raises:
-        SpecError: the suffix is another one, the path is not a file, or its folder is missing.
+        SpecError: the suffix is not allowed, the path is not a file, or its folder is missing.
     """
     if path is None:
         return

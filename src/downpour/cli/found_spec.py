@@ -12,11 +12,11 @@ from downpour.base.errors import SpecError
 from downpour.files.spec_file import specs_in
 
 _SAYS_WHAT = ("file", "resume", "task", "dataset", "model")
-"""Arguments that say what to train, so that no file is looked for."""
+"""Arguments that say what to train, so that we look for no file."""
 
 
 def with_found_spec(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command find its FILE in the current folder; `remark` then tells which one it is."""
+    """Let a command find its FILE in the current folder; `remark` then names the file."""
 
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:

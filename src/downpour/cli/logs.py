@@ -152,7 +152,7 @@ class _Printer:
             raise SpecError(
                 "worker", self._wanted.of, accepted + did_you_mean(self._wanted.of, names)
             )
-        # We don't read pieces that end before the begin, so older logs may exist.
+        # We don't read pieces that end before the beginning, so older logs may exist.
         if is_empty and (page.lines or self._wanted.begin):
             note(f"no line in the logs of {self._where} fits these options")
         elif not page.cursor.read_bytes:
@@ -169,7 +169,7 @@ class _Printer:
             shown = Text.assemble((head, "cyan"), (text, _STYLES[line.level]))
             out().print(shown, soft_wrap=True)
         else:
-            print(f"{head}{text}")  # noqa: T201 - rich would take a millisecond a line
+            print(f"{head}{text}")  # noqa: T201 - rich would take a millisecond per line
 
 
 def _who(line: LogLine) -> str:

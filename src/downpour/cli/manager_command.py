@@ -1,4 +1,4 @@
-"""`downpour manager` and `downpour worker`: the processes of a cluster, each in the foreground."""
+"""`downpour manager`: runs a manager in the foreground until a signal ends it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
     """Allow a user's modules, and let Python find them in the current folder and next to a file.
 
     Raises:
-        SpecError: one is not the name of a module.
+        SpecError: one of them is not the name of a module.
     """
     allow_in([Path.cwd(), file.parent if file else None], modules or ())
 
@@ -107,7 +107,7 @@ Shared = Annotated[
     ),
 ]
 Location = Annotated[
-    Path,  # or the text of a URL: Typer takes no union
+    Path,  # or a URL as text: Typer accepts no union
     typer.Option(
         "--shared",
         envvar="DOWNPOUR_SHARED",

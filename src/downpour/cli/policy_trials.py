@@ -25,7 +25,7 @@ Work = list[tuple["Contender", "Conditions"]]
 
 
 def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
-    """Read the policies to compare; one that cannot use standbys gets none unless the user asks."""
+    """Read the policies to compare; a policy that can't use standbys gets none unless asked for."""
     from downpour.virtual.policylab.comparison import contender_of, contenders
 
     known, chosen = contenders(), []
@@ -42,7 +42,7 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
 def choice_of(
     contenders: Sequence[Contender], *, jobs: int, rounds: int, standbys: int, seed: int
 ) -> Choice:
-    """Choose the jobs to compare in; they have enough machines for every contender."""
+    """Choose the jobs for the comparison; they have enough machines for every contender."""
     from downpour.virtual.policylab.scenarios import Choice
 
     wished = [standbys, *(contender.standbys for contender in contenders)]
@@ -51,7 +51,7 @@ def choice_of(
 
 
 def work_of(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
-    """Return each contender with each job, scenario by scenario."""
+    """Pair each contender with each job, scenario by scenario."""
     from downpour.virtual.policylab.scenarios import conditions_of, scenarios_of
     from downpour.virtual.policylab.traced import read_recordings
 
@@ -111,7 +111,7 @@ def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) 
 
 
 def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
-    """Show the share of rounds done; each run reports its own."""
+    """Show the share of finished rounds; each run reports its own share."""
     from rich.progress import Progress
 
     @contextmanager

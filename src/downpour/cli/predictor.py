@@ -228,7 +228,7 @@ def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:
 
 
 def _names(only: str) -> list[str]:
-    """Return the predictors that `only` names; all if it is empty."""
+    """Return the predictors that `only` names, or all if it is empty."""
     from downpour.predictor.fitting.cross_validation import NAMES
 
     names = [name.strip() for name in only.split(",")] if only else list(NAMES)

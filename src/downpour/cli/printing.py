@@ -43,17 +43,17 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a result in one line, also on a narrow terminal."""
-    print(one_line(text), flush=True)  # noqa: T201 - rich takes 60 ms of a processor to import
+    """Print a result in one line, even on a narrow terminal."""
+    print(one_line(text), flush=True)  # noqa: T201 - importing rich takes 60 ms of processor time
 
 
 def note(text: str) -> None:
-    """Print a note in one line, also on a narrow terminal."""
+    """Print a note in one line, even on a narrow terminal."""
     print(one_line(text), file=sys.stderr, flush=True)  # noqa: T201 - as above
 
 
 def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
-    """Print the fields of a spec that are not the defaults, as TOML, below some comments.
+    """Print, as TOML, the fields of a spec that differ from the defaults, below some comments.
 
     The whole spec is in the experiment's folder, as `spec.toml`.
     """
@@ -66,9 +66,9 @@ def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
 class SpecOnce:
     """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
-    Not sooner, because an experiment that fails early should print only its reason. Comments above
-    the spec give the experiment's ID, `remarks`, and the values chosen for `auto`, so users can
-    save the output as a spec file.
+    It waits until then, because an experiment that fails early should print only the reason.
+    Comments above the spec give the experiment's ID, `remarks`, and the values chosen for `auto`,
+    so users can save the output as a spec file.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SpecOnce:
         self._remarks += [why] if why is not None else []
 
     def status(self, status: Status) -> None:
-        """Show a status, after the spec if it is time for that."""
+        """Show a status; print the spec first if it is due."""
         now = status.experiment
         if now is not None and now.state in {"running", "finished"} and self._spec is not None:
             print_spec(self._spec, [now.experiment, *self._remarks])

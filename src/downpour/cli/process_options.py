@@ -149,9 +149,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def begin(*, verbose: bool, log: Path | None) -> None:
-    """Set up the log, and let signals end the process as long as nothing needs an orderly end.
+    """Set up the log, and let signals end the process until it needs an orderly end.
 
-    In a container, the kernel drops SIGTERM for the first process unless that handles it.
+    In a container, the kernel drops SIGTERM for the first process unless that process handles it.
     """
     on_leaving(lambda number: sys.exit(SIGNALLED + number))
     level = logging.INFO if verbose else logging.WARNING

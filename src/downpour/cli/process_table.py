@@ -62,7 +62,7 @@ def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credent
 def _processes(
     cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
-    """Return the processes; none if neither a supervisor nor a manager answers."""
+    """Return the processes, or none if neither a supervisor nor a manager answers."""
     from downpour.cluster.operations.cluster_processes import cluster_processes
     from downpour.files.store import SharedDirectory
     from downpour.files.store.leaders import leader_of
@@ -79,7 +79,7 @@ def _processes(
 
 
 def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
-    """Ask the manager that leads in a shared directory; None if it does not answer."""
+    """Return the status from the manager that leads in a directory; None if it does not answer."""
     from downpour.network.discovery.managers import Managers
     from downpour.network.rpc import Trust
 

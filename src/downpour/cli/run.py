@@ -173,7 +173,7 @@ def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launchi
     from downpour.experiments.running.worker_count import workers_for
 
     number = workers_for(spec, workers, is_here=False)  # other runs need no plan
-    resolve(spec, number)  # refuses a spec that cannot be trained
+    resolve(spec, number)  # refuses a spec that no run can train
     options = ManagerOptions(shared=str(shared.absolute()), embedded=True)
     plan = LaunchPlan(
         options,

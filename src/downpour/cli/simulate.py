@@ -24,7 +24,7 @@ _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
 _ENOUGH_SEEDS = 1000
-"""Fewer seeds miss so many events that listing them would say nothing."""
+"""Fewer seeds miss so many events that a list of them would be useless."""
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story", "keep"}
 _PLANNING = {
@@ -206,7 +206,7 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
 
 
 def _note_runs(tally: RunsTally, took_seconds: float) -> None:
-    """Report the amount of work, and the events that never happened."""
+    """Report how much work the runs did, and which events never happened."""
     runs, hours = tally.runs, tally.virtual_seconds / 3600
     rate = f"{took_seconds / runs * 1e3:.1f} ms each, {tally.steps / took_seconds:,.0f} steps/s"
     note(f"{runs} seeds, {hours:.1f} hours of virtual time, {rate}")

@@ -1,7 +1,7 @@
 """Every field of the spec as an option, so that `run` and `submit` take the same options.
 
 This module makes the options from the spec's fields, and their help from the fields' descriptions.
-It reads a value as TOML and only the spec checks it, so a mistake gets the same message in a file
+It reads a value as TOML, and only the spec checks it. So a mistake gets the same message in a file
 and in an option.
 """
 
@@ -75,8 +75,8 @@ _TEXTS = {
 def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes `spec` a FILE argument and an option for each field.
 
-    The command also gets the path if it takes `spec_file`. With `resume` it has an option of that
-    name.
+    The command also gets the path if it takes `spec_file`. If it takes `resume`, it has an option
+    of that name.
     """
     wanted = inspect.signature(command, eval_str=True).parameters
 

@@ -1,6 +1,6 @@
 """Prepares the standard streams and the process's log for any text, and closes them quietly.
 
-If the caller has closed a stream, the null device takes its descriptor, so that no file of a
+If the caller has closed a stream, we give its descriptor to the null device, so that no file of a
 command can get it. We write a similar character, or a number, for each character that the encoding
 lacks. A command without a log shows warnings through logging's handler of last resort. We make that
 handler write each warning in one line, because warnings may quote text from other machines.
@@ -22,7 +22,7 @@ _LOOKS_LIKE = dict(zip("·–−…×≤≥→µ±“”", _SIMILAR, strict=True
 
 
 def prepare() -> None:
-    """Replace closed streams, and make every character, also of a log, printable."""
+    """Replace closed streams, and make every character printable, in logs as well."""
     codecs.register_error(_FALLBACK, _similar)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -43,7 +43,8 @@ def abandon_broken() -> None:
         try:
             stream.flush()
         except OSError:
-            # By descriptor, because the interpreter flushes its buffers once more when it ends.
+            # Replace the descriptor, because the interpreter flushes its buffers once more when it
+            # ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -46,10 +46,10 @@ class StudyOptions:
     on_event: str = ""
 
     def check(self, study: Study) -> None:
-        """Refuse a study if the workers that we start could not train every run.
+        """Refuse a study if the workers that we would start could not train every run.
 
         Raises:
-            SpecError: they lack a required label; names the field.
+            SpecError: the workers lack a required label; names the field.
         """
         for run in study.samples() if not self.manager else ():
             self.launching.check(run.spec)
@@ -101,8 +101,8 @@ class StudyCommand(Generic[StudyT]):
 
     Args:
         name: The subcommand of `downpour`.
-        tables: Returns tables of the runs that have ended.
-        draw: Draws the results after the study has been run.
+        tables: Returns tables of the ended runs.
+        draw: Draws the results after the study has run.
         files: Returns the paths of result files to print.
     """
 

@@ -1,4 +1,4 @@
-"""`downpour up`, `down` and `ps`: a cluster that keeps running after the command ends."""
+"""`downpour up` and `downpour down`: a cluster that keeps running after the command ends."""
 
 from __future__ import annotations
 
