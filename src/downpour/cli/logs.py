@@ -188,7 +188,7 @@ def _checked(level: str) -> Level:
 
 
 def _begin(since: str) -> float:
-    """Return the time of an age, in seconds since 1970; an empty age precedes all lines."""
+    """Return the time of an age, in seconds since 1970; 0, before all lines, for an empty age."""
     if not since:
         return 0.0
     match = _AGE.fullmatch(since)

@@ -68,7 +68,7 @@ def kind_of(on: str) -> LauncherKind:
     """Return a kind of launcher by its name.
 
     Raises:
-        SpecError: there is none of that name.
+        SpecError: no launcher has that name.
     """
     kind: LauncherKind = LAUNCHERS[LAUNCHERS.check(on)]
     return kind
@@ -78,6 +78,6 @@ def launcher_of(on: Launcher | str) -> Launcher:
     """Return a launcher that the caller gives as an object or by name.
 
     Raises:
-        SpecError: there is none of that name.
+        SpecError: no launcher has that name.
     """
     return kind_of(on).launcher({}) if isinstance(on, str) else on

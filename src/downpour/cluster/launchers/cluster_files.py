@@ -127,7 +127,7 @@ class ClusterFiles:
                 self.clear()
 
     def taken(self) -> str:
-        """Return a message that says that a cluster runs already."""
+        """Return the message that a cluster is running already."""
         cluster = None
         with suppress(SharedDirectoryError):
             cluster = self.read()

@@ -45,9 +45,9 @@ class _Place:
 class PlacedCluster:
     """A cluster whose manager runs here, and whose workers an engine starts.
 
-    The launcher restarts a worker that dies under the same name: at first at once, then after
-    growing pauses. It does not restart a worker that left as ordered (exit status 0), or one whose
-    user must fix something (exit status 2).
+    If a worker dies, the launcher restarts it under the same name: the first time at once, then
+    after growing pauses. It does not restart a worker that left as ordered (exit status 0), or one
+    whose user must fix something (exit status 2).
     """
 
     def __init__(

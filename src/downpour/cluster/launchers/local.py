@@ -144,7 +144,7 @@ class LocalCluster:
             raise self._server.error_of(min(self._places))
 
     def _look_after(self, name: str, place: _Place) -> None:
-        """Restart a worker that a signal has ended: at first at once, then after growing pauses."""
+        """Restart a worker that a signal has ended: first at once, then after growing pauses."""
         status = self._server.exit_status(name)
         if status is None or place.is_over:
             return

@@ -62,7 +62,7 @@ def start(kept: SupervisedPlan) -> ClusterInfo:
 
 
 def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
-    """End a cluster, wherever its supervisor is; returns what it was, or None if there was none.
+    """End a cluster, wherever its supervisor is; returns its description, or None without one.
 
     Raises:
         LaunchError: it has not ended in time.

@@ -29,7 +29,7 @@ def check_update(attempt: AttemptId, update: Update) -> None:
 
 
 def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
-    """Raise Refused if an update is not of the work assigned; runs in the driver's thread."""
+    """Raise Refused if an update does not fit the assigned work; runs in the driver's thread."""
     assigned = core.state.find(attempt)
     if assigned is None:
         return  # too late: the round has ended, and the core ignores the update

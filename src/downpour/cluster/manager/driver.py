@@ -251,7 +251,7 @@ class Driver:
     def _take(self, items: list[_Item]) -> None:
         """Take items into the core, make the consequences durable, then act and answer.
 
-        If this raises, no caller whose event may be lost has got an answer.
+        If this raises, no caller has got an answer for an event that may be lost.
         """
         self._taken = items
         ready = self._node.take(items, self.now_seconds)

@@ -70,7 +70,7 @@ class Roster:
         self._differs[name] = said
 
     def differences(self, name: str) -> tuple[str, ...]:
-        """Return the packages in which a worker differs, by its last word."""
+        """Return the packages in which a worker differs, as it last reported."""
         return self._differs.get(name, ())
 
     def client(self, name: str) -> WorkerClient:

@@ -25,7 +25,7 @@ class SerialExecutor:
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Run this after all earlier work; after `close`, it is dropped."""
+        """Run this after all earlier work; after `close`, drop it."""
         done: Future[None] = Future()
         self._waiting.put((work, done))
         return done

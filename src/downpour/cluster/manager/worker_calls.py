@@ -129,8 +129,8 @@ class WorkerCalls:
             system=heartbeat.system,
             process=heartbeat.process,
         )
-        # We don't wait for it, because nothing of a heartbeat is journaled. The driver takes it in
-        # before it answers the next question in the queue.
+        # We don't wait for it, because the manager journals nothing of a heartbeat. The driver
+        # takes it in before it answers the next question in the queue.
         self._driver.post(event)
         worker, running = heartbeat.worker, heartbeat.running
         answer = self._driver.ask(

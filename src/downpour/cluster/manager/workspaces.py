@@ -64,7 +64,7 @@ class Workspaces(Mapping[str, Workspace]):
                 self._hold_up(space)
 
     def gives_up(self, experiment: str) -> bool:
-        """Fail an experiment if its folder alone is gone; returns whether it is."""
+        """Fail an experiment if only its folder is gone; returns whether that is the case."""
         space = self._spaces[experiment]
         space.look()
         if space.is_gone:

@@ -43,7 +43,7 @@ class Attempts:
         return finding
 
     def finish(self, clean: Callable[[], object]) -> None:
-        """Clean up once the last check has ended; not if it hangs, or cleaning would hang, too."""
+        """Clean up once the last check has ended; not if it hangs, because cleaning would, too."""
         if not self._is_busy(_GRACE_SECONDS):
             self._begin(clean)
             self._is_busy(self._limit_seconds)

@@ -158,7 +158,7 @@ def _limit_memory(options: WorkerOptions, *, in_own_process: bool) -> None:
     """Make an allocation fail if a cgroup would kill the worker for it.
 
     A user's own process keeps its limits. Drivers of accelerators reserve memory that they never
-    use. So does torch, so load it before.
+    use. So does torch, which must be loaded before this call.
     """
     if in_own_process and options.device == CPU:
         fail_instead_of_dying()
