@@ -42,7 +42,7 @@ class Persistence:
         self._journaling = Journaling(self._journal_of, first_order)
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what an event and its output add to the journals; returns what replay needs."""
+        """Gather the journal entries of an event and its output; returns the ones for replay."""
         story = self.observations.story(core, event, output)
         gathered = self._journaling.keep(core, event, output.facts, story)
         for order, entry in gathered:
