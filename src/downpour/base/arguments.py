@@ -23,7 +23,7 @@ def checked_call(fields: Iterable[str] = ()) -> Callable[[Callable[_P, _R]], Cal
     """Let a function refuse unknown arguments with our own error.
 
     Args:
-        fields: names that belong in the function's `spec`, although users may pass them beside it.
+        fields: fields of the spec, which users may pass as arguments by mistake.
     """
     of_spec = frozenset(fields)
 
@@ -53,7 +53,7 @@ def checked_calls(made: _Class) -> _Class:
 
 
 def nearest(unknown: str, known: Iterable[str]) -> str:
-    """Suggest known names that the user may mean: by letters, by initials, or else a few."""
+    """Suggest a known name with similar letters or these initials, or else the nearest few."""
     names = list(known)
     if question := did_you_mean(unknown, names, before=""):
         return question
@@ -71,7 +71,7 @@ def _refusal(
     kwargs: dict[str, object],
     of_spec: frozenset[str],
 ) -> SpecError | None:
-    """Return the mistake in a call: an unknown name first, then a missing or a spare value."""
+    """Return the first mistake in a call: an unknown name, a spare value or a missing one."""
     known = [one.name for one in signature.parameters.values() if one.kind in _NAMED]
     known = [one for one in known if one != "self"]
     kinds = {one.kind for one in signature.parameters.values()}

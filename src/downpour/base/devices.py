@@ -69,9 +69,9 @@ class Devices:
         return asked
 
     def spread(self, asked: str, place: int) -> str:
-        """Return the device for one of several workers of this machine, which count from 0.
+        """Return the device for worker number `place` of this machine, counted from 0.
 
-        They take the machine's cards in turn, unless `asked` names one by its number.
+        Workers take the machine's cards in turn, unless `asked` names one by its number.
 
         Raises:
             SpecError: this machine lacks it.
@@ -89,7 +89,7 @@ class Devices:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All devices, the CPU first; if a kind has several, they have numbers."""
+        """All devices, the CPU first; devices have numbers if there are several of a kind."""
         names = [CPU]
         for kind, count in self.accelerators.items():
             names += [kind] if count == 1 else [f"{kind}:{number}" for number in range(count)]
@@ -103,7 +103,7 @@ def check_device(name: str) -> None:
     """Refuse a text that is not the name of a device.
 
     Raises:
-        SpecError: it is not such a name.
+        SpecError: the text names no device.
     """
     if not re.fullmatch(PATTERN, name):
         raise SpecError("device", name, f"must be {ACCEPTED}{did_you_mean(name, KINDS)}")

@@ -87,7 +87,7 @@ class SharedDirectoryError(StoreError):
 
 
 class OtherDirectory(SharedDirectoryError):
-    """A manager serves another shared directory than this one."""
+    """The manager serves a different shared directory."""
 
 
 class FileMissing(StoreError):
@@ -208,7 +208,7 @@ class LaunchError(DownpourError):
 
 
 class TrainingError(DownpourError):
-    """Training on a shard failed; costs a retry on another worker."""
+    """Training on a shard failed; this costs the task a retry on another worker."""
 
 
 class NonFinite(TrainingError):
@@ -216,7 +216,7 @@ class NonFinite(TrainingError):
 
 
 class UpdatesRefused(TrainingError):
-    """Updates of a round that cannot be aggregated: every such shard, with the reason."""
+    """The manager cannot aggregate some updates; names each such shard and the reason."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(reasons)
@@ -233,7 +233,7 @@ class OutOfMemory(TrainingError):
 
 
 class FailStop(DownpourError):
-    """An unexpected exception, that is a bug, stopped the manager.
+    """An unexpected exception (a bug) stopped the manager.
 
     The journal has everything that the manager acknowledged, and the next manager continues from
     it.
@@ -248,9 +248,9 @@ class FailStop(DownpourError):
 
 
 class UnfitWorker(DownpourError):
-    """This worker cannot train an experiment, for a reason that other workers need not share.
+    """This worker cannot train an experiment, but other workers may be able to.
 
-    It costs the experiment no retry, and the manager gives this worker no more of its tasks.
+    The experiment loses no retry, and the manager gives this worker none of its further tasks.
     """
 
 
@@ -283,14 +283,14 @@ class ExperimentFailed(DownpourError):
 
 
 class NotBegun(ExperimentFailed):
-    """The manager refused a run after a look at its code and data, and removed its folder."""
+    """The manager checked a run's code and data, refused it, and removed its folder."""
 
     def __str__(self) -> str:
         return self.reason
 
 
 class IllegalTransition(DownpourError):
-    """A step that is missing in a lifecycle's table; carries all steps before it."""
+    """A lifecycle's table lacks this step; the error carries all steps before it."""
 
     def __init__(self, who: str, state: str, step: str, story: tuple[str, ...]) -> None:
         super().__init__(who, state, step, story)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Evaluation:
     """The quality of a model version on examples that were not in its training.
 
-    `metrics` are the task's means by name, in its order; displays show the first one, or the loss
-    if there are none. `class_accuracy` has one entry per class, NaN for a class without examples,
-    and is empty if targets are not classes.
+    `metrics` maps names to means, in the task's order. Displays show the first metric, or the loss
+    if there are none. `class_accuracy` has one entry per class (NaN for a class without examples).
+    It is empty if targets are not classes.
     """
 
     loss: float
@@ -35,7 +35,7 @@ _LESS_IS_BETTER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The metric, or the loss, by which to compare models, and whether less of it is better.
+    """The metric (or the loss) that ranks models, and whether less of it is better.
 
     Users write its name, or "min:NAME" or "max:NAME". Without a prefix, the words of the name
     decide: less is better for a loss, an error (mean_absolute_error, rmse or wer), a perplexity or
@@ -65,7 +65,7 @@ class Goal:
         return f"{'min' if self.minimised else 'max'}:{self.metric}"
 
     def value(self, evaluation: Evaluation) -> float | None:
-        """Return its value for a model version; None if the task does not measure it."""
+        """Return the metric's value for a model version; None if the task does not measure it."""
         return evaluation.loss if self.metric == LOSS else evaluation.metrics.get(self.metric)
 
     def rank(self, value: float | None) -> float:

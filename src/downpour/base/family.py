@@ -70,14 +70,14 @@ class Family(Mapping[str, Any]):
         return len(self._members) + len(self._found())
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a member of that name; imports none."""
+        """Whether a member has that name; imports nothing."""
         return name in self._members or name in self._found()
 
     def __getitem__(self, name: str) -> Any:
-        """Return a member, which is imported first.
+        """Import a member if necessary, and return it.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: no member has that name.
             SpecError: the package that brings it cannot be imported.
         """
         if name not in self._loaded:
@@ -85,10 +85,10 @@ class Family(Mapping[str, Any]):
         return self._loaded[name]
 
     def check(self, name: object, field: str | None = None) -> str:
-        """Return a name that the field accepts; errors name another `field` that takes it, too.
+        """Return a name if the field accepts it; errors mention `field` instead if it is given.
 
         Raises:
-            SpecError: there is none of that name.
+            SpecError: the field does not accept it.
         """
         if isinstance(name, str) and (name in self._others or name in self):
             return name

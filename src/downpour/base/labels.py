@@ -21,7 +21,7 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return labels if they are valid.
 
     Raises:
-        SpecError: they are too many, two have the same key, or one is not a short, printable
+        SpecError: there are too many, two have the same key, or one is not a short, printable
             KEY=VALUE.
     """
     if len(labels) > LABELS_MAX:
@@ -39,7 +39,7 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def merged(labels: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
-    """Merge labels; of two with the same key, the second counts."""
+    """Merge labels; if two have the same key, the later one counts."""
     return tuple({label.partition("=")[0]: label for label in (*labels, *own)}.values())
 
 

@@ -1,4 +1,4 @@
-"""The states of experiments, tasks and workers, and the kinds of failures: words on the wire."""
+"""States of experiments, tasks and workers, and kinds of failures, as messages spell them."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ BLAMELESS = frozenset(
         FailureKind.OTHER_CODE,
     }
 )
-"""The kinds that cost a task no retry: the attempt did not fail, but was not made or taken back."""
+"""Kinds that cost a task no retry: the attempt never began, or was stopped on purpose."""
 REPEATABLE = frozenset({FailureKind.NON_FINITE, FailureKind.TASK})
-"""The kinds that may follow from the task alone; if they do, every worker fails alike."""
+"""Kinds that the task alone may cause; if it does, every worker fails in the same way."""
 
 
 @dataclass(frozen=True, slots=True)

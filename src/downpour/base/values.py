@@ -1,7 +1,7 @@
-"""The small values that messages, files and the scheduler share; pure, and frozen.
+"""Small frozen values that messages, files and the scheduler share.
 
 They name things (a published file, an attempt) and carry measurements (an update, an evaluation,
-the state of a machine). They never read or write anything: `files/store/` owns files,
+the state of a machine). They never read or write anything: `files/store/` owns files, and
 `network/rpc/wire.py` turns these values into Thrift structs and back.
 """
 
@@ -47,8 +47,8 @@ class PublishedFile:
 class AttemptId:
     """One attempt at a task by one worker.
 
-    The task is (experiment, round, shard), counted from 0; `attempt` numbers the attempts. Only the
-    task identifies a contribution, never the attempt.
+    A task is (experiment, round, shard), counted from 0; `attempt` numbers its attempts. The task
+    alone identifies a contribution; the attempt never does.
     """
 
     experiment: str
@@ -64,11 +64,11 @@ class AttemptId:
 class Update:
     """The result of an attempt: the file of its parameters, and facts about their training.
 
-    `loss` is the sample-weighted mean over the task's batches, in float64; `steps` are optimizer
-    steps; the worker's own clock measures seconds. The worker computed the last step with that many
-    `processes`. `shortages` counts the steps of the experiment for which the worker has lacked
-    memory so far, including attempts without an update. After each, the worker continued with fewer
-    processes, or retried an accelerator's step.
+    `loss` is the sample-weighted mean over the task's batches, in float64; `steps` counts optimizer
+    steps; the worker's own clock measures seconds. `processes` is the number of processes that
+    computed the last step. `shortages` counts the steps of the experiment for which the worker has
+    lacked memory so far, including attempts without an update. After each shortage, the worker
+    continued with fewer processes, or retried an accelerator's step.
     """
 
     file: PublishedFile
@@ -87,7 +87,7 @@ class Update:
 class Snapshot:
     """The published state of a task in training, after `steps_done` steps.
 
-    An attempt that continues from it has the same bytes as one that never stopped.
+    An attempt that continues from it produces the same bytes as one that never stopped.
     """
 
     file: PublishedFile
@@ -96,7 +96,7 @@ class Snapshot:
 
     @property
     def share(self) -> float:
-        """The share of the task that it holds, in 0..1."""
+        """The share of the task that it contains, in 0..1."""
         return self.steps_done / self.steps_total if self.steps_total else 0.0
 
 
@@ -104,8 +104,9 @@ class Snapshot:
 class Progress:
     """The progress of a running attempt, and its newest snapshot, if there is one.
 
-    `elapsed_seconds` run from the beginning of the attempt to the end of its last step, or of its
-    loading, by the worker's clock. So two reports give a speed, whenever the worker sent them.
+    `elapsed_seconds` measures from the beginning of the attempt to the end of its last step, or of
+    its loading, by the worker's clock. So two reports give a speed, no matter when the worker sent
+    them.
     """
 
     attempt: AttemptId
@@ -145,7 +146,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The quantiles of a duration, in seconds: it is below `q10` with probability 0.1, and so on.
+    """Quantiles of a duration, in seconds: it stays below `q10` with probability 0.1, and so on.
 
     The quantiles are in rising order.
     """
@@ -175,7 +176,7 @@ class Forecast:
         return Forecast.of(each + seconds for each in self.quantiles)
 
     def after(self, seconds: float) -> Forecast:
-        """Return the forecast of the rest after `seconds`; never negative."""
+        """Return the forecast of the time that remains after `seconds`; never negative."""
         return Forecast.of(max(0.0, each - seconds) for each in self.quantiles)
 
 
@@ -184,7 +185,7 @@ class NumericClass:
     """The facts that decide the bits of a floating-point result; equal classes give equal bytes.
 
     `instruction_set` names the processor's vendor, the instructions that torch chooses, and the
-    environment variables with an influence.
+    environment variables that influence results.
     """
 
     torch: str

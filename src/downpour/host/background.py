@@ -14,15 +14,15 @@ from downpour.host.text import shortened
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 1000
-"""Values that may wait for a slow function; it misses values that come while so many wait."""
+"""How many values may wait for a slow function; the function misses any further ones."""
 CLOSE_SECONDS = 5.0
-"""How long the end of a run may wait for a user's function."""
+"""How long a run that ends may wait for a user's function."""
 
 _Value = TypeVar("_Value")
 
 
 class Background(Generic[_Value]):
-    """Calls a function with one value after the other; `take` never waits for it.
+    """Calls a function with one value after another; `take` never waits for it.
 
     We log a function's error once, with its name. The function still gets later values.
 
@@ -52,7 +52,7 @@ class Background(Generic[_Value]):
             self._left_out += 1
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait until the function has had every value, but no longer than this."""
+        """Wait until the function has had every value, but no longer than `seconds`."""
         deadline = time.monotonic() + seconds
         try:
             self._values.put(None, timeout=seconds)

@@ -26,7 +26,8 @@ def _affine_cores() -> int:
 def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
     """Yield the CPU quotas of this process's cgroup and of its parents, in whole cores.
 
-    `docker run --cpus 1.5` sets one, which we round up to 2. This reads only cgroups of version 2.
+    `docker run --cpus 1.5` sets such a quota; we round it up to 2. We read only version 2 of
+    cgroups.
     """
     try:
         lines = own_cgroup.read_text().splitlines()

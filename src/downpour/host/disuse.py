@@ -14,14 +14,14 @@ _UNUSED_SECONDS = 30 * _DAY_SECONDS
 
 
 def note_use(path: Path) -> None:
-    """Set the time of change, at most once a day; processes that verified a file check it."""
+    """Set a path's time of change, at most once a day: processes that verified a file check it."""
     with suppress(OSError):
         if time.time() - path.stat().st_mtime > _DAY_SECONDS:
             os.utime(path)
 
 
 def remove_unused(paths: Iterable[Path]) -> None:
-    """Remove files and folders after a month without use; a process that maps a file keeps it."""
+    """Remove files and folders unused for a month; processes that map such a file still have it."""
     for path in paths:
         with suppress(OSError):
             if time.time() - path.lstat().st_mtime <= _UNUSED_SECONDS:

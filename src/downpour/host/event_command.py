@@ -1,8 +1,8 @@
 """Runs a user's command when something happens to an experiment (`--on-event COMMAND`).
 
 We split the command into words and start it without a shell. Names and reasons come from other
-people's specs and machines. So they are only in its environment and on its standard input, and no
-shell reads them as code.
+people's specs and machines. So we pass them only in the command's environment and on its standard
+input: no shell reads them as code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def checked_command(text: str) -> str:
 class EventCommand:
     """Runs a command for each event that a person may want to act on.
 
-    Calling it returns when the command has ended. We log a command that fails, and kill and log one
+    A call returns when the command has ended. We log a command that fails, and kill and log one
     that exceeds its limit. We also kill one that still runs when this process ends.
 
     Args:
@@ -103,7 +103,7 @@ class EventCommand:
 
 
 def command_for(text: str) -> EventCommand | None:
-    """Return an object that runs an option's command; None without one.
+    """Return an object that runs an option's command; None if the option is empty.
 
     Raises:
         SpecError: as `checked_command`.

@@ -63,15 +63,15 @@ def let_be_killed_first(pid: int) -> None:
 
 
 def fail_instead_of_dying() -> None:
-    """Let an allocation fail that would exceed the limit of a cgroup.
+    """Make an allocation fail if it would exceed the limit of a cgroup.
 
-    Without this, the kernel kills the process without a reason. Only if a cgroup has a limit,
-    because a machine's free memory changes as other processes come and go.
+    Otherwise, the kernel would kill the process without giving a reason. We do this only if a
+    cgroup has a limit, because a machine's free memory changes as other processes come and go.
     """
     free = min(_room_in_groups(), default=None)
     if sys.platform != "linux" or free is None:
         return
-    # Here, because Windows has no such module.
+    # We import it here because Windows has no such module.
     import resource
 
     with suppress(OSError, ValueError):
@@ -83,7 +83,7 @@ def fail_instead_of_dying() -> None:
 
 
 def raise_limit(count_bytes: int) -> None:
-    """Leave room below that limit for a private mapping of a file.
+    """Raise the limit of `fail_instead_of_dying` to make room for a private mapping of a file.
 
     The mapping counts as data, although its pages are a cache: the kernel drops unmodified ones.
     """
@@ -99,7 +99,7 @@ def raise_limit(count_bytes: int) -> None:
 
 
 def _room_in_groups() -> Iterator[int]:
-    """Yield the rest of the limits of this process's cgroup and of its parents."""
+    """Yield the bytes left below the limits of this process's cgroup and of its parents."""
     for group, names in _groups():
         with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
             limit = int((group / names.limit).read_text())

@@ -28,5 +28,5 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
     Does nothing if the process has ended, or does not lead yet.
     """
-    with suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a zombie
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a zombie
         os.killpg(leader, number)

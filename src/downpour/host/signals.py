@@ -1,7 +1,7 @@
 """The signals that end a process, and the effect of repeated ones.
 
-People send INT (Ctrl-C). Engines send TERM, twice at times: Slurm sends it to every process of a
-step, so a batch script that passes it on makes a second one. Slurm's --signal and submitit send
+People send INT (Ctrl-C). Engines send TERM, sometimes twice: Slurm sends it to every process of a
+step, and a batch script that passes it on sends a second one. Slurm's --signal and submitit send
 USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the same.
 """
 
@@ -45,12 +45,12 @@ def stop_at_signals() -> None:
         raise Terminated(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # an ignored HUP is nohup's
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores HUP
             signal.signal(number, stop)
 
 
 def on_leaving(leave: Callable[[int], object]) -> None:
-    """Call `leave` with the number of each signal of an engine; a repeated one calls it again."""
+    """Call `leave` with the number of each signal from an engine, including repeated ones."""
     for number in _LEAVING:
         # nohup ignores HUP, so that the process outlives its terminal.
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -58,7 +58,7 @@ def on_leaving(leave: Callable[[int], object]) -> None:
 
 
 def on_interrupt(leave: Callable[[], object]) -> None:
-    """Call `leave` at Ctrl-C; a second one ends the process at once, should `leave` hang."""
+    """Call `leave` at Ctrl-C; a second Ctrl-C ends the process at once, in case `leave` hangs."""
 
     def once(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -85,7 +85,7 @@ def waiting_for_leave() -> Callable[[float], bool]:
 
 @contextmanager
 def kept_handlers() -> Iterator[None]:
-    """Restore the handlers that a library replaces inside; only the main thread can have any."""
+    """Restore the handlers that a library replaces in this block; only the main thread has any."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

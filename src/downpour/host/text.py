@@ -43,7 +43,7 @@ class LogFormatter(logging.Formatter):
 def set_up_log(level: int, line: str, file: Path | None = None) -> None:
     """Set up this process's log, on standard error or in a file, with lines of the given format."""
     if file is not None:
-        # Without this, opening a FIFO would wait for a reader; now it is an error.
+        # Without this, opening a FIFO would wait for a reader; now it fails.
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
     handler = logging.FileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))

@@ -50,6 +50,6 @@ def check_user_file(path: Path) -> None:
     """Check that we can read a file, before a library opens it.
 
     Raises:
-        OSError: it cannot; see `open_user_file`.
+        OSError: we cannot; see `open_user_file`.
     """
     open_user_file(path).close()
