@@ -1,12 +1,12 @@
 """The Prometheus endpoint of a process: any client that can reach it can read the metrics.
 
-Each scrape calls the source, in the thread of its connection, and the source reads existing state:
-the endpoint costs a shard nothing. An exception of the source only fails that scrape. The endpoint
-listens on the same interface as the process's service, and under TLS if the service does. It cannot
-ask for a token, because Prometheus knows none of our proofs; `docs/how-to/security.md` says what
-that means. So unauthenticated clients can connect. The endpoint serves a few connections at a time,
-each for one request of a few kilobytes, and drops it at its deadline, however slowly its bytes
-come.
+Each scrape calls the source in its connection's thread. The source only reads existing state, so
+the endpoint costs a shard nothing. If the source raises an exception, only that scrape fails. The
+endpoint listens on the same interface as the process's service, and under TLS if the service does.
+It cannot ask for a token, because Prometheus knows none of our proofs; `docs/how-to/security.md`
+explains the consequences. So unauthenticated clients can connect. The endpoint serves a few
+connections at a time, each for one request of a few kilobytes. It drops a connection at its
+deadline, however slowly its bytes come.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 10.0
-"""How long a connection may take in all."""
+"""How long a connection may take in total."""
 
 _CONNECTIONS_MAX = 8
-"""Prometheus needs one; further connections are closed."""
+"""Prometheus needs one; we close further connections."""
 
 _REQUEST_BYTES_MAX = 8192
-"""Of a request line and its headers; Prometheus sends a few hundred bytes."""
+"""The limit for a request line and its headers; Prometheus sends a few hundred bytes."""
 
 Source = Callable[[], "Iterable[Metric]"]
 Numbers = Mapping[str, float] | Mapping[tuple[str, str], float]
-"""By the values of their labels; a single label's value stands alone."""
+"""Numbers by their labels' values; a single label needs no tuple."""
 
 
 @dataclass(slots=True)
 class Timing:
-    """How often something was done, and the seconds that it took: in total, and the last time."""
+    """How often something happened, and how many seconds it took in total and the last time."""
 
     count: int = 0
     total_seconds: float = 0.0
@@ -68,7 +68,7 @@ def gauge(name: str, help_text: str, value: float | Numbers, *labels: str) -> Me
 
 
 def counter(name: str, help_text: str, value: float | Numbers, *labels: str) -> Metric:
-    """Make a counter, as `gauge`; its name ends in `_total`."""
+    """Make a counter, as `gauge` makes a gauge; its name ends in `_total`."""
     from prometheus_client.core import CounterMetricFamily
 
     return _filled(CounterMetricFamily(name, help_text, labels=labels), value)
@@ -88,7 +88,7 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, value: float | Numb
 
 
 class MetricsEndpoint:
-    """Serves metrics over HTTP; bound when made, serving once started.
+    """Serves metrics over HTTP, once you start it.
 
     Besides the source's metrics it serves the version, the uptime in seconds, and (on Linux) the
     system's data on the process.
@@ -96,7 +96,7 @@ class MetricsEndpoint:
     Args:
         source: returns the current metrics; called in the thread of each connection.
         listener: a socket that listens on the address of the service (`rpc.listen`).
-        trust: the service's credentials, of which the endpoint uses the certificates.
+        trust: the service's credentials; the endpoint uses their certificates.
     """
 
     def __init__(self, source: Source, listener: socket.socket, trust: Trust) -> None:
@@ -109,8 +109,8 @@ class MetricsEndpoint:
         address = Address(*listener.getsockname()[:2])
         self.url = f"{'https' if trust.serving else 'http'}://{address}/metrics"
         if trust.serving:
-            # The handshake is done in the connection's thread, so that a slow client does not
-            # delay others.
+            # The connection's thread does the handshake, so that a slow client does not delay
+            # others.
             listener = trust.serving.wrap_socket(
                 listener, server_side=True, do_handshake_on_connect=False
             )
@@ -147,7 +147,7 @@ class _Collector:
 
 
 class _Sparing(io.RawIOBase):
-    """Reads one request from a connection, of limited size and until a deadline."""
+    """Reads one request of limited size from a connection, until a deadline."""
 
     def __init__(self, connection: socket.socket, ends_at: float) -> None:
         self._connection = connection
@@ -197,7 +197,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._free = BoundedSemaphore(_CONNECTIONS_MAX)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection, if fewer than the limit are served."""
+        """Start a thread for a connection, unless too many are open."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:

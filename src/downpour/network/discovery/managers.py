@@ -2,12 +2,12 @@
 
 1. An address that the user gave wins (`--manager`, `DOWNPOUR_MANAGER`).
 2. Without one, the shared directory or the bucket says who leads (`--shared`, `DOWNPOUR_SHARED`).
-3. With neither, `./shared_dir` is asked, and localhost's default port last.
+3. With neither, we ask `./shared_dir`, and localhost's default port last.
 
 If both an address and a directory are known, the manager must serve that directory. Otherwise a
-command would silently reach another cluster. Its *presence file* shows that: the manager names it
-to every caller, and the directory holds it. If a manager does not answer, we call the one that
-leads by now.
+command would silently reach another cluster. A *presence file* proves it: the manager tells every
+caller the file's name, and the directory holds the file. If a manager does not answer, we call the
+current leader.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Managers:
     Args:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
             if no other manager is wanted.
-        given: the address that the user gave; None if the directory is to say it.
+        given: the address that the user gave; None to read it from the directory.
         trust: the credentials of the calls.
         last: the address to try after the directory's leader, even if it serves another directory.
         timeout_seconds: how long a call may take.
@@ -69,9 +69,9 @@ class Managers:
         return self._turn_to(address)
 
     def another(self) -> ManagerClient | None:
-        """Return a client of another manager than the last one; None if none is known.
+        """Return a client of a manager other than the last one; None if we know no other.
 
-        `node.worker.next_address` says which.
+        `node.worker.next_address` chooses the manager.
         """
         if self._client is None:
             return None
@@ -82,20 +82,20 @@ class Managers:
         return None if following is None else self._turn_to(following)
 
     def check(self, client: ManagerClient) -> None:
-        """Check that a manager serves the shared directory, if this machine sees that.
+        """Check that a manager serves the shared directory, if this machine sees the directory.
 
         Raises:
-            SpecError: the user gave its address, and a directory of another cluster.
-            Unreachable: the directory named its address, where another cluster's manager is now.
-            ProtocolError: it does not answer.
+            SpecError: the user gave the manager's address, but another cluster's directory.
+            Unreachable: another cluster's manager now has the address that the directory named.
+            ProtocolError: the manager does not answer.
         """
         if self._shared is None:
             return
         address = client.address
         if address in self._checked or address == self._last:
             return
-        # If no manager has ever led, or this machine does not see the directory, any manager is
-        # right.
+        # If no manager has ever led, or this machine does not see the directory, we accept any
+        # manager.
         if leader_of(self._shared) is not None:
             try:
                 self._shared.read_presence(client.describe().presence_file)
@@ -104,10 +104,10 @@ class Managers:
         self._checked.add(address)
 
     def explained(self, error: OtherDirectory | Untrusted, address: Address) -> DownpourError:
-        """Return what an error of the manager at an address means to the user."""
+        """Return an error in the user's terms for an error of the manager at an address."""
         leaders = self._leader_addresses()
-        # A host has many names ([::1], localhost, one per network), so its port tells more. Without
-        # a second cluster, the folder or the credentials are wrong.
+        # A host has many names ([::1], localhost, one per network), so we compare ports. If there
+        # is no second cluster, the folder or the credentials are wrong.
         own = any(address.port == leader.port for leader in leaders)
         if not leaders or (isinstance(error, Untrusted) and own):
             return error

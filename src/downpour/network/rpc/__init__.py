@@ -1,9 +1,9 @@
 """The only folder that knows Thrift: messages as values, clients, and how services are served.
 
-Outside this folder there are no structs, transports or Thrift exceptions. Who implements
-`ManagerService` or `WorkerService` receives values and answers with values; who calls one uses
-`ManagerClient` or `WorkerClient`. Parameters never travel here: messages carry data indices and
-the names of files.
+Code outside this folder never sees structs, transports or Thrift exceptions. A class that
+implements `ManagerService` or `WorkerService` receives values and answers with values; callers use
+`ManagerClient` or `WorkerClient`. Parameters never travel here: messages carry data indices and the
+names of files.
 """
 
 from downpour.network.rpc.address import Address, parse_address

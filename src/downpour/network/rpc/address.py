@@ -39,10 +39,10 @@ class Address:
 def parse_address(
     text: str, *, field: str = "address", default_port: int = DEFAULT_PORT
 ) -> Address:
-    """Read `host`, `host:port` or `[ipv6]:port`; without a port it is `default_port`.
+    """Read `host`, `host:port` or `[ipv6]:port`; the port defaults to `default_port`.
 
     Raises:
-        SpecError: names `field` and the forms that are accepted.
+        SpecError: the text is not an address; names `field` and the accepted forms.
     """
     match = _SHAPE.fullmatch(text)
     if match is None:

@@ -1,8 +1,8 @@
 """Clients of a manager and of a worker: values go in, values come out.
 
 The rest of the program calls these. Each method is one call over the network with its own deadline.
-Each call may be repeated, and threads may share a client. `Peer.call` lists the errors; none of
-Thrift's own gets out.
+Every call is safe to repeat, and threads may share a client. `Peer.call` lists the errors; callers
+never see Thrift's own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class _Client:
     Args:
         address: where the service answers.
         trust: this side's credentials, and its demands on the service.
-        timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
+        timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
+        wait.
         connect_seconds: the limit for opening a connection.
         patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
@@ -113,7 +114,7 @@ class ManagerClient(_Client):
     _service = Manager
 
     def describe(self) -> ManagerInfo:
-        """Return facts about the manager, including the file that proves a common directory."""
+        """Return facts about the manager, including the file that proves a shared directory."""
         return self._call(ManagerInfo, "describe")
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -125,7 +126,7 @@ class ManagerClient(_Client):
         return self._call(HeartbeatReply, "heartbeat", heartbeat)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Report an update that is published; when this returns, the manager keeps it."""
+        """Report a published update; once this returns, the manager keeps it."""
         self._call(NoneType, "reportUpdate", worker, attempt, update)
 
     def report_failure(
@@ -135,7 +136,7 @@ class ManagerClient(_Client):
         self._call(NoneType, "reportFailure", worker, attempt, kind, reason)
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Report the snapshot of an attempt that has stopped, for another worker to continue."""
+        """Report the snapshot of a stopped attempt, so that another worker can continue it."""
         self._call(NoneType, "reportHandOver", worker, attempt, snapshot)
 
     def leave(self, worker: str, reason: str) -> None:
@@ -145,8 +146,8 @@ class ManagerClient(_Client):
     def submit(self, spec: str, request: str = "") -> str:
         """Submit an experiment, described in TOML; returns its identifier.
 
-        The same `request`, 4 to 32 hexadecimal digits, is accepted once; without one, the client
-        chooses one at random.
+        The manager accepts the same `request` (4 to 32 hexadecimal digits) only once. If it is
+        empty, the client chooses one at random.
         """
         # Chosen before the first attempt, so that a retry leads to the same experiment.
         named = request or secrets.token_hex(4)
@@ -155,9 +156,9 @@ class ManagerClient(_Client):
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0
     ) -> Status:
-        """Return the state, after a change later than `after_change` or when the wait is over.
+        """Return the state once it has changed since `after_change`, or when the wait is over.
 
-        An empty `experiment` is the active one.
+        An empty `experiment` means the active one.
         """
         values = (experiment, after_change, wait_seconds)
         return self._call(Status, "status", *values, wait_seconds=wait_seconds)
@@ -165,9 +166,9 @@ class ManagerClient(_Client):
     def list_experiments(
         self, before: str = "", limit: int = PAGE_EXPERIMENTS_MAX
     ) -> tuple[ExperimentSummary, ...]:
-        """Return the experiments submitted last before one, oldest first.
+        """Return the last experiments that were submitted before `before`, oldest first.
 
-        They are those of the manager's directory; an empty `before` asks for the last of all.
+        They come from the manager's directory. If `before` is empty, they are the newest ones.
         """
         return self._call(tuple[ExperimentSummary, ...], "listExperiments", before, limit)
 
@@ -195,7 +196,7 @@ class WorkerClient(_Client):
         return self._call(WorkerInfo, "ping")
 
     def train(self, task: TaskMessage) -> None:
-        """Give a task to the worker; returns when it is accepted, not when it is done."""
+        """Give a task to the worker; return once it has accepted the task, not when it is done."""
         self._call(NoneType, "train", task)
 
     def cancel(self, attempt: AttemptId) -> None:

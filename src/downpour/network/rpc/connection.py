@@ -1,10 +1,10 @@
 """One peer, called by many threads: pooled connections, a deadline for each call, and retries.
 
 A connection carries one call at a time. It returns to the pool only after a whole answer to that
-call; otherwise it is closed, because the next answer on it might belong to the last call. A pooled
-connection that the peer has closed meanwhile is silently replaced. Every call of this protocol is
-safe to repeat, so a call that got no answer may be retried. Structs go in and come out here; values
-are handled by `client.py`.
+call. Otherwise we close it, because the next answer on it might belong to the last call. If the
+peer has closed a pooled connection meanwhile, we silently open a new one. Every call of this
+protocol is safe to repeat, so we may retry a call that got no answer. This module takes and returns
+structs; `client.py` handles values.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Peer:
         self._trust = trust
         self._connect_seconds = connect_seconds
         self._idle: list[_Connection] = []
-        # The idle ones and those in use, so that `close` also ends calls in flight.
+        # Idle connections and those in use, so that `close` also ends calls in flight.
         self._all: set[_Connection] = set()
         self._lock = Lock()
         self._free = BoundedSemaphore(connections_max)
@@ -84,7 +84,7 @@ class Peer:
         """Call a method with structs; the answer is a struct, or None for a call without one.
 
         Raises:
-            Unreachable: no process answered, also after retries.
+            Unreachable: no process answered, even after retries.
             Untrusted: one side did not accept the credentials of the other.
             DeadlineExceeded: no answer came within `seconds`; whether the call took effect is
                 unknown.
@@ -93,7 +93,7 @@ class Peer:
             SpecError, SharedDirectoryError, Refused: the peer refused the call.
         """
         try:
-            # Without tenacity, because a call that succeeds at once need not pay for it.
+            # We bypass tenacity, because a call that succeeds at once need not pay for it.
             return self._call_once(method, structs, seconds)
         except Unreachable:
             if not self._patient:
@@ -179,12 +179,13 @@ class Peer:
 
     def _connected(self, deadline: float) -> _Connection:
         address = str(self.address)
-        # For connecting and the handshake together. Never 0, which makes a socket non-blocking.
+        # The time for connecting and the handshake together; never 0, which makes a socket
+        # non-blocking.
         seconds = min(self._connect_seconds, max(deadline - monotonic(), 0.001))
         until = monotonic() + seconds
         try:
             sock = socket.create_connection((self.address.host, self.address.port), seconds)
-        # Not a deadline of the call: it was not sent, so it has certainly had no effect.
+        # This is not the call's deadline: we have not sent the call, so it certainly had no effect.
         except TimeoutError as error:
             raise Unreachable(address, f"no answer within {seconds:.1f} s") from error
         except UnicodeError as error:
@@ -206,7 +207,7 @@ class Peer:
         return connection
 
     def _greet(self, connection: _Connection, deadline: float) -> None:
-        """Do the handshake over a new connection; closes it if that fails."""
+        """Do the handshake over a new connection; close the connection if that fails."""
         greeted = False
         try:
             handshake.greet(connection.channel, self.address, self._trust, deadline)
@@ -247,8 +248,8 @@ class _Connection:
         name, kind, sequence = answer.readMessageBegin()
         if kind not in (TMessageType.REPLY, TMessageType.EXCEPTION):
             raise IncompatiblePeer(f"the answer to {method} is a message of kind {kind}")
-        # Thrift's own client does not compare the numbers. Measured: after a timeout it returned
-        # the answer to the call before.
+        # Thrift's own client does not compare the numbers. Measured: after a timeout, it returned
+        # the answer to the previous call.
         if (name, sequence) != (method, self._sequence):
             raise IncompatiblePeer(f"the answer to {method} belongs to {name!r}")
         struct = TApplicationException() if kind == TMessageType.EXCEPTION else result
@@ -259,7 +260,7 @@ class _Connection:
 def _application_error(
     address: Address, method: str, error: TApplicationException
 ) -> ProtocolError:
-    """Translate the answer of a peer that could not, or would not, carry a call out."""
+    """Translate the answer of a peer that could not, or would not, carry out a call."""
     if error.type == handshake.UNTRUSTED:
         return Untrusted(str(address), str(error.message)[:200])
     if error.type == TApplicationException.INTERNAL_ERROR:
@@ -268,7 +269,7 @@ def _application_error(
 
 
 def _refused(refusal: Refusal) -> Exception:
-    """The error that a refusal stands for; the inverse of `services._refusal`."""
+    """Return the error that a refusal stands for; the inverse of `services._refusal`."""
     field, value, reason = refusal.field, Shown(refusal.value), refusal.reason
     match refusal.kind:
         case RefusalKind.ASKED:

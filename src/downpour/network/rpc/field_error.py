@@ -6,7 +6,7 @@ from downpour.base.errors import IncompatiblePeer
 
 
 class FieldError(IncompatiblePeer):
-    """A field of a message holds what the protocol does not allow there."""
+    """A field of a message holds a value that the protocol does not allow there."""
 
     def __init__(self, field: str, value: object, accepted: str) -> None:
         super().__init__(field, value, accepted)
@@ -18,13 +18,13 @@ class FieldError(IncompatiblePeer):
         return f"{self.field} = {shown(self.value)}: {self.accepted}"
 
     def inside(self, outer: str) -> FieldError:
-        """The same error, seen from the message that holds the field's struct."""
+        """Return the same error, seen from the message that holds the field's struct."""
         dot = "." if self.field and not self.field.startswith("[") else ""
         return FieldError(f"{outer}{dot}{self.field}", self.value, self.accepted)
 
 
 def shown(value: object, limit: int = 200) -> str:
-    """Return a value as it reads in one line, cut at `limit` characters."""
+    """Return a value as text in one line, cut at `limit` characters."""
     text = value if isinstance(value, Shown) else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -1,9 +1,10 @@
-"""Whole messages over a socket, each by a deadline: four bytes of length, then the message.
+"""Sends and receives whole messages over a socket, each by a deadline.
 
-This is Thrift's framed transport with the features that the library's version lacks. Before every
-read, we set the socket's timeout to the remaining time, so a peer that sends byte by byte cannot
-exceed a deadline. A message is decoded from its own frame alone, so its content cannot make a
-reader wait for more. Both sides use it; neither may use a channel again after an error.
+A frame is four bytes of length, then the message. This is Thrift's framed transport with features
+that the library's version lacks. Before every read, we set the socket's timeout to the remaining
+time, so a peer that sends byte by byte cannot exceed a deadline. We decode a message from its own
+frame alone, so its content cannot make a reader wait for more. Both sides use this module; neither
+may use a channel again after an error.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from downpour.base.errors import IncompatiblePeer
 FRAME_BYTES_MAX = 16 * 2**20
 
 _ITEMS_MAX = 100_000
-"""Of a list in a message: a list's length is believed before its items are read."""
+"""The limit for a list in a message: Thrift trusts a list's length before it reads the items."""
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 64 * 1024
 _PARTING_SECONDS = 1.0
-"""For a peer that is refused in the TLS handshake to read the alert; see `Channel._part`."""
+"""How long a peer refused in the TLS handshake has to read the alert; see `Channel._part`."""
 _SEAL_BYTES = 32
-# A peer whose machine lost its power sends no FIN; it is noticed after 30 + 3 * 10 s.
+# A peer whose machine lost its power sends no FIN; we notice after 30 + 3 * 10 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
@@ -44,7 +45,7 @@ class Closed(Exception):
 class _Seal:
     """Authenticates the frames of one direction, with their numbers, by HMAC-SHA256.
 
-    The numbers keep a frame from being dropped, repeated or moved.
+    The numbers reveal frames that were dropped, repeated or moved.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -58,7 +59,7 @@ class _Seal:
 
 
 def _not_a_frame(begins: bytes, bytes_max: int) -> str:
-    """Describe what a peer seems to speak that does not begin with the length of a message."""
+    """Say what a peer seems to speak if it does not begin with the length of a message."""
     if begins[:2] in {b"\x80\x01", b"\x82\x21"}:
         return (
             "a message without a frame: this server speaks Thrift's binary protocol in "
@@ -73,7 +74,7 @@ def _not_a_frame(begins: bytes, bytes_max: int) -> str:
 
 
 class Channel:
-    """A connected socket that carries frames; it owns the socket, from the first moment on."""
+    """A connected socket that carries frames; it owns the socket from the start."""
 
     def __init__(self, sock: socket.socket) -> None:
         try:
@@ -95,14 +96,14 @@ class Channel:
     ) -> bytes:
         """Read one frame by `deadline` (monotonic seconds).
 
-        With `frame_seconds`, the deadline is that of the first byte only, and the rest must follow
-        within that time.
+        With `frame_seconds`, the deadline applies to the first byte only, and the rest must follow
+        within `frame_seconds`.
 
         Raises:
             Closed: the peer ended the connection.
             TimeoutError: the deadline passed.
-            IncompatiblePeer: the length is negative or beyond `bytes_max`, and nothing is
-                allocated for it; or the frame is not as the peer has sealed it.
+            IncompatiblePeer: the length is negative or beyond `bytes_max` (we allocate nothing for
+                it), or the frame is not as the peer sealed it.
             OSError: the connection broke.
         """
         if not self._received:
@@ -146,7 +147,7 @@ class Channel:
     def secure(
         self, context: ssl.SSLContext, deadline: float, *, server_hostname: str | None = None
     ) -> None:
-        """Continue under TLS, as the caller of `server_hostname`, or as the server without it.
+        """Continue under TLS, as the caller of `server_hostname`, or as the server if it is None.
 
         Raises:
             TimeoutError: the deadline passed.
@@ -159,7 +160,7 @@ class Channel:
             do_handshake_on_connect=False,
             server_hostname=server_hostname,
         )
-        if self._interrupted:  # it may have reached the socket that was just replaced
+        if self._interrupted:  # it may have reached the socket that we just replaced
             raise Closed(midway=False)
         self._sock.settimeout(_left(deadline))
         try:
@@ -178,10 +179,10 @@ class Channel:
         self._seals = _Seal(sending_key), _Seal(receiving_key)
 
     def interrupt(self) -> None:
-        """Wake a thread that waits on the socket, which closing alone would not."""
+        """Wake a thread that waits on the socket; closing alone would not wake it."""
         self._interrupted = True
         with contextlib.suppress(OSError):
-            # Not the TLS socket's own, which would leave the reader without its TLS.
+            # Not the TLS socket's own method, which would leave the reader without its TLS.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -189,9 +190,9 @@ class Channel:
         self._sock.close()
 
     def _part(self) -> None:
-        """Let the peer read why it was refused."""
-        # Closing a socket with unread bytes sends a reset, which discards what the peer has not
-        # read yet: so what it still sends is read first, within limits.
+        """Let the peer read why we refused it."""
+        # Closing a socket with unread bytes sends a reset, which discards the bytes that the peer
+        # has not read yet. So we first read the bytes that it still sends, within limits.
         deadline = monotonic() + _PARTING_SECONDS
         with contextlib.suppress(OSError), socket.socket(fileno=self._sock.detach()) as bare:
             bare.shutdown(socket.SHUT_WR)
@@ -218,7 +219,7 @@ def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
     protocol = TBinaryProtocolAccelerated(
         buffer,
         # Measured: 60,000 indices in a list take 2.8 ms with the C extension and 53 ms without it,
-        # so a process without it must fail and not be slow.
+        # so a process without it must fail rather than be slow.
         fallback=False,
         string_length_limit=FRAME_BYTES_MAX,
         container_length_limit=_ITEMS_MAX,

@@ -8,14 +8,14 @@
                                   ◀─────────── nonce, proof of the server
     proof of the caller           ───────────▶            the first call follows at once
 
-A proof is an HMAC-SHA256, under the token, of a label and both nonces. So the token never travels,
-the labels keep a proof from being sent back as one's own, and the nonces keep it from being used
+A proof is an HMAC-SHA256, under the token, of a label and both nonces. So the token never travels.
+The labels keep a peer from sending back our own proof, and the nonces keep it from using a proof
 twice. The caller knows that the server holds the token before it sends anything else. Keys derived
 in the same way authenticate every message that follows, so that an attacker who merely relays a
 handshake cannot add a message.
 
-A caller that is rejected gets the reason in a form that it understands: a Thrift client as an
-exception, a caller that has sent a hello as a notice.
+A rejected caller gets the reason in a form that it understands: an exception for a Thrift client, a
+notice for a caller that has sent a hello.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from downpour.network.rpc.address import Address
 from downpour.network.rpc.trust import Trust
 
 UNTRUSTED = 401
-"""The kind of a TApplicationException that turns a caller away; Thrift's own end far below."""
+"""The kind of a TApplicationException that turns a caller away; Thrift's own are far smaller."""
 
 _HELLO = b"DPT1"
 _NOTICE = b"DPT!"
@@ -69,15 +69,15 @@ def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: flo
 
 
 def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
-    """Authenticate a caller, if credentials are asked for.
+    """Authenticate a caller, if this side demands credentials.
 
     Raises:
-        CallerRejected: the caller could not, and was sent the reason.
+        CallerRejected: the caller could not authenticate itself.
         TimeoutError: the deadline passed.
         OSError: the connection broke.
     """
     if trust.serving is not None:
-        # A caller that speaks no TLS is answered without it, so that it can read the reason.
+        # We answer a caller that speaks no TLS without it, so that it can read the reason.
         if channel.peek(deadline) != _TLS_RECORD:
             frame = channel.receive(deadline, bytes_max=_UNAUTHENTICATED_BYTES_MAX)
             _reject(channel, frame, _WANTS_TLS, deadline)
@@ -100,7 +100,7 @@ def unasked(channel: frames.Channel, frame: bytes, deadline: float) -> NoReturn:
 def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
     """Translate an error of TLS."""
     # Under TLS 1.3 the caller's handshake ends before the server has checked its certificate, so a
-    # refusal arrives only in place of the first answer, as an alert.
+    # refusal arrives only later, as an alert in place of the first answer.
     reason = (error.reason or "").lower().replace("_", " ")
     if "wrong version" in reason:
         return Untrusted(str(address), "does not speak TLS")
@@ -150,12 +150,12 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
         _reject(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
-    # The server proves first, so any process that connects may guess at the token offline. That is
-    # why tokens have 256 random bits.
+    # The server proves itself first, so any process that connects may guess at the token offline.
+    # That is why tokens have 256 random bits.
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):
-        # Without a notice: a caller that has checked this side's proof holds the token itself.
+        # We send no notice: a caller that has checked this side's proof holds the token itself.
         raise CallerRejected("does not prove that it knows the token")
     to_server, to_caller = _keys(token, theirs, mine)
     channel.seal(sending_key=to_caller, receiving_key=to_server)

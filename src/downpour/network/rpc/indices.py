@@ -2,8 +2,8 @@
 
 Packed indices cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do
 not fit into a message. Then the manager publishes the bytes as a file and sends an `IndicesFile`;
-the worker reads the file and unpacks it here. Code that knows the dataset checks whether an index
-exists in it.
+the worker reads the file and unpacks it with this module. Code that knows the dataset checks
+whether an index exists in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from downpour.base.errors import IncompatiblePeer
 from downpour.network.rpc.messages import IndexArray
 
-# Half of the largest frame, which holds the rest of the task as well.
+# Half of the largest frame, because the frame holds the rest of the task as well.
 PACKED_BYTES_MAX = 8 * 2**20
 
 _WIDTHS_BYTES = (2, 4, 8)
@@ -48,7 +48,7 @@ def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
 
 
 def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
-    """Unpack what `pack_indices` made, into a read-only int64 array of shape (count,).
+    """Unpack the bytes of `pack_indices` into a read-only int64 array of shape (count,).
 
     Raises:
         IncompatiblePeer: width, count and data do not fit together.
@@ -59,7 +59,7 @@ def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
         shape = f"{count} indices of {width_bytes} bytes"
         raise IncompatiblePeer(f"indices.count = {count}: {shape} are not {len(data)} bytes")
     unsigned = np.frombuffer(data, dtype=f"<u{width_bytes}")
-    # As int64 it would be negative, and numpy counts negative indices from the end.
+    # As int64, such an index would be negative, and numpy counts negative indices from the end.
     if count and int(unsigned.max()) >= 2**63:
         raise IncompatiblePeer(f"indices: {int(unsigned.max())} is too large for an index")
     indices = unsigned.astype(np.int64)

@@ -50,12 +50,12 @@ class TaskMessage:
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder. `indices` has shape (n,). `optimizer_state` is the shard's state after its last round,
-    if the spec keeps it. `snapshot` is the state to continue from, if a worker began the task
-    before. `frozen` holds the parameters that are never trained, if there are any. The worker
-    trains the first `share` of the task's steps. If rounds overlap, the task begins from the model
-    moved by `step`, the shard's last update. The model may be a difference from the last of the
-    `leading` versions, of which the first is complete. `whole` is the complete model, if an earlier
-    attempt could not read these files.
+    if the spec keeps it. `snapshot` is the state to continue from, if a worker has already begun
+    the task. `frozen` holds the parameters that no task trains, if there are any. The worker trains
+    the first `share` of the task's steps. If rounds overlap, the task begins from the model moved
+    by `step`, the shard's last update. The model may be a difference from the last of the `leading`
+    versions; the first of these is complete. `whole` is the complete model, if an earlier attempt
+    could not read these files.
     """
 
     id: AttemptId
@@ -77,8 +77,8 @@ class TaskMessage:
 class ManagerInfo:
     """The facts that a worker needs before it registers.
 
-    `presence_file` is a bare name in the shared directory's `presence/`; a worker that registers
-    sends its content, which shows that both see the same directory. `patience` scales every
+    `presence_file` is a bare name in the shared directory's `presence/`. A worker that registers
+    sends the file's content, which shows that both see the same directory. `patience` scales every
     timeout.
     """
 
@@ -95,8 +95,8 @@ class Registration:
     """A worker that registers; its own service listens at `host` and `port`.
 
     `labels` are the user's labels for it, each as KEY=VALUE. It trains on `device`, in its
-    `numeric_class`. If the device is not its processor, `processor_class` is the class for specs
-    that ask for the processor.
+    `numeric_class`. If the device is not its CPU, `processor_class` is the class for specs that ask
+    for the CPU.
     """
 
     name: str
@@ -114,13 +114,13 @@ class Registration:
     processor_class: NumericClass | None = None
 
     def class_for(self, asked: str) -> NumericClass:
-        """Return the class in which it trains what a spec wants on a device."""
+        """Return the numeric class in which the worker trains a spec that asks for a device."""
         own = self.numeric_class
         return self.processor_class or own if asked == CPU else own
 
     @property
     def trains_on(self) -> str:
-        """Its device; of a worker of an earlier version, the kind of it."""
+        """The worker's device; for a worker of an earlier version, only the device's kind."""
         return self.device or self.numeric_class.device
 
 
@@ -133,10 +133,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A worker is alive: its attempts, the state of its machine, and its process's resources.
+    """A worker's sign of life: its attempts, its machine's state, and its process's resources.
 
-    It `differs` from the manager in versions of packages that its experiment imports: a phrase
-    each.
+    `differs` has a phrase for each package that its experiment imports in another version than the
+    manager's.
     """
 
     worker: str
@@ -147,15 +147,15 @@ class Heartbeat:
 
 
 PAGE_EXPERIMENTS_MAX = 1000
-"""In one answer; with reasons of 2,000 characters they stay well under the 16 MiB of a message."""
+"""The limit for one answer; with reasons of 2,000 characters, it stays well under 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
     """The answer to a worker's heartbeat.
 
-    `known` is false if it must register again; it should stop `unwanted` attempts, and leave at
-    least `interval_seconds` between two heartbeats.
+    `known` is false if the worker must register again. The worker should stop `unwanted` attempts,
+    and leave at least `interval_seconds` between two heartbeats.
     """
 
     known: bool
@@ -182,10 +182,10 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """An experiment in one line; `metrics` and `loss` are of its last evaluation, on a `part`.
+    """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`.
 
     `reason` says why it failed; `asked_wrongly` is true if the spec is to blame. A manager of an
-    earlier version does not tell the epochs: it has a round for each.
+    earlier version does not send the epochs, because each has one round.
     """
 
     experiment: str
@@ -229,10 +229,10 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """One task of the current round, and how far its furthest attempt has come.
+    """One task of the current round, with the progress of its furthest attempt.
 
-    `predicted` is how long this attempt takes from its assignment to its update; `slowness` is the
-    pace that follows, over the median of the round.
+    `predicted` forecasts the time from this attempt's assignment to its update. `slowness` is the
+    pace that follows from it, divided by the round's median.
     """
 
     shard: int
@@ -254,12 +254,12 @@ class TaskStatus:
 class WorkerStatus:
     """One worker, as the manager sees it.
 
-    `slowness` is the median of its paces in the last rounds, each over its round's median. Its
-    process is `pid` of the machine `hostname`; a manager of an earlier version tells neither.
-    `saves` is the share of a round's time that it is predicted to save; below zero, it costs time.
-    If it `stands_by`, it trains nothing, and the share predicts the effect of its help. Both are
-    absent while too little is known. `differs` is its last report about different versions of
-    packages.
+    `slowness` is the median of the worker's paces in the last rounds, each divided by its round's
+    median. The worker is process `pid` on the machine `hostname`; a manager of an earlier version
+    sends neither. `saves` is the predicted share of a round's time that the worker saves; if it is
+    negative, the worker costs time. A worker that `stands_by` trains nothing, and the share
+    predicts the effect of its help. Both are absent while too little is known. `differs` is the
+    worker's last report about different versions of packages.
     """
 
     worker: str

@@ -1,8 +1,8 @@
 """A threaded Thrift server that survives any peer, and that you can stop.
 
 Each connection has its own thread, which waits for a frame, runs the call and answers. A peer may
-send garbage, half a frame, an oversize one or nothing at all, or fail to authenticate itself. It
-then loses its connection as the limits say, without effect on other peers. Stopping closes idle
+send garbage, half a frame, an oversize one or nothing at all, or fail to authenticate itself. Such
+a peer loses its connection as the limits say, and other peers notice nothing. Stopping closes idle
 connections at once and lets the calls in flight finish within a grace time. The server does not
 know what the calls mean.
 """
@@ -30,7 +30,7 @@ from downpour.network.rpc.trust import OPEN, Trust
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
-"""Connections that wait to be accepted, as when all workers of a cluster reconnect at once."""
+"""How many connections may wait, for instance when all workers of a cluster reconnect at once."""
 _TRUST_WANTED = (
     "needs a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca), "
     "because other machines can reach it there"
@@ -54,16 +54,17 @@ class Limits:
 
 
 class Server:
-    """Serves one Thrift processor at one address; bound when made, serving once started.
+    """Serves one Thrift processor at one address; the constructor binds, `start` serves.
 
     Args:
         processor: a generated `Processor`.
-        methods: the names it knows; calls of others are answered "unknown method".
-        host: a name or address of this machine; `0.0.0.0` or `::` is every interface.
+        methods: the names that the processor knows; the server answers others with "unknown
+            method".
+        host: a name or address of this machine; `0.0.0.0` or `::` means every interface.
         port: 0 picks a free one.
-        limits: what one peer may take.
-        trust: the credentials asked of peers.
-        on_end: called when a connection has ended, in the thread that ran its calls; not once the
+        limits: the limits for one peer.
+        trust: the credentials that peers must have.
+        on_end: called when a connection has ended, in the thread that ran its calls, unless the
             server stops.
 
     Raises:
@@ -114,8 +115,8 @@ class Server:
     def stop(self, grace_seconds: float = 5.0) -> None:
         """Close idle connections at once, and the others when their call in flight has ended.
 
-        Returns when no call is in flight, or after `grace_seconds`. A call that stops the server
-        that runs it does not wait for itself, and gets an answer. You may call it twice.
+        Returns when no call is in flight, or after `grace_seconds`. A call may stop the server that
+        runs it; it does not wait for itself, and gets an answer. You may call this method twice.
         """
         with self._changed:
             self._stopping.set()
@@ -135,9 +136,9 @@ class Server:
         self.stop()
 
     def _accept_failed(self, error: OSError) -> None:
-        """Log why no connection was accepted, and pause."""
-        # A peer that gave up (ECONNABORTED) is normal. Without descriptors `accept` fails at once,
-        # again and again, so the pause keeps the thread from spinning.
+        """Log why `accept` failed, and pause."""
+        # A peer that gave up (ECONNABORTED) is normal. Without free descriptors, `accept` fails at
+        # once, again and again; the pause keeps the thread from spinning.
         if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
             _LOG.warning("%s cannot accept: %s", self.address, error)
             self._stopping.wait(0.1)
@@ -205,7 +206,7 @@ class Server:
         if handshake.is_hello(frame):
             handshake.unasked(channel, frame, monotonic() + limits.frame_seconds)
         with self._changed:
-            # With the lock of `stop`: either that finds this call busy, or this finds it stopping.
+            # `stop` takes the same lock: either it finds this call busy, or we find it stopping.
             if self._stopping.is_set():
                 return False
             self._busy.add(current_thread())
@@ -245,17 +246,17 @@ class Server:
 
 
 class CallRejected(TTransportException):  # type: ignore[misc]
-    """A call whose arguments the protocol does not allow, and which cannot be answered otherwise.
+    """A call whose arguments the protocol does not allow, and for which the IDL has no refusal.
 
     It is a transport's exception, because the generated processors pass on no other kind. They log
-    any other with a traceback, and a peer must not be able to write that into our log.
+    any other kind with a traceback, and a peer must not be able to write tracebacks into our log.
     """
 
     kind = TApplicationException.PROTOCOL_ERROR
 
 
 class CallTurnedAway(CallRejected):
-    """A call that may succeed later or elsewhere, of a kind for which the IDL has no refusal."""
+    """A call that may succeed later or elsewhere, and for which the IDL has no refusal."""
 
     kind = TApplicationException.INTERNAL_ERROR
 
@@ -279,7 +280,7 @@ def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], No
 
 
 def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.socket:
-    """Listen; on IPv4 if a name has addresses of both kinds, and on both for `::`.
+    """Listen on IPv4 if a name has addresses of both kinds, and on both for `::`.
 
     Raises:
         SpecError: as `Server`; `field` is the user's name for the port.
@@ -292,7 +293,8 @@ def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.so
         if trust.is_open and not Address(str(address[0]), port).is_loopback:
             raise SpecError("host", host, _TRUST_WANTED)
         both = host == "::" and socket.has_dualstack_ipv6()
-        # The address, not the name: a second lookup could return one that was not checked above.
+        # The address, not the name: a second lookup could return an address that we have not
+        # checked.
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (socket.gaierror, UnicodeError) as error:
         raise SpecError("host", host, "a name or address of this machine") from error

@@ -48,10 +48,10 @@ class ManagerService(Protocol):
         """Return the facts that a worker needs before it registers."""
 
     def register_worker(self, registration: Registration) -> Registered:
-        """Register a worker; refuses another protocol, or the presence of another folder."""
+        """Register a worker; refuse another protocol, or the presence of another folder."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Note that a worker is alive; the reply says whether it is registered."""
+        """Record that a worker is alive; the reply says whether it is registered."""
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Accept an update; it is durable when this returns."""
@@ -59,10 +59,10 @@ class ManagerService(Protocol):
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Note that an attempt failed."""
+        """Record that an attempt failed."""
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Accept the snapshot of an attempt that has stopped, for another to continue."""
+        """Accept the snapshot of a stopped attempt, so that another worker can continue it."""
 
     def leave(self, worker: str, reason: str) -> None:
         """Unregister a worker."""
@@ -71,16 +71,16 @@ class ManagerService(Protocol):
         """Accept an experiment, described in TOML; a repeated request returns the same one."""
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
-        """Wait for a change after `after_change`; an empty `experiment` is the active one."""
+        """Wait for a change after `after_change`; an empty `experiment` means the active one."""
 
     def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
-        """Return the last experiments before one, or of all, in the order of submission."""
+        """Return the last experiments before `before`, or of all, in the order of submission."""
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
-        """Put on record that someone disturbs a process on purpose."""
+        """Record that someone disturbs a process on purpose."""
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Wait for a line of the record at or after `from_line`."""
@@ -132,8 +132,8 @@ def serve_manager(
 ) -> Server:
     """Return the server of a manager, bound to its port; it answers once it is started.
 
-    `on_end` is called when a connection has ended, in the thread that ran its calls. A `listener`
-    is a socket that listens at the address already.
+    The server calls `on_end` when a connection has ended, in the thread that ran its calls.
+    `listener` is a socket that already listens at the address.
 
     Raises:
         SpecError: the port is in use or not allowed, the host is not of this machine, or other
@@ -166,7 +166,7 @@ def _server(
 ) -> Server:
     """Serve the methods that the interface declares, under Thrift's names for them."""
     calls = {}
-    # Of the interface and not of the service, whose other methods no peer may call.
+    # We go through the interface, because no peer may call the service's other methods.
     for name, declared in vars(interface).items():
         if not name.startswith("_"):
             method = _camel(name)
@@ -197,7 +197,7 @@ def _adapted(
             # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
             if isinstance(error, IncompatiblePeer):
                 raise CallRejected(message=shortened(str(error))) from None
-            # A manager that was replaced is stopping, and its workers go on sending heartbeats.
+            # A replaced manager is stopping, but its workers go on sending heartbeats.
             if isinstance(error, Refused) and error.busy:
                 raise CallTurnedAway(message=shortened(str(error))) from None
             raise

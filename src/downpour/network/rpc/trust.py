@@ -1,9 +1,9 @@
 """A process's loaded credentials: the ones that it shows, and its demands on peers.
 
-`Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of them
-every peer is trusted, which is allowed only for a service on loopback. TLS is 1.3 and mutual.
-Certificates must pass the strict checks that Python 3.13 made the default, on older versions,
-too.
+`Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of
+them, a process trusts every peer, which we allow only for a service on loopback. We use mutual TLS
+1.3. Certificates must pass the strict checks that Python 3.13 made the default, even on older
+versions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trust:
 
     @property
     def is_open(self) -> bool:
-        """Whether every peer is trusted."""
+        """Whether this process trusts every peer."""
         return self.token is None and self.serving is None
 
 
@@ -63,7 +63,7 @@ def _token(credentials: Credentials) -> bytes | None:
         errors="surrogateescape"
     )  # as Python decodes variables that are not UTF-8
     if len(token) < TOKEN_CHARACTERS_MIN:
-        shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
+        shown = credentials.token_file or "…"  # never show a token, not even a bad one
         raise SpecError(field_, shown, f"a token needs at least {TOKEN_CHARACTERS_MIN} characters")
     return token
 
@@ -97,9 +97,10 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
 
 
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
-    """Return a context that shows this machine's certificate and asks for one of its authority.
+    """Return a context that shows this machine's certificate and demands the peer's.
 
-    A caller also checks the name, which `PROTOCOL_TLS_CLIENT` does.
+    The authority must have signed both. A caller also checks the server's name, because
+    `PROTOCOL_TLS_CLIENT` does so.
     """
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -129,7 +130,7 @@ def _check_readable(name: str, path: str) -> None:
 
 
 def _check_private(name: str, path: str, file: BinaryIO) -> None:
-    """Refuse a secret that every user can read; a group may, because clusters share it so."""
+    """Refuse a secret that every user can read; a group may, because clusters share it that way."""
     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     if mode & stat.S_IRWXO:
         mend = f"run `chmod 600 {shlex.quote(path)}`"

@@ -1,9 +1,9 @@
 """Values to Thrift structs and back, driven by the values' own annotations.
 
 A dataclass and the struct of the same name have fields of the same names, so the mapping needs only
-one rule for each kind of annotation. We compile it once for each class. Reading is strict, because
-messages come from the network. A required field must be present, and a number finite and not
-negative. A name for the file system must be bare, and a peer's text about itself short and
+one rule for each kind of annotation. We compile the mapping once for each class. Reading is strict,
+because messages come from the network. A required field must be present, and a number finite and
+not negative. A name for the file system must be bare, and a peer's text about itself short and
 printable. We shorten a reason and put it in one line. An absent field takes the dataclass's
 default. This module opens no files.
 """
@@ -100,10 +100,10 @@ def from_wire(annotation: type[_Value], received: Any) -> _Value:
 
 @cache
 def reader(annotation: Any, name: str = "") -> Convert:
-    """Return a function from a received struct to a value of this annotation.
+    """Return a function that converts a received struct to a value of this annotation.
 
-    `name` is that of the field or argument, for rules beyond its type. The function raises
-    `FieldError`, with the path of the wrong field.
+    `name` is the name of the field or argument, which may have rules beyond its type. The function
+    raises `FieldError`, with the path of the wrong field.
     """
     kind: Any = _without_none(annotation)
     if name in _FIELD_READERS:
@@ -120,10 +120,10 @@ def reader(annotation: Any, name: str = "") -> Convert:
 
 @cache
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
-    """Return a function from a value of this annotation to a struct for sending.
+    """Return a function that converts a value of this annotation to a struct for sending.
 
-    The function raises TypeError or ValueError if the value is not of its annotation, which is a
-    defect of this program, never of the peer.
+    The function raises TypeError or ValueError if the value does not fit its annotation, which is a
+    bug in this program, never in the peer.
     """
     kind = _without_none(annotation)
     if get_origin(kind) is tuple:
@@ -267,7 +267,7 @@ def _each(read: Convert) -> Convert:
 
 def _counted(limit: int) -> Convert:
     def count(value: Any) -> int:
-        # It takes numpy's integers, too, and refuses a float, which `int` would cut off.
+        # This also takes numpy's integers, and refuses a float, which `int` would cut off.
         number = operator.index(value)
         if not 0 <= number < limit:
             raise ValueError(f"{number} is not in 0..{limit - 1}")
@@ -283,7 +283,7 @@ def _text(value: Any) -> str:
 
 
 def _read_indices(struct: Any) -> IndexArray | IndicesFile:
-    """Read packed indices as an array; a file of indices stays a file, read by the worker."""
+    """Read packed indices as an array; a file of indices stays a file, which the worker reads."""
     width, count = struct.width_bytes, struct.count
     if width is None or count is None or (struct.packed is None) == (struct.file is None):
         raise FieldError("", struct, "a width, a count, and either packed bytes or a file")
@@ -313,7 +313,7 @@ def _write_indices(indices: IndexArray | IndicesFile) -> Any:
 
 _FIELD_READERS: dict[str, Convert] = {
     "TaskMessage.indices": _read_indices,
-    # Never refused: a failure must be heard, however its reason is written.
+    # We never refuse these: the manager must hear of a failure, however its reason is written.
     "reason": shortened,
     "ExperimentSummary.reason": shortened,
 }
