@@ -1,4 +1,4 @@
 """An experiment's record, for people, and its journal, which is authoritative.
 
-Nothing here decides anything about an experiment; it is written down, read back and replayed.
+This folder decides nothing about an experiment: it writes, reads and replays.
 """

@@ -1,4 +1,4 @@
-"""The lines of a record about attempts: who was given what, how it went, and how it ended."""
+"""Lines of a record about attempts: who got which task, how it went, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedLine:
-    """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
+    """A worker got a task, for this reason; `from_step` is the step at which a snapshot ends.
 
-    `share` is how much of the task's steps it trains.
+    `share` is the part of the task's steps that it trains.
 
-    The quantiles are the forecast of the seconds from here to its update, which stay below
-    `q10_seconds` with probability 0.1, and so on; None if there was no forecast.
+    The quantiles forecast the seconds from here to the update, which stay below `q10_seconds` with
+    probability 0.1, and so on. They are None if there was no forecast.
     """
 
     round: int
@@ -38,10 +38,10 @@ class AssignedLine:
 class ForeseenLine:
     """The forecast of a running attempt.
 
-    Recorded after each quarter of its work, and when another worker is to continue it; more lines
-    would let the record grow. `done` is the share of the shard, in 0..1, that was trained
-    `elapsed_seconds` after the assignment. The quantiles are those of all seconds from the
-    assignment to the update, as in `AssignedLine`.
+    The manager records one after each quarter of the attempt's work, and when another worker is to
+    continue it; more lines would bloat the record. `done` is the share of the shard, in 0..1, that
+    the worker had trained `elapsed_seconds` after the assignment. The quantiles are those of all
+    seconds from the assignment to the update, as in `AssignedLine`.
     """
 
     round: int
@@ -69,7 +69,7 @@ class SavedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverAskedLine:
-    """A worker was asked to hand an attempt over to another worker, and why."""
+    """The manager asked a worker to hand an attempt over to another worker, for this reason."""
 
     round: int
     shard: int
@@ -81,7 +81,7 @@ class HandOverAskedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContradictedLine:
-    """Two attempts at one shard gave different bytes; the update that was accepted first counts.
+    """Two attempts at one shard gave different bytes; the first accepted update counts.
 
     These workers do not compute alike, so this experiment is not repeatable to the byte.
     """
@@ -106,10 +106,10 @@ class ContradictedLine:
 class UpdatedLine:
     """An attempt published its update, which counts.
 
-    Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
-    assignment to the report. `checksum` is the update's; empty in old records. So many `processes`
-    of the worker computed the last step. `shortages` counts the steps of the experiment so far that
-    lacked memory, on the host or an accelerator.
+    The worker's clock measures load, train and publish seconds; `completion_seconds` run from the
+    assignment to the report. `checksum` is the update's; it is empty in old records. `processes` is
+    the number of the worker's processes that computed the last step. `shortages` counts the steps
+    of the experiment so far that lacked memory, on the host or an accelerator.
     """
 
     round: int
@@ -132,8 +132,8 @@ class UpdatedLine:
 class Sample(NamedTuple):
     """A process's resources at a moment of the manager's clock; a list in JSON, to be short.
 
-    `cpu_share` is 1.0 for one core in full, averaged since the previous heartbeat. `memory_bytes`
-    are resident. `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
+    `cpu_share` is 1.0 for one full core, averaged since the previous heartbeat. `memory_bytes` are
+    resident. `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
     disks.
     """
 
@@ -148,7 +148,7 @@ class Sample(NamedTuple):
 class ResourcesUsedLine:
     """The resources of an attempt's process while it trained, from its worker's heartbeats.
 
-    Of a long attempt every second sample is kept, or fewer, spread over all of its time.
+    For a long attempt, we keep every second sample, or fewer, spread over its whole duration.
     """
 
     round: int

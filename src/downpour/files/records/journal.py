@@ -1,9 +1,9 @@
-"""A journal on the disk: each of its segments is a file of checksummed lines in the folder.
+"""A journal on disk: each of its segments is a file of checksummed lines in the folder.
 
 Each line (`sealed_lines.py`) is JSON: the entry's number, its time, and the entry
-(`scheduler.replay` says which there are). The first line names the cluster, so that a folder that
-was copied from another cluster is recognized. The rules about when to write, and which lines count,
-are in `core/node/journal.py`.
+(`scheduler.replay` lists the kinds). The first line names the cluster, so that we recognize a
+folder copied from another cluster. `core/node/journal.py` has the rules about when to write, and
+which lines count.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading, writing
 from downpour.files.store.publish import sync_directory
 
-# Words on the disk: if one changes, a manager refuses journals of earlier versions. A
-# fact is called as its class is: `GivenUp` is "given-up".
+# These words are on disk: if one changes, a manager refuses journals of earlier versions. A fact's
+# word comes from its class: `GivenUp` is "given-up".
 KINDS: dict[str, type[Journaled]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
@@ -53,14 +53,14 @@ KINDS: dict[str, type[Journaled]] = {
 _KIND_OF = {entry: kind for kind, entry in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in KINDS.items()}
 PIECE_BYTES = 1 << 21
-"""A segment is read in pieces, because its entries take many times their bytes in memory."""
+"""We read a segment in pieces, because its entries take many times their bytes in memory."""
 _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 class DiskSegments:
     """The segments of one experiment's journal, as files in its folder, which exists.
 
-    Without `syncs` they survive this process, and not the machine.
+    Without `syncs`, they survive a crash of this process, but not of the machine.
     """
 
     def __init__(self, folder: Path, *, syncs: bool = True) -> None:
@@ -71,19 +71,19 @@ class DiskSegments:
         self._segment: Segment | None = None
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Append to a segment; one other than the last must be new."""
+        """Append to the last segment, or to a new one."""
         try:
             with writing(self._folder, "journal"):
                 descriptor = self._open(segment)
                 content = b"".join(map(_written, lines))
                 while content:
-                    # A disk that fills up takes a part.
+                    # A disk that fills up takes only a part.
                     content = content[os.write(descriptor, content) :]
                 if durably and self._syncs:
                     os.fsync(descriptor)
         except StoreError:
-            # A part of a line may have been written, so nothing may follow in this file: the next
-            # append begins a new segment.
+            # The file may now end with a part of a line, so nothing may follow: the next append
+            # begins a new segment.
             self.close()
             raise
 
@@ -91,13 +91,14 @@ class DiskSegments:
         """Close the file."""
         if self._file is not None:
             descriptor, self._file = self._file, None
-            with suppress(OSError):  # all that counts was synced before
+            with suppress(OSError):  # everything that counts is synced already
                 os.close(descriptor)
 
     def _open(self, segment: Segment) -> int:
         if self._file is None or segment != self._segment:
             self.close()
-            # Never a file that exists: its last line may be torn, and nothing may follow that.
+            # Never append to an existing file: its last line may be torn, and nothing may follow
+            # that.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(self._folder / _name_of(segment), flags, 0o666)
             self._segment = segment
@@ -109,9 +110,9 @@ class DiskSegments:
 
 
 class Journal(JournalWriter):
-    """Appends to the journal of the experiment in a folder, which exists; see `JournalWriter`.
+    """Appends to the journal of the experiment in an existing folder; see `JournalWriter`.
 
-    `files` are its segments if they are more than files of that folder (`mirror.py`).
+    `files` are its segments if they are more than files in that folder (`mirror.py`).
     """
 
     def __init__(
@@ -128,17 +129,17 @@ class Journal(JournalWriter):
         super().__init__(self._files, term, lines, cluster=cluster, record=record)
 
     def close(self) -> None:
-        """Close the file; entries that were not committed are lost."""
+        """Close the file; uncommitted entries are lost."""
         self._files.close()
 
 
 def read_journal(folder: Path) -> list[Line]:
-    """Return what replay needs of an experiment's journal, in order; empty if it has none.
+    """Return the lines of an experiment's journal that replay needs, in order; empty without one.
 
     Leave out a torn line at the end; the returned lines are durable.
 
     Raises:
-        FileCorrupt: an entry is missing or altered, and later ones are there.
+        FileCorrupt: an entry is missing or altered, but later ones exist.
         SharedDirectoryError: the folder cannot be read.
     """
     parts: list[Part] = []
@@ -152,7 +153,7 @@ def read_journal(folder: Path) -> list[Line]:
 def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
     """Return whole lines of a segment from an offset on, and the offset where they end.
 
-    They are about `PIECE_BYTES`; fewer bytes are all that there are.
+    The lines have about `PIECE_BYTES`; if they have fewer, the segment has no more.
 
     Raises:
         FileCorrupt: a line is not of this version.
@@ -161,13 +162,13 @@ def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         file.seek(offset)
         content = file.read(PIECE_BYTES)
-        # A line that is longer than a piece is read to its end.
+        # We read a line to its end even if it is longer than a piece.
         content += file.readline() if len(content) == PIECE_BYTES else b""
     return list(_lines(content)), offset + content.rfind(b"\n") + 1
 
 
 def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
-    """Yield the lines of a segment whose text has some words; the others are not even parsed.
+    """Yield the lines of a segment whose text has these words, without parsing the others.
 
     Raises:
         FileCorrupt: a line is not of this version.
@@ -192,7 +193,7 @@ def first_number(segment: Path) -> int | None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Return the files of a journal, in the order in which they are read.
+    """Return the files of a journal, in reading order.
 
     Raises:
         SharedDirectoryError: the folder cannot be listed.
@@ -201,9 +202,9 @@ def segments(folder: Path) -> list[Path]:
 
 
 def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of a journal among these of a folder, in the order of `segments`."""
+    """Return the journal's files among these names of a folder, in the order of `segments`."""
     found = ((_SEGMENT.fullmatch(name), folder / name) for name in names)
-    # By the numbers, because a name with one digit more sorts before its predecessors.
+    # We sort by the numbers, because a name with one digit more sorts before its predecessors.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
     return [path for _, path in sorted(numbered)]
 
@@ -227,8 +228,8 @@ def _body(line: Line) -> dict[str, Any]:
 
 def _read(segment: Path) -> Part:
     """Read a segment's term and its lines, and sync it."""
-    # Its writer may have died before its sync. This manager syncs the lines that it adds, and after
-    # a power cut they must not be there while earlier ones are missing.
+    # The writer may have died before its sync. This manager syncs the lines that it adds. Without a
+    # sync here, they could survive a power cut while earlier lines are lost.
     with (
         reading(segment.parent, segment.name),
         open(open_regular(segment), "rb") as file,
@@ -254,7 +255,7 @@ def _name_of(segment: Segment) -> str:
 
 
 def _of_this_version(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry whose evaluation has its accuracy among the metrics, as it had not always."""
+    """Move the accuracy of an earlier version's evaluation into the metrics of an entry."""
     held = {"evaluation", "last_evaluation"} & entry.keys()
     former = {field: entry[field] for field in held if "accuracy" in (entry[field] or {})}
     return {**entry, **{field: _with_metrics(**one) for field, one in former.items()}}
@@ -266,7 +267,7 @@ def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
-    # A damaged line is left out here; what orders lines refuses a journal in which one is missing
+    # We leave out a damaged line here; the code that orders lines refuses a journal that lacks one
     # before others.
     for text in whole_lines(content):
         yield _line(json.loads(text))

@@ -1,12 +1,12 @@
-"""Logs in an object store, so that a manager on any machine can go on from them.
+"""Journals in an object store, so that a manager on any machine can continue from them.
 
-A manager writes them to its own folder, as on a shared one. The manager also puts durable lines
-into the bucket before anything follows from them: one object per commit, with the journal's new
-lines. From time to time one object with all of it takes their place. A manager that starts where
-another machine has led last begins with that machine's files.
+A manager writes them to its own folder, as it would to a shared one. It also puts durable lines
+into the bucket before it acts on them: one object per commit, with the journal's new lines. From
+time to time, one object with the whole journal replaces these. If another machine led last, a new
+manager begins with that machine's files.
 
-A manager that was replaced without its knowledge may still put objects there. They are of its term,
-and do not count once a later one has put its first object.
+A manager that does not know that it was replaced may still put objects there. They carry its term,
+and do not count once the manager of a later term has put its first object.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 FOLDER = "journals"
 GAINS_MAX = 256
-"""Objects of one journal before they are put together: so many are fetched for an experiment."""
+"""The most objects of one journal before we merge them; readers fetch up to this many."""
 _FETCHES = 16
 _WHOLE = "whole"
 _GAIN = "gain"
 
 
 class _Key(NamedTuple):
-    """An object of a mirror, as its name says; they sort in the order in which they were put."""
+    """The parsed name of a mirror's object; keys sort in the order in which we put the objects."""
 
     term: int
     number: int
@@ -58,7 +58,7 @@ class _Key(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> _Key | None:
-        """Return what a name says; None if it is none of a mirror's."""
+        """Parse a name; return None if it is not a mirror's."""
         term, _, rest = name.partition("-")
         number, _, kind = rest.partition("-")
         if not (term.isdecimal() and number.isdecimal() and kind in {_WHOLE, _GAIN}):
@@ -76,7 +76,7 @@ class _Part:
 
 
 class Mirror:
-    """Puts the journal of one experiment into a bucket; for one thread.
+    """Puts the journal of one experiment into a bucket; use it from one thread.
 
     Args:
         bucket: where the objects go.
@@ -93,10 +93,10 @@ class Mirror:
         self._former: list[str] | None = None
 
     def put_gains(self) -> None:
-        """Put what the segments have gained since the last call; it is durable on return.
+        """Put the segments' new lines since the last call; they are durable on return.
 
         Raises:
-            SharedDirectoryError: the bucket does not take it; the next call puts it as well.
+            SharedDirectoryError: the bucket does not take them; the next call puts them as well.
         """
         if not self._sent or len(self._former or ()) >= GAINS_MAX:
             self.put_whole()
@@ -106,22 +106,22 @@ class Mirror:
         self._put(_GAIN, grown)
 
     def put_whole(self) -> None:
-        """Put the segments as they are, in place of all that was put before.
+        """Put the whole segments, in place of all earlier objects.
 
         Raises:
             SharedDirectoryError: as `put_gains`.
         """
         if self._former is None:
             names = self._bucket.names(self._place)
-            # Only those of this term and earlier ones: the request may have waited for a network
-            # that was away, and a successor's objects may be there by now.
+            # Only objects of this term and earlier ones: the request may have waited for the
+            # network, and a successor may have put objects meanwhile.
             self._former = [n for n in names if (key := _Key.of(n)) and key.term <= self._term]
         former = self._former
         self._sent = {}
         self._put(_WHOLE, [_part(path, 0) for path in segments(self._folder)])
-        # Last, because without the new object there would be nothing.
+        # We remove these last, because before the new object they are all there is.
         for name in former:
-            with suppress(StoreError):  # what stays is not read
+            with suppress(StoreError):  # readers ignore any that stay
                 self._bucket.remove(f"{self._place}/{name}")
         self._former = self._former[len(former) :]
 
@@ -136,8 +136,8 @@ class Mirror:
         return f"{FOLDER}/{self._folder.name}"
 
     def _put(self, kind: str, parts: Sequence[_Part]) -> None:
-        # We don't reuse a number after an error, because the object may exist all the same. We then
-        # put its content once more, and reading it twice changes nothing.
+        # We don't reuse a number after an error, because the object may exist anyway. We then put
+        # its content once more, and reading it twice changes nothing.
         self._number += 1
         key = _Key(self._term, self._number, kind)
         self._bucket.put_new(f"{self._place}/{key}", _packed(parts))
@@ -182,7 +182,7 @@ def journal_of(
 
 
 def fetch_journals(shared: SharedDirectory) -> None:
-    """Have on this machine the journals that another one has written last.
+    """Fetch the journals that another machine wrote last.
 
     Raises:
         SharedDirectoryError: the bucket, or this machine's folder, cannot be used.
@@ -204,13 +204,13 @@ def fetch_journals(shared: SharedDirectory) -> None:
 def fetch_records(
     shared: SharedDirectory, folder: Path, *, experiment: str = "", last: int | None = None
 ) -> None:
-    """Put journals that a bucket has below a folder, to be read (`record.py`), in order of names.
+    """Copy a bucket's journals below a folder, in order of names, for `record.py` to read.
 
     Args:
-        shared: what has the bucket.
-        folder: where a folder is made for each experiment.
-        experiment: the only one that is wanted; "": all.
-        last: how many of the last ones are wanted; None: all.
+        shared: the shared directory with the bucket.
+        folder: where to create a folder for each experiment.
+        experiment: the only one to copy; "": all.
+        last: how many of the last ones to copy; None: all.
 
     Raises:
         SharedDirectoryError: the bucket, or this folder, cannot be used.
@@ -227,11 +227,11 @@ def fetch_records(
 
 
 class MirrorCopy:
-    """This machine's copy of the journals in a bucket, to be read while they grow.
+    """This machine's copy of a bucket's journals, for readers to follow while they grow.
 
     Args:
-        shared: what has the bucket.
-        folder: where a folder is made for each experiment.
+        shared: the shared directory with the bucket.
+        folder: where to create a folder for each experiment.
     """
 
     def __init__(self, shared: SharedDirectory, folder: Path) -> None:
@@ -240,7 +240,7 @@ class MirrorCopy:
         self._known: dict[str, set[_Key]] = {}
 
     def fetch(self, experiment: str = "") -> None:
-        """Fetch what the journals have gained: those of one experiment, or of all.
+        """Fetch the new lines of one experiment's journal, or of all journals.
 
         Raises:
             SharedDirectoryError: the bucket, or this folder, cannot be used.
@@ -256,7 +256,7 @@ class MirrorCopy:
             known.update(gained)
 
     def _write(self, folder: Path, parts: Iterable[_Part]) -> None:
-        """Write parts where they belong: what is there of them already has the same bytes."""
+        """Write parts at their offsets; bytes that a file already has there are the same."""
         with writing(self._folder, folder.name):
             folder.mkdir(exist_ok=True)
             for part in parts:
@@ -277,7 +277,7 @@ def recorded_in(shared: SharedDirectory) -> set[str]:
 
 
 def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
-    """Put journals that an earlier version has left on this machine alone."""
+    """Put journals that an earlier version left on this machine only."""
     if FORMER_HOME not in bucket.names(""):
         return
     for folder in sorted(shared.experiments.iterdir()):
@@ -287,7 +287,7 @@ def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> Non
 
 
 def _newest(keys: Iterable[str]) -> Iterator[tuple[str, list[_Key]]]:
-    """Yield each experiment, and the objects that count: the last whole one, and what followed."""
+    """Yield each experiment, and the objects that count: the last whole one and its successors."""
     found: dict[str, list[_Key]] = {}
     for path in keys:
         experiment, _, name = path.removeprefix(f"{FOLDER}/").rpartition("/")
@@ -307,7 +307,7 @@ def _own_term(shared: SharedDirectory, experiment: str) -> int:
 
 
 def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> list[_Part]:
-    """Return the files of an experiment; none if an object of them is damaged."""
+    """Return the files of an experiment; none if one of its objects is damaged."""
     place, bucket = f"{FOLDER}/{experiment}", shared.bucket
     assert bucket is not None  # noqa: S101 - its caller has looked
     contents = (
@@ -322,7 +322,7 @@ def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> li
 
 
 def _replace(folder: Path, parts: Sequence[_Part]) -> None:
-    """Put files in the place of this machine's own, which are older."""
+    """Replace this machine's own files, which are older."""
     made = folder.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     with writing(folder.parent, folder.name):
         made.mkdir()
@@ -348,7 +348,7 @@ def _part(path: Path, offset: int) -> _Part:
 
 
 def _packed(parts: Sequence[_Part]) -> bytes:
-    """Return the bytes of an object: a line of JSON that says what follows it."""
+    """Return the bytes of an object: a line of JSON that describes the parts, and the parts."""
     index = [[part.name, part.offset, len(part.content)] for part in parts]
     return json.dumps(index).encode() + b"\n" + b"".join(part.content for part in parts)
 

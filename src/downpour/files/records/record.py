@@ -1,4 +1,4 @@
-"""An experiment's record: all that happened in it, as one JSON line each, for people to read.
+"""An experiment's record: everything that happened, one JSON line each, for people to read.
 
 While an experiment runs, readers get its record as a projection of its journal (`view.py`), so the
 two can't differ. When the experiment ends, `export_record` writes the lines to `record.jsonl` in
@@ -41,8 +41,8 @@ PAGE_BYTES_MAX = 4_000_000
 class RecordReader:
     """Reads the record of an experiment page by page; safe to share between threads.
 
-    While the record is not exported, the reader projects it from the journal, and follows the
-    journal. Its lines must count: a manager makes a reader when it has taken up the journal.
+    Until the record is exported, the reader projects it from the journal, and follows the journal.
+    The journal's lines must count, so a manager makes a reader once it has taken up the journal.
     The lines stay in memory, in compressed blocks.
 
     Args:
@@ -78,7 +78,7 @@ class RecordReader:
             self._catch_up()
             found = self._block(block)[skipped:]
         ends = accumulate(len(line) + 1 for line in found)
-        # One line at least, however long, because a reader could not go on after an empty page.
+        # At least one line, however long, because a reader could not continue after an empty page.
         return found[: max(1, sum(end <= PAGE_BYTES_MAX for end in ends))]
 
     def all_lines(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ class RecordReader:
             yield from self._block(number)
 
     def take(self) -> Iterator[Dated]:
-        """Yield what the journal has gained since the last call, and keep nothing of it."""
+        """Yield the record's new lines since the last call, and keep none of them."""
         for line in self._gained():
             yield from self._view.take(line)
 
@@ -107,8 +107,7 @@ class RecordReader:
             try:
                 self._append(starmap(line_text, self.take()))
             except SharedDirectoryError:
-                # A run removes its journal once the record is exported, perhaps while it is read
-                # here.
+                # A run removes its journal once the record is exported, perhaps while we read it.
                 if not _is_there(self._folder / RECORD_NAME):
                     raise
             else:
@@ -132,15 +131,15 @@ class RecordReader:
             if path not in self._first and (number := first_number(path)) is not None:
                 self._first[path] = number
         for path in files:
-            # The lines of this term end at the beginning of a later one.
+            # The lines of this term end where a later term begins.
             later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
             end = min(later, default=None)
             for lines in self._pieces(path):
                 yield from self._counting(lines, end)
-        self._done.update(files[:-1])  # a manager appends to its last segment alone
+        self._done.update(files[:-1])  # a manager appends only to its last segment
 
     def _pieces(self, path: Path) -> Iterator[list[Line]]:
-        """Yield what a segment has gained, piece by piece."""
+        """Yield a segment's new lines, piece by piece."""
         while True:
             offset = self._read.get(path, 0)
             lines, self._read[path] = lines_from(path, offset)
@@ -149,7 +148,8 @@ class RecordReader:
                 return
 
     def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
-        # An earlier version began at 1 with each checkpoint; its lines make none of the record.
+        # An earlier version began at 1 with each checkpoint; its entries make no line of the
+        # record.
         if lines and lines[0].number == 1 and lines[0].record_lines is not None:
             self._next = 1
         for line in lines:
@@ -157,20 +157,20 @@ class RecordReader:
                 return
             if line.number > self._next:
                 raise FileCorrupt("journal", f"entry {self._next} is missing or altered")
-            # A line that was not known to be durable is repeated in the next segment.
+            # If a manager doubts that a line is durable, it repeats the line in the next segment.
             if line.number == self._next:
                 self._next += 1
                 yield line
 
 
 def line_text(at_seconds: float, line: RecordLine) -> str:
-    """Return a line of a record as it is written, without its end."""
-    # `to_fields` writes null for NaN; one that passed it would make a line that is not JSON.
+    """Return the text of a record's line, without the line end."""
+    # `to_fields` writes null for NaN; a NaN that got through would make a line that is not JSON.
     return json.dumps({"at": at_seconds, **to_fields(line)}, allow_nan=False)
 
 
 def export_record(folder: Path, lines: Iterable[str]) -> None:
-    """Write the record of an experiment that has ended, unless it is there.
+    """Write the record of an experiment that has ended, unless the file exists.
 
     Raises:
         SharedDirectoryError: the file cannot be written.
@@ -180,7 +180,7 @@ def export_record(folder: Path, lines: Iterable[str]) -> None:
 
 
 def has_record(folder: Path) -> bool:
-    """Whether a folder has a record, or a journal of which one is made."""
+    """Whether a folder has a record, or a journal to make one from."""
     return (folder / RECORD_NAME).is_file() or bool(segments(folder))
 
 
@@ -188,16 +188,16 @@ def read_record(path: Path) -> list[Dated]:
     """Read a record as (seconds, line) in the order written; a torn last line is left out.
 
     Args:
-        path: its file; while that is not there, the record is projected from the journal beside it.
+        path: its file; until that exists, we project the record from the journal beside it.
 
     Raises:
-        FileMissing: there is neither.
-        FileCorrupt: names the first line that is invalid.
-        SharedDirectoryError: it cannot be read now, though it may be there.
+        FileMissing: neither exists.
+        FileCorrupt: a line is invalid; names the first one.
+        SharedDirectoryError: we cannot read it now, though it may exist.
     """
     if not _is_there(path):
         projected = _projected(path.parent)
-        # Looked for once more, because a run's journal is removed when its record is there.
+        # We look once more, because a run removes its journal when its record exists.
         if not _is_there(path):
             if projected is None:
                 raise FileMissing(str(path))
@@ -208,9 +208,9 @@ def read_record(path: Path) -> list[Dated]:
 
 
 def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
-    """Yield what a record tells of the attempts at one task; other lines are not even parsed.
+    """Yield a record's lines about the attempts at one task, without parsing other lines.
 
-    Round and shard count from 0. It takes as long as reading the file does.
+    Round and shard count from 0. This takes as long as reading the file.
 
     Raises:
         FileCorrupt: a line about the task is invalid.
@@ -236,8 +236,8 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
 
 
 def _is_there(path: Path) -> bool:
-    # An error is one of the directory: a folder without a record counts as never begun, and is
-    # removed by the manager that starts next.
+    # We don't take an error for a missing file: a folder without a record counts as never begun,
+    # and the next manager to start removes it.
     with reading(path.parent, path.name):
         return path.exists()
 
@@ -248,10 +248,10 @@ def _projected(folder: Path) -> list[Dated] | None:
 
 
 def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
-    """Parse whole lines of a record; kinds that this version does not know are skipped.
+    """Parse whole lines of a record; skip kinds that this version does not know.
 
     Raises:
-        FileCorrupt: names the first line that is invalid, counted from 1.
+        FileCorrupt: a line is invalid; names the first one, counted from 1.
     """
     facts = []
     for number, line in enumerate(lines, start=1):
@@ -269,7 +269,7 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
 def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
     """Return the first lines of the record that an earlier version kept beside its journal.
 
-    It wrote the record before the journal, so there may be more lines than count.
+    That version wrote the record before the journal, so the file may have more lines than count.
     """
     known: list[dict[str, Any]] = []
     if not _is_there(folder / RECORD_NAME):

@@ -1,9 +1,9 @@
-"""The closed list of the lines that an experiment's record is made of.
+"""The closed list of the lines in an experiment's record.
 
 Writers and readers share these types, so a report never guesses at keys. Rounds and shards count
 from 0 here; reports show rounds to people as epochs from 1. Seconds are the manager's clock unless
-a field says otherwise. A line is never changed once written. A kind may gain fields with defaults,
-and readers skip kinds and fields that they do not know.
+a field says otherwise. We never change a line once it is written. A kind may gain fields with
+defaults, and readers skip kinds and fields that they do not know.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from downpour.files.records.attempt_lines import (
 )
 
 SHARD_CLASSES_MAX = 5_000
-"""Counts in a line, a few bytes each: a record has one such line, and people read it."""
+"""The most counts in a line, a few bytes each: a record has one such line, and people read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,10 @@ class SubmittedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoinedLine:
-    """A worker may be given tasks from now on.
+    """From now on, the manager may give tasks to a worker.
 
-    Its `processor_class` is that of tasks for a CPU, if its `numeric_class` is of another device.
+    `processor_class` is its class for tasks on a CPU, if its `numeric_class` belongs to another
+    device.
     """
 
     worker: str
@@ -58,7 +59,7 @@ class WorkerJoinedLine:
     processor_class: str = ""
 
     def class_for(self, asked: object) -> str:
-        """Return the class in which it trains what a spec wants on a device."""
+        """Return the numeric class in which the worker trains a spec that asks for a device."""
         return self.processor_class or self.numeric_class if asked == CPU else self.numeric_class
 
 
@@ -73,7 +74,7 @@ class WorkerLeftLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPackagesLine:
-    """A worker has other versions of packages than the manager, a phrase each."""
+    """A worker has other versions of packages than the manager: one phrase per package."""
 
     worker: str
     packages: tuple[str, ...]
@@ -83,13 +84,13 @@ class OtherPackagesLine:
 class PreparedLine:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
-    `numeric_class` is that of the manager, which made the initial model; empty in old records.
-    `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
-    `remarks` are its oddities, and `warnings` name fields of the spec without an effect. A training
-    step took `step_seconds` and `step_bytes` of memory in the trial; `frozen_bytes` is the size of
-    the file with the untrained parameters. `checksum` is the initial model's; empty in old records.
-    `shard_classes` counts each shard's examples of each class; it is empty in old records, for
-    examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
+    `numeric_class` is that of the manager, which made the initial model; it is empty in old
+    records. `dataset` is the key of the prepared dataset, `understood` describes how we read it,
+    and `remarks` are its oddities. `warnings` name fields of the spec that have no effect. In the
+    trial, a training step took `step_seconds` and `step_bytes` of memory. `frozen_bytes` is the
+    size of the file with the untrained parameters. `checksum` is the initial model's; it is empty
+    in old records. `shard_classes` counts each shard's examples of each class; it is empty in old
+    records, for examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
     """
 
     train_samples: int
@@ -114,7 +115,7 @@ class PreparedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedLine:
-    """A round was closed without these shards, and why."""
+    """The manager closed a round without these shards, for this reason."""
 
     round: int
     shards: tuple[int, ...]
@@ -123,7 +124,7 @@ class DroppedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizedLine:
-    """A round was cut into shards of these sizes, in samples, and why."""
+    """The manager cut a round into shards of these sizes, in samples, for this reason."""
 
     round: int
     samples: tuple[int, ...]
@@ -132,7 +133,7 @@ class ResizedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequestedLine:
-    """A policy asked for one more worker, and why; it may be that none is started."""
+    """A policy asked for one more worker, for this reason; possibly none starts."""
 
     reason: str
 
@@ -150,9 +151,9 @@ class DisturbedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedLine:
-    """Why the policy leaves a late shard with a worker, or gives that worker none that wait.
+    """Why the policy leaves a late shard with a worker, or gives that worker no waiting shard.
 
-    Once a round and shard, and once for each time that a worker begins to stand by.
+    The record has one per round and shard, and one for each time that a worker begins to stand by.
     """
 
     round: int
@@ -165,13 +166,13 @@ class ExplainedLine:
 class AggregatedLine:
     """Updates became the next model version.
 
-    `round` numbers aggregations, which in step are rounds. `train_seconds` run from the round's
-    first assignment to its last update, or from the version before; `loss` is the sample-weighted
-    mean of the updates' losses. If shards are not in step, `parts` are its tasks, by round and
-    shard, and `staleness` the age, in versions, of the models that they began from. `summed` names
-    the order of the additions in a round in step; another order gives different rounding. The
-    version's file, whose checksum this is, is `whole`, or the step from the version before. Order
-    and checksum are empty in old records.
+    `round` numbers aggregations; if shards are in step, these are rounds. `train_seconds` run from
+    the round's first assignment, or from the previous version, to the last update. `loss` is the
+    sample-weighted mean of the updates' losses. If shards are not in step, `parts` are the
+    version's tasks, by round and shard. `staleness` is the age, in versions, of the models that
+    they began from. `summed` names the order of the additions in a round in step; another order
+    gives different rounding. `checksum` is that of the version's file, which is `whole`, or else a
+    step from the previous version. `summed` and `checksum` are empty in old records.
     """
 
     round: int
@@ -190,10 +191,10 @@ class AggregatedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedLine:
-    """How good the model is after a round: its loss, and the task's metrics by name, in its order.
+    """The model's quality after a round: its loss, and the task's metrics by name, in order.
 
-    `class_accuracy` has one entry a class, NaN for a class without examples. `part` says on which
-    examples: the spec's `validation` sets training examples apart for that.
+    `class_accuracy` has one entry per class, NaN for a class without examples. `part` names the
+    examples: the spec's `validation` sets training examples apart for evaluations.
     """
 
     round: int
@@ -220,8 +221,8 @@ class ImprovedLine:
 class FinishedLine:
     """The experiment is done; `file` is the name of the final model.
 
-    `reason` says why there were no more rounds; `checksum` is that file's. Both are empty in old
-    records.
+    `reason` says why there were no more rounds; `checksum` is the final model's. Both are empty in
+    old records.
     """
 
     file: str
@@ -272,8 +273,8 @@ RecordLine = (
     | CancelledLine
 )
 
-# Words on the disk: readers skip a kind that they do not know, so one that is renamed is lost to
-# reports of older records.
+# These words are on disk. Readers skip a kind that they do not know, so if we rename one, reports
+# of older records lose its lines.
 KINDS: dict[str, type[RecordLine]] = {
     "submitted": SubmittedLine,
     "worker-joined": WorkerJoinedLine,
@@ -311,14 +312,14 @@ _UNSAID = {
     "processor_class": "",
     "shard_classes": (),
 }
-"""Values of later fields that old lines leave out: they describe the former behavior."""
+"""Values of newer fields that old lines leave out; they describe the former behavior."""
 
 
 def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
-    # Not by `asdict`, which copies every value and takes half of the time of a projection.
+    # We avoid `asdict`, which copies every value and takes half of a projection's time.
     named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
-    # The lines of an earlier release stay as it wrote them.
+    # Lines of an earlier release stay as that release wrote them.
     for name, unsaid in _UNSAID.items():
         if named.get(name) == unsaid:
             del named[name]
@@ -337,8 +338,8 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
 
 
 def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
-    # Another word than before, because earlier readers skip what they do not know, and would take a
-    # line of a known kind without an accuracy for a damaged one.
+    # We renamed the kind, because earlier readers skip kinds that they do not know. They would take
+    # a line of a known kind without an accuracy for a damaged one.
     if fields["kind"] != "evaluated":
         return fields
     return {**fields, "kind": "measured", "metrics": {"accuracy": fields["accuracy"]}}
@@ -346,8 +347,8 @@ def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _reader(kind: str) -> TypeAdapter[RecordLine]:
-    # Kept, because pydantic compiles a validator for each adapter, and a record may have thousands
-    # of lines of a kind.
+    # Cached, because pydantic compiles a validator for each adapter, and a record may have
+    # thousands of lines of a kind.
     return TypeAdapter(KINDS[kind])
 
 

@@ -1,7 +1,7 @@
 """Replays the journals of earlier managers; pure, the same for all drivers.
 
-It replays each journal into a separate core. So a journal that cannot be replayed leaves out its
-experiment, with a reason, and affects no other.
+We replay each journal into a separate core. If we cannot replay a journal, we leave out its
+experiment, with a reason, and no other is affected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from downpour.core.scheduler.experiment import Experiment
 
 @dataclass(frozen=True, slots=True)
 class ReplayedJournals:
-    """The experiments that can be continued, in the order of submission, and why others cannot."""
+    """The experiments that can continue, in the order of submission, and why others cannot."""
 
     experiments: dict[str, Experiment]
     left_out: dict[str, str]
@@ -31,8 +31,8 @@ def replay_each(
     """Replay each journal into a separate core.
 
     One experiment runs at a time. If several have begun and not ended, the one with the latest
-    entry continues. The others had been left out by an earlier manager; they are continued by a
-    manager that starts after that one has ended.
+    entry continues. An earlier manager had left out the others; a manager that starts after that
+    one has ended continues them.
     """
     replayed: dict[str, Experiment] = {}
     left_out: dict[str, str] = {}
@@ -62,8 +62,8 @@ def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment
         for line in journal:
             core.replay(line.at_seconds, line.entry)
         [experiment] = core.state.experiments.values()
-    # Of any kind: what a damaged journal makes the core do is unknown. That core serves this one
-    # experiment and is dropped.
+    # We catch every kind, because a damaged journal may make the core do anything. That core serves
+    # only this experiment, and we drop it.
     except Exception as error:
         reason = f"cannot be replayed ({type(error).__name__}: {error})"
         raise FileCorrupt("journal", reason) from error
@@ -71,7 +71,7 @@ def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment
 
 
 def replay(core: Scheduler, journals: Mapping[str, Sequence[Line]]) -> dict[str, str]:
-    """Continue all experiments in an empty core; return the others, each with the reason."""
+    """Continue experiments in an empty core; return those left out, each with the reason."""
     known = replay_each(journals, core.state.options)
     take_in(core, known, journals)
     return known.left_out
@@ -86,10 +86,10 @@ def take_in(
 
 
 def belongs_elsewhere(journal: Sequence[Line], folder: str, cluster: str) -> str | None:
-    """Return why a journal is not of this folder and cluster; None if it is.
+    """Return why a journal does not belong to this folder and cluster; None if it does.
 
-    A folder that was copied from a backup or from another cluster brings its journal along, and
-    would be trained a second time.
+    A folder copied from a backup or from another cluster brings its journal along. Without this
+    check, we would train its experiment a second time.
     """
     first = journal[0]
     # Earlier versions named no cluster.

@@ -11,7 +11,7 @@ import xxhash
 
 
 def seal(text: bytes) -> bytes:
-    """Return the line of a text, which has no line end."""
+    """Return the line for a text that has no line end."""
     return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 

@@ -1,9 +1,9 @@
 """The record that people read: a projection of an experiment's journal, computed when it is read.
 
-`View.take` is pure: it gets the lines of a journal in order, and returns the lines of the record
-(`record_lines.py`) that each one makes. A fact makes a line on its own. If a line of the record
-needs more than its entry says, the manager has `Observed` that before (`observed`, `aggregating`),
-and the view keeps it until the entry comes. So what a crash has cut off makes no line.
+`View.take` is pure: it takes the lines of a journal in order, and returns the lines of the record
+(`record_lines.py`) that follow from each. A fact makes a line on its own. If a line of the record
+needs more than its entry says, the manager writes an `Observed` before the entry (`observed`,
+`aggregating`). The view keeps it until the entry comes, so work that a crash cut off makes no line.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from downpour.files.records.record_lines import (
 )
 
 Dated = tuple[float, RecordLine]
-"""A line of the record, and when it came about."""
+"""The time of a line of the record, and the line."""
 
 _AGGREGATING = "aggregating"
 
 
 def observed(experiment: str, line: RecordLine) -> Observed:
-    """Return the entry for a line that the manager alone can make."""
+    """Return the entry for a line that only the manager can make."""
     return Observed(experiment=experiment, line=to_fields(line))
 
 
 def aggregating(command: do.Aggregate) -> Observed:
-    """Return the entry that an aggregation begins with; its line comes with its result."""
+    """Return the entry that begins an aggregation; the record's line comes with the result."""
     samples = sum(update.samples for update in command.updates)
     weighted = sum(update.samples * update.loss for update in command.updates)
     line = {
@@ -83,7 +83,7 @@ class View:
         self._aggregating: tuple[float, dict[str, Any]] | None = None
 
     def take(self, line: Line) -> list[Dated]:
-        """Return the lines of the record that a line of the journal makes."""
+        """Return the lines of the record that follow from a line of the journal."""
         made = [*self._made(line.at_seconds, line.entry)]
         # An earlier version wrote the line to a record beside the journal; `TakenUp` brings it.
         return made if line.record_lines is None else []
@@ -96,7 +96,7 @@ class View:
             case Observed():
                 yield from self._observed(at, entry.line)
             case on.Prepared():
-                # A manager that goes on prepares as well, and observes nothing of that.
+                # A manager that continues an experiment prepares it as well, but observes nothing.
                 if self._prepared is not None:
                     yield at, self._prepared
                 self._prepared = None
@@ -159,7 +159,7 @@ class View:
 
 
 def line_of(entry: Journaled) -> RecordLine | None:
-    """Return the line of an entry that says all that the line has; None without one."""
+    """Return the line for an entry that has all of the line's values; None for other entries."""
     kind = _LINES.get(type(entry))
     if kind is None:
         return None
@@ -185,7 +185,7 @@ _LINES: dict[type[Journaled], type[RecordLine]] = {
     facts.Explained: ExplainedLine,
     facts.Dismissed: WorkerLeftLine,
 }
-"""The lines whose fields are called as they are in the entry, or in a part of it."""
+"""Lines whose fields have the same names in the entry, or in a part of it."""
 
 _PARTS = "attempt", "update", "evaluation"
 
@@ -196,7 +196,7 @@ def _found(entry: Journaled, name: str) -> Any:
 
 
 def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an entry
-    """Return the fields of an entry's line that are called otherwise there."""
+    """Return the fields of an entry's line that have other names in the entry."""
     match entry:
         case on.ExperimentSubmitted():
             spec = entry.spec
@@ -207,7 +207,8 @@ def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an 
             from_step = entry.snapshot.steps_done if entry.snapshot else 0
             return {"from_step": from_step, **_quantiles(entry.forecast)}
         case facts.ForecastRecorded():
-            # From the assignment on, so that it can be compared with the forecast of that line.
+            # We count from the assignment, so that readers can compare this with the forecast
+            # there.
             return _quantiles(entry.remaining.later(entry.elapsed_seconds))
         case facts.Accepted():
             file = entry.update.file
