@@ -1,7 +1,7 @@
-"""Reads the file of a spec; the one place that does, so that `core/spec/` stays pure.
+"""Reads spec files; only this module does, so that `core/spec/` stays pure.
 
-It does not decide what a spec may contain. A file that cannot be read is refused in one line, like
-an invalid field.
+It does not decide what a spec may contain. We refuse an unreadable file in one line, like an
+invalid field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the fields of a TOML file that a user names, without its table `[launch]`.
 
-    It chooses the place of training, without any effect on the result.
+    That table chooses where to train, and has no effect on the result.
 
     Raises:
         SpecError: the file cannot be read, or is not TOML.
@@ -59,16 +59,16 @@ def read_launch(path: Path) -> dict[str, Any]:
 def specs_in(folder: Path) -> list[Path]:
     """Return the TOML files in a folder that describe one experiment, by name.
 
-    Grids, searches and files of other programs are left out.
+    We leave out grids, searches and files of other programs.
 
     Raises:
-        SpecError: one cannot be read or is not TOML, so it may be the one that is meant.
+        SpecError: a file is unreadable or not TOML, and may be the one that the user means.
     """
     return [path for path in sorted(folder.glob("*.toml")) if _is_spec(read_toml(path))]
 
 
 def _is_spec(fields: Mapping[str, Any]) -> bool:
-    # Other programs' files have names, too.
+    # A `name` does not count, because other programs' files have one, too.
     has_own = bool(fields.keys() & Spec.model_fields.keys() - {"name"})
     return has_own and _SEARCH not in fields and not _axes(fields)
 
@@ -82,7 +82,7 @@ def _whole(path: Path) -> dict[str, Any]:
 
 
 def refuse_grid(fields: Mapping[str, Any]) -> None:
-    """Refuse a file for `downpour grid`: tables `[[experiment]]`, `trials`, lists of values.
+    """Refuse a file for `downpour grid`: one with `[[experiment]]`, `trials` or lists of values.
 
     Raises:
         SpecError: names the field that makes the file a grid.
@@ -112,5 +112,5 @@ def _refuse_others(fields: Mapping[str, Any]) -> None:
 
 
 def _is_single(field: str) -> bool:
-    """Whether a field of the spec takes one value, so that a list of them is an axis."""
+    """Whether a field of the spec takes one value, so that a list of values is an axis."""
     return field in Spec.model_fields and field not in _LISTS

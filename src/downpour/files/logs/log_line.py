@@ -1,4 +1,4 @@
-"""One line of a process's log, and how it is written: a JSON object in a line of text."""
+"""One line of a process's log, which is a JSON object in a line of text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LogLine:
     """A line that a process logged or printed, with the process and its host.
 
     `at` is in seconds since 1970, by the host's clock. `source` is the logger's name, or `stdout`
-    or `stderr` for text that was printed. `trace` is a traceback, in lines. All text is as the
-    process had it, so it needs `host/text.py` before a terminal shows it.
+    or `stderr` for text that was printed. `trace` is a traceback, in lines. All text is unchanged,
+    so pass it through `host/text.py` before a terminal shows it.
     """
 
     at: Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
@@ -35,8 +35,8 @@ class LogLine:
     trace: str = ""
 
     def to_bytes(self) -> bytes:
-        """Return it as a line of JSON, with the line's end; long text is cut."""
-        # Not by `asdict`, which takes longer than all the rest of a line.
+        """Return it as a line of JSON, with the line end; cut long text."""
+        # We avoid `asdict`, which takes longer than all the rest of a line.
         values = {name: getattr(self, name) for name in self.__slots__}
         values["text"] = _encodable(_first(self.text, TEXT_CHARACTERS_MAX))
         if self.trace:
@@ -47,7 +47,7 @@ class LogLine:
 
     @classmethod
     def of(cls, line: bytes) -> LogLine | None:
-        """Parse a line; None if it is damaged, or another program's."""
+        """Parse a line; None if it is damaged, or comes from another program."""
         try:
             return _ADAPTER.validate_json(line)
         except ValidationError:

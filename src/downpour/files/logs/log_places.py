@@ -1,6 +1,6 @@
-"""The place of processes' logs: `logs/processes` of a folder, or of an object store.
+"""The place of processes' logs: `logs/processes` in a folder or in an object store.
 
-A process writes *pieces*, files that grow to a bounded size. Only that process writes them, and
+A process writes *pieces*, files that grow to a bounded size. Only that process writes them, and it
 never reuses a name, so a reader that knows its position in a piece continues there.
 """
 
@@ -23,7 +23,7 @@ FOLDER = "logs/processes"
 ENDING = ".jsonl"
 PIECE_BYTES_MAX = 256 * 1024
 _READ_BYTES_MAX = 4 * PIECE_BYTES_MAX
-"""More than any piece has, to bound a reader's memory for any file in that place."""
+"""More than any piece has; this bounds a reader's memory for any file in that place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +40,25 @@ class LogPlace(Protocol):
 
     @property
     def interval_seconds(self) -> float:
-        """How often a process writes what it has gained, and a reader looks for it."""
+        """How often a process writes its new lines, and a reader looks for them."""
 
     def append(self, name: str, gained: bytes) -> int:
-        """Add bytes to a piece, which may be new; returns how many were written."""
+        """Add bytes to a piece, which may be new; return how many were written."""
 
     def pieces(self) -> list[Piece]:
-        """Return the existing pieces, by name; none if there is no such folder."""
+        """Return the existing pieces, by name; none if the folder does not exist."""
 
     def read(self, name: str, begin: int) -> bytes:
-        """Return a piece from a byte on; empty if it is gone."""
+        """Return a piece's bytes from `begin` on; empty if the piece is gone."""
 
     def remove(self, name: str) -> None:
-        """Remove a piece, if it is there."""
+        """Remove a piece, if it exists."""
 
 
 class FolderLogs:
-    """Keeps pieces in a folder; a piece is open only while it gains something.
+    """Keeps pieces in a folder; opens a piece only while it grows.
 
-    An NFS client shows others what a process has written once the file is closed.
+    Over NFS, others see what a process has written once it closes the file.
     """
 
     interval_seconds = 1.0
@@ -67,7 +67,7 @@ class FolderLogs:
         self._folder = folder
 
     def append(self, name: str, gained: bytes) -> int:
-        """Add bytes to a file; a full disk may take some of them only."""
+        """Add bytes to a file; a full disk may take only some of them."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -85,7 +85,7 @@ class FolderLogs:
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
-                    # One that is removed meanwhile is none.
+                    # Skip a file that another process removes meanwhile.
                     with suppress(FileNotFoundError):
                         if entry.name.endswith(ENDING) and entry.is_file(follow_symlinks=False):
                             about = entry.stat(follow_symlinks=False)
@@ -112,7 +112,7 @@ class FolderLogs:
             raise self._failed(error) from error
 
     def remove(self, name: str) -> None:
-        """Remove a file; one of another user stays."""
+        """Remove a file; another user's file stays."""
         with suppress(OSError):
             (self._folder / name).unlink()
 
@@ -121,7 +121,7 @@ class FolderLogs:
 
 
 class BucketLogs:
-    """Keeps pieces as objects; the one that grows is put there as a whole each time."""
+    """Keeps pieces as objects; puts the whole object each time that a piece grows."""
 
     interval_seconds = 5.0
 
@@ -130,7 +130,7 @@ class BucketLogs:
         self._growing = ("", b"")
 
     def append(self, name: str, gained: bytes) -> int:
-        """Replace the object by one with more bytes; all of them are taken, or none."""
+        """Replace the object by one with more bytes; the bucket takes all of them, or none."""
         before = self._growing[1] if self._growing[0] == name else b""
         self._bucket.put(f"{FOLDER}/{name}", before + gained)
         self._growing = name, before + gained

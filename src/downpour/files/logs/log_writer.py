@@ -15,18 +15,18 @@ from threading import Event, RLock, Thread
 from downpour.files.logs.log_places import ENDING, PIECE_BYTES_MAX, LogPlace
 
 QUEUE_BYTES_MAX = 128 * 1024
-"""The most that a process may log between two looks of the thread; it limits a loop that logs."""
+"""The most that a process may log between two writes of the thread; it limits a loop that logs."""
 PIECES_KEPT = 4
 CLOSE_SECONDS = 2.0
 _NAME_CHARACTERS = 60
 
 
 class LogWriter:
-    """Keeps the last lines of one process, `PIECES_KEPT` pieces of them, until `close`.
+    """Writes the log of one process until `close`, and keeps its last `PIECES_KEPT` pieces.
 
     Args:
         place: where to keep them.
-        owner: how the names of the pieces begin; a random part makes them this process's own.
+        owner: the beginning of the pieces' names; a random part makes them unique to this process.
     """
 
     def __init__(self, place: LogPlace, owner: str) -> None:
@@ -34,7 +34,7 @@ class LogWriter:
         self._stem = f"{_plain(owner)}-{secrets.token_hex(4)}"
         self._lines = deque[bytes]()
         self._queued_bytes = 0
-        # Reentrant: a signal handler may log while its thread holds it.
+        # Reentrant: a signal handler may log while its thread holds the lock.
         self._lock = RLock()
         self._number = 0
         self._size_bytes = 0
@@ -48,7 +48,7 @@ class LogWriter:
         self._thread.start()
 
     def put(self, line: bytes) -> bool:
-        """Take a line; returns at once, and false if the queue is full."""
+        """Take a line and return at once; return false if the queue is full."""
         with self._lock:
             has_room = self._queued_bytes + len(line) <= QUEUE_BYTES_MAX
             if has_room:
@@ -69,7 +69,7 @@ class LogWriter:
 
     def write(self) -> None:
         """Write the queue; bytes that the place does not take stay for the next time."""
-        # All errors: a log must end no thread, and cannot report its own failure.
+        # We suppress all errors: a log must end no thread, and cannot report its own failure.
         with suppress(Exception):
             self._write_out()
             self._take()
@@ -86,15 +86,15 @@ class LogWriter:
                 return
 
     def _take(self) -> None:
-        """Make the queue the next bytes to write."""
+        """Move the queue to the bytes to write next."""
         with self._lock:
             self._pending += b"".join(self._lines)
             self._lines.clear()
             self._queued_bytes = 0
 
     def _begin_piece(self) -> None:
-        """Go on with a new piece if the present one is full, and remove the oldest."""
-        # The rest of a line that a full disk has cut off belongs behind its beginning.
+        """Begin a new piece if the current one is full, and remove the oldest."""
+        # If a full disk has cut off a line, its rest belongs behind its beginning.
         if self._size_bytes + len(self._pending) <= PIECE_BYTES_MAX or self._is_cut:
             return
         self._number += 1

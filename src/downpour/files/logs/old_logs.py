@@ -13,12 +13,12 @@ from downpour.files.store import SharedDirectory
 
 KEPT_SECONDS = 14 * 24 * 3600.0
 KEPT_BYTES = 256 * 1024**2
-"""Of all processes together: the logs of some hundred workers that say all they may."""
+"""The limit for all processes together: the full logs of some hundred workers."""
 _LOOK_SECONDS = 3600.0
 
 
 def remove_old_logs(place: LogPlace, now_seconds: float) -> None:
-    """Remove pieces without a write for two weeks, and the oldest of too many.
+    """Remove pieces that have not changed for two weeks, and the oldest beyond `KEPT_BYTES`.
 
     Raises:
         SharedDirectoryError: the place cannot be used.

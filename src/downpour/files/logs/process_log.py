@@ -1,7 +1,7 @@
 """Turns a process's log and output into lines of its log in the shared directory.
 
-The streams and the log that a process has anyway stay as they are; all of this comes on top. So a
-launcher's own file also holds what a process says before it opens the directory, or as it crashes.
+The process's own streams and log stay as they are. So a launcher's file also holds the lines that a
+process prints before it opens the directory, or as it crashes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TRACES = logging.Formatter()
 
 
 class ProcessLog(logging.Handler):
-    """Writes each record, and each line that is given to `say`, without making its caller wait.
+    """Writes each record, and each line given to `say`, without making the caller wait.
 
     Args:
         name: the process's name in the log, as `worker-1`.
-        secrets: texts of which no line may hold any.
+        secrets: texts that no line may contain.
         put: takes a line of the log, or returns false; see `LogWriter`.
-        clock: tells the time in seconds since 1970.
+        clock: returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ProcessLog(logging.Handler):
             self._write(_level(record.levelno), record.name, record.getMessage(), trace)
 
     def say(self, source: str, text: str, level: Level = "info") -> None:
-        """Write a line that is no record."""
+        """Write a line that is not a log record."""
         self._write(level, source, text, "")
 
     def fail(self, error: BaseException) -> None:
@@ -105,9 +105,9 @@ class ProcessLog(logging.Handler):
 
 
 class PrintedLines:
-    """Stands for a standard stream: text goes there, and whole lines to `say` as well.
+    """Replaces a standard stream: passes text to it, and whole lines to `say` as well.
 
-    Of a progress bar, which overwrites its line, only the last state is a line.
+    A progress bar overwrites its line, so only its last state becomes a line.
     """
 
     _BUFFERED_MAX = 4_000
@@ -127,7 +127,7 @@ class PrintedLines:
         return written
 
     def _tell_lines(self) -> None:
-        """Tell the lines that are whole, and one that is too long to wait for its end."""
+        """Pass on whole lines, and a line that is too long to wait for its end."""
         *lines, begun = self._begun.split("\n")
         self._begun = begun.rpartition("\r")[2] if len(begun) > self._BUFFERED_MAX else begun
         if len(self._begun) > self._BUFFERED_MAX:
@@ -147,7 +147,7 @@ class PrintedLines:
             self._say(last)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else the stream has."""
+        """Return any other attribute of the stream."""
         return getattr(self._stream, name)
 
 
@@ -164,9 +164,9 @@ def kept_log(
     Args:
         shared: the directory.
         name: the process's name in the log.
-        secrets: texts that must not be in it.
-        owns_process: whether all that this process logs and prints belongs there; if not, only what
-            this package logs does.
+        secrets: texts that the log must not contain.
+        owns_process: whether everything that this process logs and prints belongs there, or only
+            what this package logs.
     """
     with ExitStack() as ending:
         owner = f"{socket.gethostname()}-{name}-{os.getpid()}"
@@ -176,7 +176,7 @@ def kept_log(
         ending.callback(writer.close)
         logger = logging.getLogger("" if owns_process else PACKAGE)
         if not logger.hasHandlers() and logging.lastResort is not None:
-            # Our own handler would silence it, but a program without logging should see warnings.
+            # Our own handler would silence it, but a program without logging should show warnings.
             logger.addHandler(logging.lastResort)
             ending.callback(logger.removeHandler, logging.lastResort)
         logger.addHandler(handler)
@@ -208,7 +208,7 @@ def _printed(handler: ProcessLog) -> Iterator[None]:
         yield
     finally:
         for name, stream in ours.items():
-            if getattr(sys, name) is stream:  # else the user's code has put another one there
+            if getattr(sys, name) is stream:  # otherwise the user's code has replaced it
                 setattr(sys, name, before[name])
 
 

@@ -49,7 +49,7 @@ class _Client:
         address: where the service answers.
         trust: this side's credentials, and its demands on the service.
         timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
-        wait.
+            wait.
         connect_seconds: the limit for opening a connection.
         patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
