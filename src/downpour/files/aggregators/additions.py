@@ -1,9 +1,9 @@
 """The additions of one pass over files, and their places in memory.
 
-The caller says in which order (`tree.py`): steps that name a file or a sum, and steps that add the
-last two. Here these become operations on *places*: a sum that is kept, or a piece of a thread's own
-memory, of which as few are needed as the order allows. A pass adds to sums in place, so it takes
-new memory only for new sums.
+The caller chooses the order (`tree.py`): some steps name a file or a sum, others add the last two.
+This module turns the steps into operations on *places*. A place is a kept sum, or a piece of a
+thread's own memory; a thread needs as few pieces as the order allows. A pass adds to sums in place,
+so it takes new memory only for new sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from downpour.files.store import Array, HeldRange, Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SummedFile:
-    """A file to be summed: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
+    """A file to sum: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
 
     head: memoryview
     data: Array
@@ -28,8 +28,8 @@ class SummedFile:
 class PartialSum:
     """The sum of some files' differences from the base; it has the model's layout.
 
-    float16 is summed in float32, for which it holds twice its size more. float64 is summed as it
-    is, and numbers that are no floats are those of the lowest shard.
+    We sum float16 in float32, which takes twice its size in addition. We sum float64 as it is, and
+    take numbers that are not floats from the lowest shard.
 
     Args:
         layout: The model's.
@@ -57,7 +57,7 @@ def _room_for_sum(result: Array) -> Array:
 
 
 Step = SummedFile | PartialSum | None
-"""A file, a sum, or to add the last two."""
+"""A file, a sum, or None to add the last two."""
 
 Place = int | PartialSum
 """The place of a term: the number of a piece of a thread's memory, or a sum."""
@@ -82,7 +82,7 @@ class AddTerms:
 
 @dataclass(slots=True, eq=False)
 class _Tree:
-    """A term, or two that are added. `kept` is the sum that it ends in, if there is one below."""
+    """A term, or an addition of two. `kept` is the sum that takes the result, if one is below."""
 
     term: SummedFile | PartialSum | None = None
     left: _Tree | None = None
@@ -99,9 +99,9 @@ class _Tree:
 class Additions:
     """The operations of a pass, in order.
 
-    `files` are all that are read, of which the first `summed` are added. `sums` are all that are
-    left, of which the operations change those of `changed`. `firsts` says of which file a sum takes
-    the numbers that are not summed. `pieces` is how many pieces of memory a thread needs.
+    The pass reads all `files`, and adds the first `summed` of them. `sums` are all sums that
+    remain; the operations change those in `changed`. `firsts` says from which file a sum takes the
+    numbers that we don't sum. `pieces` is how many pieces of memory a thread needs.
     """
 
     files: list[SummedFile] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Additions:
 
     @classmethod
     def of(cls, steps: Sequence[Step], new_sum: Callable[[], PartialSum]) -> Additions:
-        """Find a place for each step; `new_sum` makes the required ones."""
+        """Find a place for each step; `new_sum` makes the sums that are missing."""
         plan = cls(files=[step for step in steps if isinstance(step, SummedFile)])
         plan.summed = len(plan.files)
         numbers = {id(file): number for number, file in enumerate(plan.files)}
@@ -131,7 +131,7 @@ class Additions:
     def _emit(self, tree: _Tree, numbers: dict[int, int], fresh: Place, free: int) -> Place:
         """Add the operations of a tree; return the place of its sum.
 
-        A file goes to the place that is `fresh`; the pieces of memory from `free` on have no use.
+        A file goes to the place `fresh`; the pieces of memory from `free` on are unused.
         """
         if isinstance(tree.term, PartialSum):
             return tree.term

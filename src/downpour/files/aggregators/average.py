@@ -8,11 +8,11 @@ from downpour.files.aggregators.base import Contribution, shares
 
 
 def amount(contribution: Contribution) -> float:
-    """Return what each contribution counts."""
+    """Return how much each contribution counts."""
     del contribution
     return 1.0
 
 
 def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Weigh all contributions alike."""
+    """Weigh all contributions equally."""
     return shares([amount(contribution) for contribution in contributions])

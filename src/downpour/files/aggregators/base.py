@@ -1,8 +1,8 @@
 """The interface of an aggregator: a pure function from a round's contributions to their weights.
 
 Every rule of this family is a weighted mean, so a rule only says how much each contribution counts;
-how files are read and summed is `fold`'s business. Weights are float64, do not depend on the order
-in which contributions are given, and sum to one.
+`fold` reads and sums the files. Weights are float64, sum to one, and do not depend on the order of
+the contributions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from downpour.base.values import PublishedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """One shard's part in a round: how it was trained and the file with its parameters.
+    """One shard's part in a round: facts about its training, and the file with its parameters.
 
     `loss` is the sample-weighted mean of the task's batches.
     """
@@ -31,11 +31,11 @@ class Contribution:
 Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
 
 Amount: TypeAlias = Callable[[Contribution], float]
-"""A contribution's amount, if it is known without the others; weights are shares of the total."""
+"""Returns a contribution's amount without the others; weights are shares of the total."""
 
 
 def shares(amounts: Sequence[float]) -> tuple[float, ...]:
-    """Return each amount over their sum; equal shares where all amounts are zero.
+    """Return each amount divided by their sum; equal shares if all amounts are zero.
 
     Raises:
         ValueError: there are no amounts.
@@ -45,6 +45,6 @@ def shares(amounts: Sequence[float]) -> tuple[float, ...]:
     largest = max(amounts)
     if largest == 0:
         return (1 / len(amounts),) * len(amounts)
-    # Scaled by the largest first, so that the sum of huge amounts stays finite.
+    # Scale by the largest first, so that the sum of huge amounts stays finite.
     total = math.fsum(amount / largest for amount in amounts)
     return tuple(amount / largest / total for amount in amounts)

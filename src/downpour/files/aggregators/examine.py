@@ -21,13 +21,13 @@ from downpour.files.store import Array, ParameterFile, Store, decode, decompress
 def examine(
     store: Store, base: Base, contributions: Sequence[Contribution], *, known: Mapping[int, str]
 ) -> dict[int, str]:
-    """Return the reason against each contribution that cannot be aggregated, by shard.
+    """Return why we cannot aggregate some contributions: the reason for each such shard.
 
     Args:
-        store: Where the files lie.
-        base: The model that they were trained from, whose tensors all must have.
-        contributions: All of the round.
-        known: Shards whose reason is known already; their files are not read.
+        store: Where the files are.
+        base: The model that training began from; all files must have its tensors.
+        contributions: All contributions of the round.
+        known: Shards whose reason is known already; we don't read their files.
 
     Raises:
         StoreError: the base cannot be read.

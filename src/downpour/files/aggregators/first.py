@@ -1,6 +1,6 @@
-"""Shard 0's parameters as they are; the other shards' work is thrown away.
+"""Shard 0's parameters as they are; this rule discards the other shards' work.
 
-It is here because the code published with the ECE751 report did this: its loop computed the mean
+We have it because the code published with the ECE751 report did this: its loop computed the mean
 and never stored it. If shard 0 is not among the contributions, the lowest shard counts.
 """
 

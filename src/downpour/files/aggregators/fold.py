@@ -3,10 +3,9 @@
 The fold maps, sums and verifies files in one pass, along a tree over their shards (`tree.py`). So
 the bytes of the result depend only on the contributions, their weights and the model that they
 started from. They do not depend on the order of arrival, on threads, or on sums made before the
-last update came (`gathering.py`). Memory holds one model, and a few more if the updates are more
-than the files that we can map. Nothing that cannot be trusted ever reaches a
-result: if a pass fails, `examine` finds the damaged shards and their faults, so that workers
-    retrain exactly these.
+last update came (`gathering.py`). Memory holds one model, and a few more if we cannot map all
+updates at once. Damaged data never reaches a result: if a pass fails, `examine` finds the damaged
+shards and their faults, so that workers retrain exactly these.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
     """Return the weighted mean of the contributions' parameters.
 
     The formula is x0 - Σ w_i (x0 - x_i), in float32 (float64 in float64): numbers that no update
-    changes stay equal to the base's, bit for bit. Equal weights are summed first and divided once.
-    Numbers of other types are taken from the lowest shard. A non-finite number in the base is a
+    changes stay equal to the base's, bit for bit. With equal weights, we sum first and divide once.
+    We take numbers of other types from the lowest shard. A non-finite number in the base is a
     constant: it is the same in every update, and stays.
 
     Args:
-        store: Where the files lie.
+        store: Where the files are.
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
         amounts: The amounts whose shares are the weights, if each is known separately; the fold
             divides by their sum at the end.
-        compression: That of all updates; a compressed one says how far it moved.
-        trained_from: The version that compressed ones say they began from; absent: the base.
-        threads: How many threads share the work; absent: at most two. It changes no byte.
-        gathered: The base, and sums made before, which the fold uses up. They change no byte.
+        compression: The compression of all updates; a compressed update says how far it moved.
+        trained_from: The version that compressed updates say they began from; absent: the base.
+        threads: How many threads share the work; absent: at most two. The number changes no byte.
+        gathered: The base and earlier sums, which the fold uses up. They change no byte.
 
     Raises:
         UpdatesRefused: files that are missing, altered, not finite, of another layout or
@@ -115,7 +114,7 @@ def _fold_once(
 
 
 def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]]:
-    """Yield groups of as many files as are mapped at once, and the shard that follows each."""
+    """Yield groups of as many files as we map at once, and the shard that follows each group."""
     group: list[Item] = []
     files = 0
     for item in items:
@@ -132,10 +131,10 @@ def _in_shard_order(
     weights: Sequence[float],
     amounts: Sequence[float] | None,
 ) -> tuple[list[Counted], float]:
-    """Return the parts in the order of their shards, and what their sum is divided by.
+    """Return the parts in the order of their shards, and the divisor of their sum.
 
     Raises:
-        ValueError: shards stand twice, or weights are not as many or do not sum to one.
+        ValueError: a shard appears twice, or weights are not as many or do not sum to one.
     """
     if len({contribution.shard for contribution in contributions}) != len(contributions):
         raise ValueError("a shard contributes twice")

@@ -1,10 +1,10 @@
 """Sums a round's updates before the last one arrives.
 
 A `Gathering` gets updates as they arrive, and adds each to the sums that are possible so far. It
-follows the tree of the fold, so the result has the same bytes. It is a cache and nothing else. If
-it cannot do something, it does nothing, and the fold reads the file at the end. If a file is
-damaged, it drops all its sums, and the fold finds and names the file. Each sum knows its updates
-and their files, so the fold leaves out a sum with an update that does not count.
+follows the tree of the fold, so the result has the same bytes. It is only a cache. If it cannot do
+something, it does nothing, and the fold reads the file at the end. If a file is damaged, it drops
+all its sums, and the fold finds and names the file. Each sum knows its updates and their files, so
+the fold leaves out a sum with an update that does not count.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from downpour.files.aggregators.tree import full_additions, remaining
 from downpour.files.store import Store
 
 LIMIT_BYTES = 2**30
-"""The share of memory for sums. In the order of shards, n updates leave log2(n) sums; in the
-worst order n / 2. The fold reads the rest at the end."""
+"""The memory that sums may take. If n updates arrive in the order of shards, they leave log2(n)
+sums; in the worst order, they leave n / 2. The fold reads the rest at the end."""
 
 
 class Gathering:
-    """The sums of one round's updates so far; for one thread.
+    """The sums of one round's updates so far; use it from one thread.
 
     Args:
-        store: Where the files lie.
+        store: Where the files are.
         base: The model that the round began from.
-        limit_bytes: What the sums may take.
+        limit_bytes: How much memory the sums may take.
     """
 
     def __init__(self, store: Store, base: Base, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -43,9 +43,9 @@ class Gathering:
         return frozenset(part.shard for held in self._held for part in held.parts)
 
     def add(self, parts: Sequence[Counted], threads: int | None = None) -> None:
-        """Add what can be added of these updates, which have arrived; the rest waits for the fold.
+        """Add as many of these arrived updates as possible; the rest waits for the fold.
 
-        A sum that has another update of one of these shards is dropped.
+        We drop a sum that has another update of one of these shards.
         """
         coming = {part.shard for part in parts}
         self._held = [one for one in self._held if coming.isdisjoint(p.shard for p in one.parts)]
@@ -63,9 +63,9 @@ class Gathering:
             self._held = list(passed.held)
 
     def take(self, parts: Sequence[Counted], divisor: float) -> list[Held]:
-        """Hand over the sums of which every update is among these parts; none is kept.
+        """Hand over the sums whose updates are all among these parts; keep none.
 
-        An update that has all the weight is taken as it is, and so from its file.
+        The fold takes an update with all the weight as it is, and so from its file.
         """
         held, self._held = self._held, []
         if any(part.factor == divisor for part in parts):
@@ -74,7 +74,7 @@ class Gathering:
         return [one for one in held if all(wanted.get(part.shard) == part for part in one.parts)]
 
     def _fitting(self, parts: Sequence[Counted]) -> list[Counted]:
-        """Return the parts that can be mapped at once, and leave no more sums than there may be."""
+        """Return the parts that we can map at once without exceeding the limit of sums."""
         nodes, fitting = [one.node for one in self._held], list[Counted]()
         for part in parts[: summing.FILES_AT_ONCE]:
             more = remaining(list(full_additions(sorted([*nodes, part.node]))))

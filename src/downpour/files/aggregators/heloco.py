@@ -1,17 +1,17 @@
-"""HeLoCo's correction: it bends a tensor's step toward the momentum before it counts.
+"""HeLoCo's correction, which bends a tensor's step toward the momentum before the step counts.
 
 HeLoCo (arXiv 2606.00271) is for asynchronous training with unequal workers and unequal shards,
 in which a step may be stale, or serve only one shard. With the step g of a tensor,
 the momentum m, the cosine c between them and the confidence a = |g| / (|g| + κ |m|):
 
     c ≥ 0.2        g stays as it is
-    c < 0          part of what runs against m is taken from g: g - β c |g| m/|m|, where
+    c < 0          g loses part of its component against m: g - β c |g| m/|m|, where
                    β = min(0.5 (-c) a, 0.5)
-    between        g is turned towards m, and keeps its length: along (1 - λ) g/|g| + λ m/|m|, where
+    between        g turns toward m, and keeps its length: along (1 - λ) g/|g| + λ m/|m|, where
                    λ = min(1, (1 - c) a)
 
-g is weighed by the mode already, as the steps that the momentum is made of. In each case what comes
-out is a sum of g and m, so three sums over the tensor decide it.
+The mode has already weighted g, like the steps that make up the momentum. In each case, the result
+is a weighted sum of g and m, so three sums over the tensor decide it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def correction(windows: Iterable[tuple[Array, Array]]) -> Correction:
     """Return the correction of a tensor.
 
     Args:
-        windows: Its gradient and its momentum, a window [n] of both after the other. Sums are of
-            float64 within a window, and exact over windows.
+        windows: Its gradient and its momentum, one window [n] of both after another. We sum in
+            float64 within a window, and exactly over windows.
     """
     sums = [(_dot(g, g), _dot(m, m), _dot(g, m)) for g, m in windows]
     step, momentum = sqrt(fsum(g for g, _, _ in sums)), sqrt(fsum(m for _, m, _ in sums))
@@ -71,5 +71,5 @@ def _corrected(step: float, momentum: float, product: float) -> Correction:
 
 
 def _dot(one: Array, other: Array) -> float:
-    # Not by BLAS, whose sums depend on its threads.
+    # We avoid BLAS, whose sums depend on its threads.
     return float(np.sum(one.astype(np.float64) * other))

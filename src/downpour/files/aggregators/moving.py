@@ -1,9 +1,9 @@
 """A model version and updates that began from it or from older ones → the next version's numbers.
 
 Asynchronous modes use this instead of a round's fold. They take few updates at a time, usually one,
-and each update has its own start version. So updates are read whole, which verifies them, and
-versions are mostly kept (`versions.py`). The numbers are computed in windows that stay in the
-processor's cache; only where a window's sum is not finite, what is wrong with it is looked for.
+and each update has its own start version. So we read updates whole, which verifies them, and mostly
+keep versions in memory (`versions.py`). We compute in windows that stay in the processor's cache,
+and look for errors only if a window's sum is not finite.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from downpour.files.store import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """An update, the version from which it counts, and what its step is multiplied by."""
+    """An update, the version from which it counts, and the factor of its step."""
 
     shard: int
     file: PublishedFile
@@ -54,16 +54,18 @@ def moved(
 ) -> dict[str, Array]:
     """Return the model after some moves: x - Σ f_i (b_i - x_i), with b_i the base of update x_i.
 
-    A base that is the model itself moves it toward the update's parameters. The buffers that the
-    model's file names always move like this. Steps of several shards from one old version add up,
-    and would carry a running variance below zero. The moves apply in order, in float32 (float64 in
-    float64). Numbers of other types, such as a count of batches, are those of the last move.
+    If the base is the model itself, the model moves toward the update's parameters. The buffers
+    that the model's file names always move like this: steps of several shards from one old version
+    add up, and would carry a running variance below zero. The moves apply in order, in float32
+    (float64 in float64). Numbers of other types, such as a count of batches, come from the last
+    move.
 
     Args:
         versions: Model and bases.
         model: The newest version.
         moves: The updates, each with its base; a factor is above 0 and at most 1.
-        compression: That of all updates; a compressed one says how far it moved from its base.
+        compression: The compression of all updates; a compressed update says how far it moved from
+            its base.
 
     Raises:
         UpdatesRefused: files that are missing, altered, not finite, of another layout or
@@ -80,8 +82,8 @@ def moved(
         form = UpdateFormat.of(base, move.base, compression)
         try:
             update, differences = _read(versions.store, move.file, form)
-            # Looked for only after the step, which shows whether there may be any. The caller then
-            # discards the changed model.
+            # We look for unsound numbers only after the step, which shows whether there may be any.
+            # The caller then discards the changed model.
             if not _step(tensors, base, form, update, differences, move.factor):
                 finite = False
                 _check_sound(update, begun.tensors, differences, move.file)
@@ -104,7 +106,7 @@ def _step(
     differences: Mapping[str, Array],
     factor: float,
 ) -> bool:
-    """Add an update's step to all tensors; returns whether all that it saw is finite."""
+    """Add an update's step to all tensors; return whether all numbers were finite."""
     finite = True
     for name, numbers in tensors.items():
         start = numbers if name in form.buffers else base.tensors[name]
@@ -115,7 +117,7 @@ def _step(
 def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str, Array]:
     """Return a shard's own parameters after it has met the model: x_i - f (x_i - x).
 
-    The model moves by the same distance, the other way (`moved`). Numbers that are no floats are
+    The model moves by the same distance, the other way (`moved`). Numbers that are not floats stay
     the shard's.
 
     Raises:
@@ -158,7 +160,7 @@ def _check_sound(
 
 
 def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f: float) -> bool:
-    """Add one tensor's step, which is its difference if that is known, times a factor.
+    """Add one tensor's step times a factor; the step is its difference if that is known.
 
     Returns:
         Whether all numbers are finite; then those of base and update are, too.

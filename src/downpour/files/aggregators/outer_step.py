@@ -1,7 +1,7 @@
-"""The outer optimizer: how far a model steps along what its round's updates became.
+"""The outer optimizer: how far a model steps along the average of its round's updates.
 
-The fold's result x̄ is the model that plain averaging would give. Its distance from the model x
-that the round began from, g = x - x̄, is taken for a gradient, and x steps against it:
+The fold's result x̄ is the model that plain averaging would give. We take its distance from the
+model x that the round began from, g = x - x̄, for a gradient, and step against it:
 
     sgd       m = μ m + g                          x - η m
     nesterov  m = μ m + g                          x - η (g + μ m)
@@ -14,17 +14,18 @@ that the round began from, g = x - x̄, is taken for a gradient, and x steps aga
                                                    x - η (g' + 2 μ m' - μ m)
 
 `nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, in
-which few updates make a version, often one. The momentum then belongs to all shards' updates, and
-not to the last one (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling", alg.
-3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). `adagrad`, `adam`
-and `yogi` are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated
-Optimization", algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias correction.
+which few updates make a version, often one. The momentum then comes from all shards' updates, and
+not only from the last one (Liu et al. 2024, "Asynchronous Local-SGD Training for Language
+Modeling", alg. 3 with c = 0; their Δ/N is g, where an update's step counts one over the shards).
+`adagrad`, `adam` and `yogi` are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive
+Federated Optimization", algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias
+correction.
 
 `heloco` is HeLoCo (arXiv 2606.00271). There workers begin from θ - η μ m, one step of the momentum
 ahead of the model θ, which steps by η (g' + μ m'). Here workers begin from the model x, and the two
 steps are one.
 
-Only trained tensors take steps. Buffers, such as running means, are the aggregate's. The state
+Only trained tensors take steps. Buffers, such as running means, come from the aggregate. The state
 tells them apart. It has `momentum/NAME` for each trained tensor, `variance/NAME` for a v, and
 `buffer/NAME` for a b, with the number of steps. The step computes number by number in windows, in
 the tensor's own precision, at least float32. So the bytes depend only on the files and, for
@@ -49,9 +50,9 @@ _MOMENTUM, _VARIANCE, _BUFFER = "momentum", "variance", "buffer"
 _COUNT = "count/steps"
 
 Moments: TypeAlias = dict[str, Array]
-"""The state of some numbers, which a rule changes in place: momentum, and what else is kept."""
+"""The state of some numbers, which a rule changes in place: momentum, and perhaps more."""
 Rule: TypeAlias = Callable[[Outer, Array, Moments], Array]
-"""The amounts to subtract from a model's numbers, from their gradient."""
+"""Returns the amounts to subtract from a model's numbers, given their gradient."""
 
 
 def _sgd(outer: Outer, gradient: Array, moments: Moments) -> Array:
@@ -149,7 +150,7 @@ def first_state(
 
 
 def is_state_of(outer: Outer, state: Collection[str]) -> bool:
-    """Whether an optimizer keeps what a state with tensors of these names holds."""
+    """Whether a state with tensors of these names belongs to an optimizer."""
     kinds = {name.partition("/")[0] for name in state if name != _COUNT}
     return kinds == set(_RULES[outer.optimizer][1])
 
@@ -160,19 +161,19 @@ def take_step(
     aggregate: Mapping[str, Array],
     state: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Make the aggregate of a round the next model, in place.
+    """Turn the aggregate of a round into the next model, in place.
 
     Args:
-        outer: The optimizer; not `none`, with which the aggregate is the next model.
+        outer: The optimizer; not `none`, whose next model is the aggregate itself.
         base: The model that the round began from.
-        aggregate: What the fold returned; its trained tensors are changed.
-        state: That of the round before, or the first one.
+        aggregate: The result of the fold; this changes its trained tensors.
+        state: The state after the previous round, or the first one.
 
     Returns:
         The state after this round.
 
     Raises:
-        FileCorrupt: the state is not of this model.
+        FileCorrupt: the state belongs to another model.
         NonFinite: the step overflows.
     """
     rule, kinds = _RULES[outer.optimizer]
@@ -186,7 +187,7 @@ def take_step(
         if known is None or any(one is None or one.shape != known.shape for one in kept):
             raise FileCorrupt("outer state", f"belongs to another model: {name}")
         moments = {kind: after[f"{kind}/{name}"].reshape(-1) for kind in kinds}
-        with np.errstate(all="ignore"):  # looked for below
+        with np.errstate(all="ignore"):  # we check below
             sound = _step(rule, outer, known.reshape(-1), aggregate[name].reshape(-1), moments)
         if not sound:
             rate = f"outer.learning_rate = {outer.learning_rate:g}"
@@ -195,7 +196,7 @@ def take_step(
 
 
 def _counted(state: dict[str, Array]) -> int:
-    """Count a step; return how many there were."""
+    """Count a step; return the new count."""
     if _COUNT not in state:
         raise FileCorrupt("outer state", f"belongs to another optimizer: {_COUNT}")
     state[_COUNT] += 1
@@ -203,7 +204,7 @@ def _counted(state: dict[str, Array]) -> int:
 
 
 def _step(rule: Rule, outer: Outer, base: Array, mean: Array, moments: Moments) -> bool:
-    """Step one tensor, all flat [n]; return whether all numbers are finite that were."""
+    """Step one tensor, all flat [n]; return whether all finite numbers have stayed finite."""
     if outer.optimizer == "heloco":
         momentum = moments[_MOMENTUM]
         pairs = ((gradient, momentum[part]) for part, gradient in _gradients(base, mean))
@@ -219,7 +220,7 @@ def _step(rule: Rule, outer: Outer, base: Array, mean: Array, moments: Moments) 
 
 
 def _gradients(base: Array, mean: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield a flat tensor's gradient, a window after the other."""
+    """Yield a flat tensor's gradient, one window after another."""
     for start in range(0, len(base), _WINDOW):
         part = slice(start, start + _WINDOW)
         x, there = base[part].astype(_precision(base)), mean[part]

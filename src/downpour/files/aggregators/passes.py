@@ -1,6 +1,6 @@
-"""One pass over some updates of a round: opens their files, adds them, says what is wrong.
+"""One pass over some updates of a round: opens their files, adds them, and reports errors.
 
-Both callers know their additions by place in the tree: `fold.py` has all updates, and
+Both callers name their additions by place in the tree: `fold.py` has all updates, and
 `gathering.py` the arrived ones.
 """
 
@@ -25,7 +25,7 @@ _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs mor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A contribution, and what its numbers are multiplied by."""
+    """A contribution, and the factor of its numbers."""
 
     contribution: Contribution
     factor: float
@@ -60,9 +60,9 @@ Item = Counted | Held
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Base:
-    """The model that updates are differences from, and their format.
+    """The model from which updates are differences, and their format.
 
-    One that this process has published is in its memory, and need not be verified.
+    If this process has published the model, it is in memory, and we need not verify it.
     """
 
     file: PublishedFile
@@ -82,7 +82,7 @@ class Base:
         """Map a model's file; compressed updates say which version they were `trained_from`.
 
         Raises:
-            StoreError: there is no such file, or it is no model.
+            StoreError: the file does not exist, or is not a model.
         """
         model = decode(store.view(file), file.name)
         if base_of(model) is not None:
@@ -108,7 +108,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """The outcome of a pass: the sums that are left, or what is wrong."""
+    """The outcome of a pass: the sums that remain, or the errors."""
 
     held: Sequence[Held] = ()
     refused: dict[int, str] = field(default_factory=dict)
@@ -118,19 +118,19 @@ class Passed:
 
     @property
     def is_right(self) -> bool:
-        """Whether the sums can be used."""
+        """Whether we can use the sums."""
         return self.sound and not (self.refused or self.altered or self.base_altered)
 
 
 class Passes:
-    """Passes over a round's updates, one after the other.
+    """Passes over a round's updates, one after another.
 
     Args:
-        store: Where the files lie.
-        base: The model that they were trained from.
-        parts: All whose files will be read, by which the number of threads is chosen.
-        threads: That number; absent: at most two.
-        divisor: What the whole sum is divided by; absent while there is none.
+        store: Where the files are.
+        base: The model that training began from.
+        parts: All parts whose files we will read; their size decides the number of threads.
+        threads: The number of threads; absent: at most two.
+        divisor: The divisor of the whole sum; absent until there is one.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class Passes:
         others: Sequence[Counted] = (),
         is_last: bool = False,
     ) -> Passed:
-        """Add items, each a step by its node; see `Summing.add` for the other parts, and the last.
+        """Add items, which `steps` name by node; see `Summing.add` for `others` and the last pass.
 
         Raises:
-            SharedDirectoryError: the directory failed, and not an update.
+            SharedDirectoryError: the directory failed, not an update.
         """
         parts = [*(item for item in items if isinstance(item, Counted)), *others]
         files, refused = self._open(parts)
@@ -197,7 +197,7 @@ class Passes:
         return item.kept if isinstance(item, Held) else files[item.shard]
 
     def _open(self, parts: Sequence[Counted]) -> tuple[dict[int, SummedFile], dict[int, str]]:
-        """Open the files of parts, and leave out those of another format; say what is missing."""
+        """Open the files of parts, except those of another format; say why some are missing."""
         files: dict[int, SummedFile] = {}
         refused: dict[int, str] = {}
         for part in parts:

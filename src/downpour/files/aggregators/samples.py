@@ -11,7 +11,7 @@ from downpour.files.aggregators.base import Contribution, shares
 
 
 def amount(contribution: Contribution) -> float:
-    """Return what a contribution counts."""
+    """Return how much a contribution counts."""
     return float(contribution.samples)
 
 

@@ -1,18 +1,18 @@
 """The hot loop: sums many mapped files into one, hashing every byte while it is in the cache.
 
 We sum each file's difference from a base, the model that all of them started from: x0 - Σ w_i (x0 -
-x_i). If a file agrees with the base, that is exact, so untrained numbers never move. Only small
-numbers need rounding on the way, which about halves the error of Σ w_i x_i. The differences are
-taken from the base, and their sum from it again, because only so does a negative zero stay one.
+x_i). If a file agrees with the base, that is exact, so untrained numbers never move. We round only
+small numbers on the way, which about halves the error of Σ w_i x_i. We subtract the files from the
+base, and their sum from the base again, because only then does a negative zero stay negative.
 
-A compressed update holds the difference x0 - x_i itself, which is decoded where it is added.
+A compressed update holds the difference x0 - x_i itself; we decode it as we add it.
 
-All files have one layout. A pass walks their bytes in windows; in each window every file's piece is
-hashed and added before the next window begins, so a byte travels from memory once. The caller
+All files have the same layout. A pass walks their bytes in windows. It hashes and adds every file's
+piece of a window before the next window begins, so a byte travels from memory once. The caller
 chooses the additions (`tree.py`): files, and sums from earlier passes. Two threads share the work
 without ever waiting for each other. Each hashes its own files (a checksum is sequential) and sums
 its own part of every window. So each finds the other's data in the shared cache. Neither windows
-nor threads touch the order in which the terms of a number are added.
+nor threads affect the order in which we add the terms of a number.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from downpour.files.store import Array, HeldRange, UpdateFormat
 PIECE_BYTES = 2 * 2**20
 """The total size of a thread's pieces of memory.
 
-Measured with ten files, on cores with 1 MiB each and 32 MiB in common: with 0.5 MiB, two threads
-are a quarter slower.
+Measured with ten files, on cores with 1 MiB of cache each and 32 MiB in common: with 0.5 MiB, two
+threads are a quarter slower.
 """
 
 FILES_AT_ONCE = 64
-"""How many files are mapped: each holds a descriptor, of which a process has about a thousand."""
+"""How many files we map at once: each takes a descriptor, and a process has about a thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +62,13 @@ class AddedFiles:
 
 
 def is_sound(numbers: Array, base: Array) -> bool:
-    """Say whether a file's floats can be used: finite, or what the base has and is not finite."""
+    """Say whether a file's floats are usable: finite, or the base's own non-finite numbers."""
     same = _bits(numbers) == _bits(base)
     return bool(np.all(same | (np.isfinite(numbers) & np.isfinite(base))))
 
 
 class Summing:
-    """Passes over files that share a layout, in which they are added to each other and to sums.
+    """Passes over files that share a layout, which add the files to each other and to sums.
 
     Args:
         form: The places of the tensors in the model and in every file.
@@ -95,7 +95,7 @@ class Summing:
 
     @property
     def base_checksum(self) -> str:
-        """The base's checksum, which is known once the first files were added."""
+        """The base's checksum, which we know once we have added the first files."""
         return self._base_hasher.hexdigest()
 
     def add(
@@ -106,14 +106,14 @@ class Summing:
         divisor: float | None = None,
         sole: SummedFile | None = None,
     ) -> AddedFiles:
-        """Add files and sums to each other; the sums are changed.
+        """Add files and sums to each other; this changes the sums.
 
         Args:
             steps: The additions, see `Additions`.
-            others: Files that are read and not added. They count with factor 0, but must be sound.
-            divisor: What the only sum that is left is divided by before it becomes the mean of
-                files; absent while it is no whole sum.
-            sole: The file that has all the weight, if there is one: it is taken as it is.
+            others: Files to read but not to add. They count with factor 0, but must be sound.
+            divisor: The divisor that makes the only remaining sum the mean of files; absent until
+                the sum is whole.
+            sole: The file that has all the weight, if there is one: we take it as it is.
         """
         plan = Additions.of(steps, partial(PartialSum, self._layout, self._ranges))
         plan.files += others
@@ -137,7 +137,7 @@ class Summing:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Numbers that are held alike, the `number`-th such stretch of the model."""
+    """Numbers that files hold in the same way, the `number`-th such stretch of the model."""
 
     number: int
     place: HeldRange
@@ -161,7 +161,7 @@ class _Stretch:
         return np.dtype(np.float32) if narrow else self.place.dtype
 
     def step(self, pieces: int) -> int:
-        """Return how many numbers a thread sums at a time, with as many pieces of memory."""
+        """Return how many numbers a thread sums at a time, with this many pieces of memory."""
         step = max(1, PIECE_BYTES // max(1, pieces) // self.dtype.itemsize)
         return max(STRIDE, step - step % STRIDE) if self.is_compressed else step
 
@@ -170,12 +170,12 @@ class _Stretch:
         return source.data[self.place.start : self.place.stop].view(self.place.dtype)
 
     def held(self, source: SummedFile) -> Array:
-        """Return what an update holds: numbers, or bytes that are to be decoded."""
+        """Return an update's content: numbers, or bytes to decode."""
         held = source.data[self.place.held_start : self.place.held_stop]
         return held if self.is_compressed else held.view(self.place.dtype)
 
     def cut(self, part: slice, *, with_padding: bool = False) -> slice:
-        """Return where an update holds some numbers of a stretch, which begin at the stride."""
+        """Return where an update holds numbers of a stretch; they begin at a multiple of STRIDE."""
         codec = self.place.codec
         if codec is None:
             return part
@@ -185,7 +185,7 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """One thread's part of a window: the base's numbers, and what files hold of it.
+    """One thread's part of a window: the base's numbers, and the files' content.
 
     If updates are compressed, we decode them into `decoded`.
     """
@@ -221,7 +221,7 @@ class _Window:
         return sound
 
     def is_sound(self, number: int) -> bool:
-        """Say whether a file's numbers can be used, or what it holds of them decoded."""
+        """Say whether a file's numbers are usable; decode them if necessary."""
         if self.stretch.is_compressed:
             return bool(np.isfinite(self._decoded(number)).all())
         held = self.held[number]
@@ -234,7 +234,7 @@ class _Window:
         np.subtract(self.base, total, out=total, dtype=total.dtype)
 
     def keep_constants(self, total: Array, *, closed: bool) -> bool:
-        """Let what is not finite in the base stay as it is; return whether all else is finite."""
+        """Keep the base's non-finite numbers; return whether all others are finite."""
         constant = ~np.isfinite(self.base)
         np.copyto(total, self.base if closed else 0, where=constant)
         return bool((np.isfinite(total) | constant).all())
@@ -272,7 +272,7 @@ class _Pass:
 
     def sum_lane(self, stretches: Sequence[_Stretch], lane: int) -> bool:
         """Do one thread's share of all stretches; return whether all it saw is sound."""
-        # Overflow and NaN are looked for by hand; numpy's warnings would only repeat it.
+        # We look for overflow and NaN ourselves; numpy's warnings would only repeat that.
         with np.errstate(all="ignore"):
             sound = [self._sum_stretch(stretch, lane) for stretch in stretches]
         return all(sound)
@@ -296,7 +296,7 @@ class _Pass:
         return sound
 
     def _room(self, stretch: _Stretch, count: int) -> tuple[list[Array], Array]:
-        """Return the pieces of memory of a thread, and room for a decoded difference."""
+        """Return a thread's pieces of memory, and room for a decoded difference."""
         pieces = [np.empty(count, stretch.dtype) for _ in range(self._plan.pieces)]
         return pieces, np.empty(count if stretch.is_compressed else 0, np.float32)
 
@@ -325,7 +325,7 @@ class _Pass:
         return self._sole is not None and not stretch.is_compressed
 
     def _take(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
-        """Hash a window of all files, of which one is taken as it is."""
+        """Hash a window of all files, and take one of them as it is."""
         sound = True
         for number, numbers in enumerate(hashed):
             self._hash(number, numbers, lane)
@@ -343,12 +343,12 @@ class _Pass:
             self._hashers[number].update(numbers.data)
 
     def _close(self, window: _Window, total: Array) -> bool:
-        """Look for non-finite numbers in a sum; with a divisor, it is the mean of all."""
+        """Look for non-finite numbers in a sum; with a divisor, make it the mean first."""
         if self._divisor is not None:
             window.close(total, self._divisor)
         if np.isfinite(total).all():
             return True
-        if not window.stretch.is_compressed:  # where it is, each was looked at when it was decoded
+        if not window.stretch.is_compressed:  # we check compressed ones as we decode them
             numbers = range(len(self._plan.files))
             if not all(is_sound(window.held[number], window.base) for number in numbers):
                 return False

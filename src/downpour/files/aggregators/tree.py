@@ -1,9 +1,9 @@
-"""The order in which a round's updates are summed: along a binary tree over the numbers of shards.
+"""The order in which we sum a round's updates: along a binary tree over the numbers of shards.
 
-Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; a shard that is not there is
-passed over. So the additions follow from the shards alone, and not from the order in which updates
-arrive. We can sum any two neighbors as soon as they are there. When the last update comes in, only
-its path to the root is left. This module does not know the summed values.
+Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; the tree skips a missing
+shard. So the additions follow from the shards alone, and not from the order in which updates
+arrive. We can sum any two neighbors as soon as both have arrived. When the last update arrives,
+only its path to the root is left. This module does not know the summed values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Node(NamedTuple):
 
 
 ORDER = "tree"
-"""The name of this order on record; earlier releases, which wrote none, added shard by shard."""
+"""The name of this order in records; earlier releases, which wrote none, added shard by shard."""
 
 ADD = None
 """The step that adds the last two sums."""
@@ -32,10 +32,10 @@ def meeting(one: int, other: int) -> int:
 
 
 def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
-    """Yield the steps that add what can be added while any other shard may still come.
+    """Yield the steps that add all possible nodes while any other shard may still come.
 
-    A step is one of the nodes, which are in the order of their shards, or `ADD`. The sum so far is
-    a block in which no shard is missing.
+    The nodes are in the order of their shards. A step is a node or `ADD`. The sum so far is a block
+    in which no shard is missing.
     """
     done: list[Node] = []
     for node in nodes:
@@ -47,7 +47,7 @@ def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
 
 
 def last_additions(nodes: Sequence[Node], following: int | None = None) -> Iterator[Node | None]:
-    """Yield the steps that add all that can be added once it is known which shards there are.
+    """Yield the steps that add all possible nodes once we know which shards there are.
 
     Args:
         nodes: In the order of their shards.

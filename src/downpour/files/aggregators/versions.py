@@ -1,10 +1,9 @@
-"""Model versions as the manager reads them: again and again, while updates come in.
+"""Model versions, which the manager reads again and again while updates come in.
 
-Each version is the start of the next, and the base of the updates that began from it. A version
-that this process has published is kept in its memory, so that it reads of each push the update
-alone. Others, which an earlier manager has published, are read, and verified, each time. If
-versions are differences, we keep the newest even if it is large, because the next one is a
-difference from it.
+Each version is the start of the next, and the base of the updates that began from it. This process
+keeps the versions that it has published in memory, so that for each push it reads only the update.
+It reads and verifies the versions of an earlier manager each time. If versions are differences, we
+keep the newest even if it is large, because the next one is a difference from it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ LIMIT_BYTES = 256 * 2**20
 
 
 class Versions:
-    """The model versions of one experiment; for one thread.
+    """The model versions of one experiment; use it from one thread.
 
     Args:
-        store: Where their files lie.
+        store: Where their files are.
         limit_bytes: The limit; we keep the newest versions that fit.
     """
 
@@ -36,11 +35,11 @@ class Versions:
         self._order: Sequence[PublishedFile] = ()
 
     def follow(self, files: Sequence[PublishedFile]) -> None:
-        """Note which versions there are, oldest first, where some are steps."""
+        """Remember which versions there are, oldest first, if some are steps."""
         self._order = files
 
     def read(self, file: PublishedFile) -> Parameters:
-        """Return a version; its tensors must not be changed.
+        """Return a version; callers must not change its tensors.
 
         Raises:
             StoreError: it is not kept, and its file cannot be read.
@@ -49,7 +48,7 @@ class Versions:
         return self.read_after(self._order[:place], file)
 
     def read_after(self, leading: Sequence[PublishedFile], file: PublishedFile) -> Parameters:
-        """Return a version to which the steps of some lead; other threads may call this, too.
+        """Return a version to which the steps in `leading` lead; other threads may call this, too.
 
         Raises:
             StoreError: it is not kept, and a file cannot be read.
@@ -99,9 +98,9 @@ class Versions:
 
 
 def _in_one(model: Parameters) -> Array | None:
-    """Return the bytes of a model's tensors if they lie one after the other, as the fold has them.
+    """Return the bytes of a model's tensors if they are contiguous, as the fold makes them.
 
-    Others are not joined: that would cost more than reading the file.
+    We don't join others, because that would cost more than reading the file.
     """
     owner = next((tensor.base for tensor in model.tensors.values()), None)
     if not isinstance(owner, np.ndarray) or owner.nbytes != model.layout.size_bytes:

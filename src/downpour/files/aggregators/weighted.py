@@ -1,7 +1,7 @@
-"""The mean weighted by training loss: Σ l_i w_i / Σ l_i, attending more to shards that fare worse.
+"""The mean weighted by training loss: Σ l_i w_i / Σ l_i, which favors shards that fare worse.
 
-The idea is the ECE751 report's. Losses that are all zero weigh alike. A negative loss has no
-meaning as a weight and is refused, as is one that is not finite.
+The idea is the ECE751 report's. If all losses are zero, all weights are equal. A negative loss has
+no meaning as a weight, so we refuse it, as well as one that is not finite.
 """
 
 from __future__ import annotations
