@@ -1,8 +1,8 @@
-"""Codecs: how the difference that an update makes is written in fewer bytes.
+"""Codecs: they write an update's difference in fewer bytes, and read it back.
 
-To add one, write a class that has what `Codec` says, and register it (`core/families.py`);
-`tests/files/compression` has what all of them promise. The place of the bytes in a file is
-`files/store/update_format.py`'s business.
+To add one, write a class with the methods of `Codec`, and register it (`core/families.py`);
+`tests/files/compression` tests the promises of all codecs. `files/store/update_format.py` decides
+the place of the bytes in a file.
 """
 
 from __future__ import annotations

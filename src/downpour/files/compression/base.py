@@ -1,12 +1,12 @@
 """The interface of a codec: float32 numbers to fewer bytes, and back to nearly the same numbers.
 
-Numbers are coded in blocks that know nothing of each other. So a reader can begin at any multiple
-of `STRIDE` numbers, and a sum over many updates can go through all of them in windows that fit the
-processor's cache. The number of bytes follows from the number of numbers alone. So all updates of a
-model have one layout, and we know a round's bytes before training it.
+Codecs write numbers in independent blocks. So a reader can begin at any multiple of `STRIDE`
+numbers, and a sum over many updates can go through all of them in windows that fit the processor's
+cache. The number of bytes depends only on the number of numbers. So all updates of a model have the
+same layout, and we know a round's bytes before training it.
 
-Equal numbers give equal bytes on every machine: sums are taken in a fixed order, and which of
-several equal numbers is kept follows from their places.
+Equal numbers give equal bytes on every machine: codecs sum in a fixed order, and choose among equal
+numbers by their places.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Codec(Protocol):
 
     @property
     def feedback(self) -> float | None:
-        """The factor for a round's error before we add it to the next one's; None: drop it."""
+        """The factor for a round's error before we add it to the next round; None: drop it."""
         ...
 
     def size(self, count: int) -> int:
@@ -45,7 +45,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
-        """Fill `out` [n] from bytes [size(n)]; with NaN where they are not what a codec writes."""
+        """Fill `out` [n] from bytes [size(n)]; use NaN for bytes that no codec writes."""
         ...
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from downpour.files.compression.base import Bytes, Numbers, check_finite
 
 _BLOCKS_AT_ONCE, _NUMBERS_AT_ONCE = 64, 2**16
-"""As many as are coded together: enough to be fast, few enough to stay in the cache."""
+"""How many we code together: enough to be fast, few enough to stay in the cache."""
 
 
 class BlockCodec(ABC):
@@ -54,7 +54,7 @@ class BlockCodec(ABC):
                 self._decode_blocks(records, blocks)
 
     def _parts(self, numbers: Numbers, encoded: Bytes) -> list[tuple[Numbers, Bytes]]:
-        """Return views of some blocks and their records, until all have been."""
+        """Return views of a few blocks and their records at a time, which together cover all."""
         each = self._record_bytes(self.block)
         step = max(_BLOCKS_AT_ONCE, _NUMBERS_AT_ONCE // self.block)
         whole = len(numbers) // self.block

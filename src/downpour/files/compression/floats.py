@@ -1,7 +1,7 @@
-"""Numbers as floats of 32 or 16 bits: nothing else is kept of them, and no error is.
+"""Numbers as floats of 32 or 16 bits, without error feedback.
 
 bfloat16 has float32's range and 8 significant bits, float16 11 bits and less range (IEEE 754;
-Kalamkar et al. 2019, https://arxiv.org/abs/1905.12322). numpy has no bfloat16, so its bits are made
+Kalamkar et al. 2019, https://arxiv.org/abs/1905.12322). numpy has no bfloat16, so we make its bits
 here: float32's upper half, rounded to nearest, ties to even.
 """
 
@@ -64,7 +64,7 @@ class BFloat16:
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
         """Fill `out` [n] from its bytes."""
-        # Straight into place: the lower halves are zeros.
+        # We write straight into place: the lower halves are zeros.
         bits = out.view(np.uint32)
         np.left_shift(encoded.view("<u2"), np.uint32(16), out=bits, dtype=np.uint32)
 

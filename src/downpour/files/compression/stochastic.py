@@ -1,15 +1,15 @@
-"""Few levels a number, rounded up or down at random, so that nothing is lost on average.
+"""Few levels per number, rounded up or down at random, so that the average loses nothing.
 
-A number y between two levels becomes the upper one with the probability of its distance from the
-lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do for a batch's
-gradient noise. So nothing of it is kept. QSGD (Alistarh et al. 2017,
-https://arxiv.org/abs/1610.02132, section 3.1) does so with levels between zero and a norm, TernGrad
-(Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels: minus, zero or
-plus the largest magnitude. Here the largest magnitude is that of a block of 128, because a tensor's
-outlier would turn all its other numbers into noise.
+A number y between two levels becomes the upper one with a probability equal to its distance from
+the lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do for a
+batch's gradient noise. So we keep no error. QSGD (Alistarh et al. 2017,
+https://arxiv.org/abs/1610.02132, section 3.1) does this with levels between zero and a norm,
+TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels: minus,
+zero or plus the largest magnitude. Here the largest magnitude is that of a block of 128, because a
+tensor's outlier would turn all its other numbers into noise.
 
-The random numbers follow from the numbers of the block alone: equal numbers have equal bytes on
-every machine, and different shards draw differently.
+The random numbers depend only on the numbers of the block: equal numbers have equal bytes on every
+machine, and different shards draw differently.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint16]]
 
 @dataclass(frozen=True)
 class Stochastic(BlockCodec):
-    """A record is the scale (bfloat16), then the codes, packed, the first lowest.
+    """A record is the scale (bfloat16), then the packed codes, the first one lowest.
 
     Args:
         largest: Codes are -largest to largest.
         base: A word is a number with this base; each of its digits is a code.
         together: How many codes make a word.
-        word_bits: Its size, 8 or 12; words are packed without gaps.
+        word_bits: The size of a word, 8 or 12; we pack words without gaps.
     """
 
     largest: int
@@ -75,9 +75,9 @@ class Stochastic(BlockCodec):
         np.multiply(numbers[:, : out.shape[1]], scale, out=out)
 
     def _scale(self, largest: Numbers) -> Numbers:
-        """Return scales that bfloat16 has, with which no number is beyond the last code.
+        """Return scales that bfloat16 can hold, with which no number is beyond the last code.
 
-        It is zero where bfloat16 has few digits left: then the whole block becomes zeros.
+        A scale is zero if bfloat16 has few digits left: then the whole block becomes zeros.
         """
         finite = np.minimum(largest / np.float32(self.largest), self._scale_max)
         up = (finite.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
@@ -87,7 +87,7 @@ class Stochastic(BlockCodec):
 
     @cached_property
     def _scale_max(self) -> np.float32:
-        """The largest scale of which the last code is finite."""
+        """The largest scale with which the last code is finite."""
         most = np.float32(np.finfo(np.float32).max / np.float32(self.largest))
         return (most.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
@@ -100,7 +100,7 @@ class Stochastic(BlockCodec):
 
     @cached_property
     def _table(self) -> Numbers:
-        """The codes [2 ** word_bits, together] of each word, NaN for words that are not written."""
+        """The codes [2 ** word_bits, together] of each word, NaN for words that we never write."""
         words = np.arange(2**self.word_bits, dtype=np.int64)[:, None]
         digits = words // self.base ** np.arange(self.together)
         digits[:, :-1] %= self.base
@@ -133,7 +133,7 @@ class Stochastic(BlockCodec):
 
 
 def _drawn(numbers: Numbers) -> Numbers:
-    """Return numbers [m, n] that are 0 or more and below 1, made of those of each row."""
+    """Return numbers [m, n] from 0 to below 1, which follow from the numbers of each row."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     mixed = bits.sum(axis=1, keepdims=True, dtype=np.uint32) + _PLACES[: numbers.shape[1]]
     # The finalizer of MurmurHash3, which spreads every bit over all others.

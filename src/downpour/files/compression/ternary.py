@@ -1,11 +1,12 @@
-"""-1, 0 or 1 a number, and a scale a block: five numbers a byte.
+"""-1, 0 or 1 per number, and a scale per block: five numbers per byte.
 
-TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero. Here
-those do that are below 0.7 of their block's mean magnitude, and the scale is the mean magnitude of
-the others: Ternary Weight Networks (Li et al. 2016, https://arxiv.org/abs/1605.04711), the best
-such code of normal numbers. So it draws nothing, and keeps the residual to add it to the next
-round's numbers (Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without
-that, a biased code need not converge.
+TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero. Here,
+the numbers below 0.7 of their block's mean magnitude become zero, and the scale is the mean
+magnitude of the others. That is the code of Ternary Weight Networks (Li et al. 2016,
+https://arxiv.org/abs/1605.04711), the best such code for normally distributed numbers. So this
+codec draws nothing. It keeps the residual and adds it to the next round's numbers (Karimireddy et
+al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without the residual, a biased code need
+not converge.
 """
 
 from __future__ import annotations

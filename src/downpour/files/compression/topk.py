@@ -3,12 +3,12 @@
 SparseLoCo (Sarfi et al. 2025, https://arxiv.org/abs/2508.15706): top-k in chunks of 4,096 with 64
 kept, two bits per value and twelve bits per index. The error memory decays by 0.95 per round, as in
 Covenant-72B (https://arxiv.org/abs/2603.08163), and takes the place of outer momentum. A tensor's
-last chunk may be shorter, and keeps one number of 64, at least one.
+last chunk may be shorter, and keeps one number in 64, but at least one.
 
 The meaning of the two bits is our reading: the sign, and whether the magnitude is at least the mean
-of the kept ones. We send each half as its own mean. These two levels are bfloat16, a chunk's own. A
-chunk takes 117 bytes with them and with a count, because it may have fewer than 64 non-zero
-numbers. That is 140 times fewer than its 16,384 bytes. The paper's factor 146 only counts values
+of the kept ones. We send each half as its own mean. Each chunk has its own two levels, in bfloat16.
+It also has a count, because it may have fewer than 64 non-zero numbers. With these, a chunk takes
+117 bytes. That is 140 times fewer than its 16,384 bytes. The paper's factor 146 only counts values
 and indices.
 """
 
@@ -35,9 +35,9 @@ _LARGE, _NEGATIVE = 1, 2
 
 
 class TopK(BlockCodec):
-    """A record: how many are sent, the two levels, four values a byte, two indices in three bytes.
+    """A record: the count, the two levels, four values per byte, two indices in three bytes.
 
-    Indices rise; places that are not needed are zeros.
+    Indices rise; unused places are zeros.
     """
 
     block = _CHUNK
@@ -92,8 +92,9 @@ def _indices_bytes(count: int) -> int:
 
 
 def _largest(magnitudes: Numbers, kept: int) -> _Flags:
-    """Choose the `kept` largest of each row that are not zero; of equal ones, the first."""
-    # By value: which of several equal numbers `argpartition` takes is not the same on all machines.
+    """Choose the `kept` largest non-zero numbers of each row; of equal ones, the first."""
+    # We choose by value, because `argpartition` does not choose the same ones among equal numbers
+    # on all machines.
     place = magnitudes.shape[1] - kept
     least = np.partition(magnitudes, place, axis=1)[:, place, None]
     above = magnitudes > least
@@ -106,7 +107,7 @@ def _largest(magnitudes: Numbers, kept: int) -> _Flags:
 def _levels(
     magnitudes: Numbers, row: _Integers, rows: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.uint16]], _Flags]:
-    """Return the levels [rows, 2] as bfloat16, and which magnitudes are of the upper one."""
+    """Return the levels [rows, 2] as bfloat16, and which magnitudes belong to the upper one."""
     mean = _means(magnitudes, row, rows)
     large = magnitudes >= mean[row]
     small = ~large
@@ -117,7 +118,7 @@ def _levels(
 
 
 def _means(magnitudes: Numbers, row: _Integers, rows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    # `bincount` adds one after the other, so its sums are the same everywhere.
+    # `bincount` adds one number after another, so its sums are the same everywhere.
     totals = np.bincount(row, magnitudes.astype(np.float64), minlength=rows)
     return totals / np.maximum(np.bincount(row, minlength=rows), 1)
 
