@@ -1,7 +1,7 @@
 """The shared directory: names, publishing, patient reading, and the codec of parameter files.
 
 It is the only folder that touches an experiment's files. It never imports torch: parameters are
-numpy arrays here, and views of mapped files wherever that is possible.
+numpy arrays here, and views of mapped files if possible.
 """
 
 from downpour.files.store.base import Buffer, Store, check_bare_name

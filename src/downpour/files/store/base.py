@@ -2,8 +2,8 @@
 
 Names are bare and never reused. A file appears whole under its name or not at all, and its content
 never changes. A reader must bring the size and the checksum that the publisher reported, and a
-store never guesses which file is the latest. A store knows nothing of the content of files; that is
-`codec`.
+store never guesses which file is the latest. A store knows nothing of the content of files; `codec`
+does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from downpour.base.errors import StoreError
 from downpour.base.values import BARE_NAME, PublishedFile, is_bare_name
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Contiguous bytes; an array's are its `data`."""
+"""Contiguous bytes; those of an array are its `data`."""
 
 
 class Store(Protocol):
     """One experiment's files."""
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
-        """Publish the chunks, one after the other, as a new file; it is durable on return.
+        """Publish the chunks, one after another, as a new file; the file is durable on return.
 
         Raises:
             StoreError: the name is taken or not bare, or the file could not be written.
@@ -30,36 +30,36 @@ class Store(Protocol):
         ...
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, read-only and without copying them; the checksum is not verified.
+        """Return a file's bytes, read-only, without copying them or verifying the checksum.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
-            FileCorrupt: the size differs from the published one, also after retries.
+            FileMissing: the file does not exist, even after retries.
+            FileCorrupt: the size differs from the published one, even after retries.
         """
         ...
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes as `view` does, with the checksum verified.
+        """Return a file's bytes as `view` does, but verify the checksum.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
-            FileCorrupt: size or checksum differ from the published ones, also after retries.
+            FileMissing: the file does not exist, even after retries.
+            FileCorrupt: size or checksum differ from the published ones, even after retries.
         """
         ...
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file of which only the name is known.
+        """Return the first bytes of a file if only its name is known.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
+            FileMissing: the file does not exist, even after retries.
         """
         ...
 
     def describe(self, name: str) -> PublishedFile:
-        """Return size and checksum of a file of which only the name is known.
+        """Return the size and checksum of a file if only its name is known.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
+            FileMissing: the file does not exist, even after retries.
         """
         ...
 
@@ -72,7 +72,7 @@ class Store(Protocol):
         ...
 
     def remove_leftovers(self) -> None:
-        """Remove what dead publishers have left; only once nothing is published any more."""
+        """Remove files that dead publishers left; call this only once publishing has ended."""
         ...
 
 

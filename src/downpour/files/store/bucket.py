@@ -1,12 +1,12 @@
-"""An object store (S3, Google Cloud Storage, Azure), as far as the shared directory needs it.
+"""The operations of an object store (S3, Google Cloud Storage, Azure) for the shared directory.
 
-It offers what all of them do: an object appears whole, and is never seen in part. *Created if
-absent* takes the place of a file system's links: of several writers of a key exactly one succeeds.
-A store that ignores this condition would let two managers or two attempts replace each other's
-files without a sign, so `check_conditions` finds that out and refuses it.
+All of these stores promise that an object appears whole, and never in part. *Created if absent*
+takes the place of a file system's links: if several writers create a key, exactly one succeeds. If
+a store ignored this condition, two managers or two attempts could silently replace each other's
+files, so `check_conditions` refuses such a store.
 
-`obstore` speaks to the servers. Each call retries what is transient for some seconds; longer
-outages are the caller's `RetryPolicy`.
+`obstore` speaks to the servers. Each call retries transient errors for some seconds; the caller's
+`RetryPolicy` handles longer outages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
 _PIECE_BYTES = 2**20
-# Servers' error codes, in the body of their answers, and their meaning for the user.
+# Error codes in the body of servers' answers, and their meaning for the user.
 _SAID = {
     "<Code>NoSuchBucket": "no such bucket",
     "<Code>ContainerNotFound": "no such container",
@@ -48,12 +48,12 @@ _SAID = {
 
 
 class KeyTakenError(StoreError):
-    """An object of that key exists, and another writer made it."""
+    """Another writer made an object of that key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object that was listed: its key, what changes with its content, when it did, its size."""
+    """A listed object: its key, a tag that changes with its content, its last change, its size."""
 
     key: str
     tag: str
@@ -73,12 +73,12 @@ class Bucket:
 
     @classmethod
     def at(cls, url: str) -> Bucket:
-        """Return the bucket that a URL names; nothing is looked at yet.
+        """Return the bucket that a URL names, without looking at it yet.
 
-        Credentials, region and endpoint are those of the environment, by the provider's own names.
+        Credentials, region and endpoint come from the environment, under the provider's own names.
 
         Raises:
-            SpecError: the URL is none of an object store, or the environment does not fit.
+            SpecError: the URL is not an object store's, or the environment does not fit.
             MissingPackage: `obstore` is not installed.
         """
         url = checked_url("shared", url)
@@ -111,7 +111,8 @@ class Bucket:
         mark = mark or new_mark()
         try:
             with self._speaking(key):
-                # A single request, because its condition is checked when the object appears.
+                # We use a single request, because the store checks its condition when the object
+                # appears.
                 obstore.put(
                     self.objects,
                     key,
@@ -121,15 +122,15 @@ class Bucket:
                     use_multipart=False,
                 )
         except (AlreadyExistsError, PreconditionError):
-            # An answer may have been lost after the object was made, and the repeated request
-            # finds what the first one made.
+            # An answer may get lost after the store has made the object. The repeated request then
+            # finds the object of the first one.
             if self._mark_of(key) != mark:
                 raise KeyTakenError(
                     f"{key}: already published; Downpour never reuses names"
                 ) from None
 
     def put(self, key: str, content: bytes) -> None:
-        """Create an object, or replace the one of that key; only where a key has one writer.
+        """Create an object, or replace the one of that key; only for keys with one writer.
 
         Raises:
             SharedDirectoryError: the store does not take it.
@@ -143,7 +144,7 @@ class Bucket:
         """Return an object's bytes.
 
         Raises:
-            FileMissing: there is none of that key.
+            FileMissing: no object has that key.
             SharedDirectoryError: the store cannot be read.
         """
         import obstore
@@ -174,7 +175,7 @@ class Bucket:
             return sorted(found["path"].rpartition("/")[2] for found in listed["objects"])
 
     def keys(self, folder: str) -> list[str]:
-        """Return the keys of all objects below a folder, in folders of it too; sorted.
+        """Return the keys of all objects below a folder and its subfolders, sorted.
 
         Raises:
             SharedDirectoryError: the store cannot be listed.
@@ -182,7 +183,7 @@ class Bucket:
         return [found.key for found in self.found(folder) if found.key.startswith(f"{folder}/")]
 
     def found(self, place: str) -> list[Found]:
-        """Return the object of a key, if there is one, and all below it as a folder; by key.
+        """Return the object of a key, if it exists, and all objects below that key, sorted by key.
 
         Raises:
             SharedDirectoryError: the store cannot be listed.
@@ -206,17 +207,17 @@ class Bucket:
         ]
 
     def remove(self, key: str) -> None:
-        """Remove an object, if there is one of that key."""
+        """Remove the object of a key, if it exists."""
         import obstore
 
         with suppress(FileMissing), self._speaking(key):
             obstore.delete(self.objects, key)
 
     def check_conditions(self) -> None:
-        """Check that objects can be made, read and removed here, and that one key is given once.
+        """Check that we can make, read and remove objects here, and make a key only once.
 
         Raises:
-            SharedDirectoryError: one of that is not so; states which.
+            SharedDirectoryError: one of these fails; states which.
         """
         key = f"{_PROBE}{uuid.uuid4().hex[:12]}"
         self.put_new(key, b"first")
@@ -235,11 +236,11 @@ class Bucket:
                 self.remove(key)
 
     def _mark_of(self, key: str) -> str:
-        """Return the mark of the object that a refused write has met.
+        """Return the mark of the object that made the store refuse a write.
 
         S3 also refuses with 409 `ConditionalRequestConflict` while another request for the key is
-        under way, and with 412 for an object that is removed at that moment. A refusal without an
-        object is the store's failure, so it is retried as an outage is.
+        under way, and with 412 for an object that someone removes at that moment. A refusal without
+        an object is the store's failure, so callers retry it like an outage.
         """
         import obstore
 
@@ -252,7 +253,7 @@ class Bucket:
 
     @contextmanager
     def _speaking(self, key: str) -> Iterator[None]:
-        """Translate the errors of a block; that a key is taken is left to its caller."""
+        """Translate the errors of a block; the caller handles taken keys."""
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         try:
@@ -272,13 +273,13 @@ def new_mark() -> str:
 
 
 def _client_options() -> Any:
-    """Return obstore's options; plain HTTP only where the user named an endpoint of that scheme."""
+    """Return obstore's options; allow plain HTTP only if the user named such an endpoint."""
     endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
     return {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http://") else {})}
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error of obstore says, without its request, its age and its debug view."""
+    """Return the message of obstore's error, without its request, its age and its debug view."""
     line = str(error).strip().partition("\n")[0]
     line = re.sub(r"^Generic \w+ error: ", "", line)
     line = re.sub(r"Error performing (list request: Error performing )?", "", line)

@@ -1,10 +1,10 @@
 """Parameters to bytes and back, in the safetensors layout.
 
 This module has its own reader and writer. The `safetensors` library joins all tensors into one new
-buffer when it writes, and copies each of them when it reads from memory. These are full copies of a
-model that may have gigabytes. Here `encode` returns the tensors' own memory and `decode` returns
+buffer when it writes, and copies each of them when it reads from memory. Both are full copies of a
+model, which may have gigabytes. Here `encode` returns the tensors' own memory and `decode` returns
 views. The library and this module read each other's files. Equal tensors and metadata always give
-equal bytes. The code that checks a file's claims is in `header`.
+equal bytes. `header` checks a file's claims.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def encode(
 ) -> list[Buffer]:
     """Return the chunks of a parameter file: a header, then each tensor's own memory.
 
-    A layout that is given is that of these tensors in another order.
+    A given `layout` has these tensors, perhaps in another order.
 
-    Only tensors that are not contiguous and little-endian are copied. The tensors must not change
-    until the chunks are written.
+    We copy only tensors that are not contiguous or not little-endian. The caller must not change
+    the tensors until the chunks are written.
 
     Raises:
         SpecError: a tensor's dtype cannot be stored (bfloat16, which numpy lacks, or complex).
@@ -73,12 +73,12 @@ def encode(
 def decode(
     buffer: Buffer, name: str, dtypes: Mapping[str, np.dtype[Any]] = DTYPES
 ) -> ParameterFile:
-    """Return what a parameter file's bytes hold; the tensors are read-only views of `buffer`.
+    """Return a parameter file's content; the tensors are read-only views of `buffer`.
 
     Args:
         buffer: The whole file.
         name: The file's name, for errors.
-        dtypes: Which types its tensors may have.
+        dtypes: The types that its tensors may have.
 
     Raises:
         FileCorrupt: the bytes are not a parameter file.

@@ -1,9 +1,9 @@
 """A store in a directory of a POSIX file system: a local folder, a Docker volume, NFS.
 
 It finds and checks published files, with retries, because other machines see changes of a directory
-late. It never writes in place (that is `publish`), and trusts a file only if it has the size and
-the checksum that the reader was given. A view is a memory map: nothing is copied, and views of one
-file share their memory. A file that is deleted stays readable through the views taken before.
+late. It never writes in place (`publish` writes), and trusts a file only if it has the size and the
+checksum that the reader expects. A view is a memory map: it copies nothing, and views of one file
+share their memory. A deleted file stays readable through existing views.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from downpour.files.store.publish import TEMPORARY_PREFIX, publish
 from downpour.files.store.retry import RetryPolicy
 
 _WINDOW_BYTES = 2**20
-"""The buffer of a read whose content is thrown away."""
+"""The buffer for a read whose content we discard."""
 
 
 class DirectoryStore:
@@ -38,7 +38,7 @@ class DirectoryStore:
 
     Args:
         path: The directory; it must exist.
-        patience_seconds: How long a file that is missing, short or altered is retried.
+        patience_seconds: How long to retry a file that is missing, short or altered.
         away_seconds: How long the directory may be gone, full or closed; by default the same.
         sleep: How to wait between two tries.
     """
@@ -61,20 +61,20 @@ class DirectoryStore:
         return publish(self.path, name, chunks, retry_policy=self._retry_policy)
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Map a file into memory, its size checked; see `Store.view`."""
+        """Map a file into memory and check its size; see `Store.view`."""
         check_bare_name(file.name)
         return self._retry_policy.call(partial(self._mapped, file))
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Map a file into memory, its size and checksum checked; see `Store.read`."""
+        """Map a file into memory and check its size and checksum; see `Store.read`."""
         check_bare_name(file.name)
         return self._retry_policy.call(partial(self._verified, file))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file of which only the name is known.
+        """Return the first bytes of a file if only its name is known.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
+            FileMissing: the file does not exist, even after retries.
         """
         check_bare_name(name)
 
@@ -85,10 +85,10 @@ class DirectoryStore:
         return self._retry_policy.call(look)
 
     def describe(self, name: str) -> PublishedFile:
-        """Return size and checksum of a file of which only the name is known.
+        """Return the size and checksum of a file if only its name is known.
 
         Raises:
-            FileMissing: the file does not exist, also after retries.
+            FileMissing: the file does not exist, even after retries.
         """
         check_bare_name(name)
 
@@ -104,10 +104,10 @@ class DirectoryStore:
         """Return the names of all published files, sorted.
 
         Raises:
-            SharedDirectoryError: the directory cannot be listed, also after retries.
+            SharedDirectoryError: the directory cannot be listed, even after retries.
         """
         names = self._retry_policy.call_through_outage(partial(names_in, self.path))
-        # Hidden names are of files that are still being written.
+        # Hidden names belong to files that publishers are still writing.
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
@@ -119,7 +119,7 @@ class DirectoryStore:
         self._remove(check_bare_name(name))
 
     def remove_leftovers(self) -> None:
-        """Remove the temporary files of dead publishers; only once nothing is published any more.
+        """Remove temporary files of dead publishers; call this only once publishing has ended.
 
         Raises:
             StoreError: one of them cannot be removed.
@@ -145,7 +145,7 @@ class DirectoryStore:
                 raise FileCorrupt(file.name, reason)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
-            # On a local disk the check would only cost a second pass over the file.
+            # On a local disk, this would only cost a second pass over the file.
             if self._is_remote:
                 _fetch(descriptor, file)
             return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
@@ -154,7 +154,7 @@ class DirectoryStore:
         view = self._mapped(file)
         checksum = xxhash.xxh3_128_hexdigest(view)
         if checksum != file.checksum:
-            # Before the next attempt, which remaps the file.
+            # Release it before the next attempt, which remaps the file.
             view.release()
             raise FileCorrupt(
                 file.name, f"has checksum {checksum}, but {file.checksum} was published"
@@ -167,8 +167,8 @@ class DirectoryStore:
             try:
                 descriptor = open_regular(self.path / name)
             except FileNotFoundError:
-                # Listing makes an NFS client forget which names it believed to be missing, so that
-                # the next try asks the server.
+                # Listing makes an NFS client forget which names it took for missing, so that the
+                # next try asks the server.
                 names_in(self.path)
                 raise FileMissing(name) from None
             try:
@@ -178,14 +178,14 @@ class DirectoryStore:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file, for reading unless `flags` say more; returns its descriptor.
+    """Open a file, for reading unless `flags` say more; return its descriptor.
 
     Raises:
         FileCorrupt: it is not a regular file.
         OSError: it cannot be opened.
     """
-    # Anything else in the place of a file is refused: opening a FIFO would wait for its writer,
-    # and a link may lead anywhere.
+    # We refuse anything else in the place of a file: opening a FIFO would wait for its writer, and
+    # a link may lead anywhere.
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -211,8 +211,8 @@ def read_regular(path: Path) -> bytes:
 
 
 def _fetch(descriptor: int, file: PublishedFile) -> None:
-    """Read a file through once, before it is mapped."""
-    # Data that the file server cannot deliver raise an error here. In a mapped page it would end
+    """Read a file through once, before we map it."""
+    # If the file server cannot deliver data, we get an error here. In a mapped page, that would end
     # the process (SIGBUS), and a thread that waits for a page may hold up all the others.
     window = bytearray(_WINDOW_BYTES)
     read_bytes = 0
@@ -223,10 +223,10 @@ def _fetch(descriptor: int, file: PublishedFile) -> None:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return all names in a directory, hidden ones too, in no order.
+    """Return all names in a directory, even hidden ones, in no order.
 
     An NFS client then asks the server, and forgets its cached negative lookups.
-    If the directory's own name is believed to be missing, its parent must be listed first.
+    If the client takes the directory's own name for missing, we must list its parent first.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.

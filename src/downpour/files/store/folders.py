@@ -1,7 +1,7 @@
-"""Prepared datasets in an object store: written by the manager, and fetched once by each machine.
+"""Prepared datasets in an object store: the manager sends them, each machine fetches them once.
 
 On a machine they are folders, as in any shared directory, so readers map them and check every
-checksum. `facts.json` goes last: a folder that has it in the object store is whole there.
+checksum. We send `facts.json` last: if a folder in the object store has it, the folder is whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAST = "facts.json"
 
 
 def send_dataset(shared: SharedDirectory, key: str) -> None:
-    """Put a prepared dataset where other machines see it, unless it is there.
+    """Send a prepared dataset to the object store, unless it is there.
 
     Raises:
         SharedDirectoryError: the object store does not take it.
@@ -37,10 +37,10 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
 
 
 def fetch_dataset(shared: SharedDirectory, key: str) -> None:
-    """Have a prepared dataset on this machine, fetching it where it is missing.
+    """Fetch a prepared dataset to this machine if it is missing here.
 
     Raises:
-        FileMissing: there is none of this key.
+        FileMissing: no dataset has this key.
         SharedDirectoryError: the object store, or this machine's folder for it, cannot be used.
     """
     if shared.bucket is None or (shared.datasets / check_bare_name(key) / _LAST).exists():
@@ -69,7 +69,7 @@ def _send(bucket: Bucket, key: str, file: Path) -> None:
     try:
         bucket.put_new(key, file)
     except KeyTakenError:
-        return  # another experiment's preparation: the key says what all bytes are
+        return  # another experiment prepared it: the key determines all bytes
 
 
 def _give_name(part: Path, folder: Path) -> None:

@@ -1,10 +1,10 @@
-"""The header of a parameter file: which tensors it holds and where, in the safetensors layout.
+"""The header of a parameter file: its tensors and their places, in the safetensors layout.
 
 Eight bytes give the length of the header. Then come that many bytes of JSON, and then the tensors'
-bytes without a gap. Tensors are ordered by falling item size, dtype and name, so that each is
-aligned in memory and equal dtypes are adjacent. A header may come from any process, so we check all
-of it against the file, and any contradiction makes the file corrupt.
-Format: https://github.com/huggingface/safetensors#format
+bytes without a gap. We order tensors by falling item size, dtype and name, so that each is aligned
+in memory and equal dtypes are adjacent. A header may come from any process, so we check all of it
+against the file, and any contradiction makes the file corrupt. Format:
+https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 HEADER_BYTES_MAX = 16 * 2**20
 
 _LENGTH_BYTES = 8
-# The largest item: with the header padded to it, and tensors in order of falling item size, each
-# tensor begins at a multiple of its item size.
+# The size of the largest item. We pad the header to it, and order tensors by falling item size, so
+# each tensor begins at a multiple of its item size.
 _ALIGNMENT_BYTES = 8
-# numpy 1 allows 32 dimensions. It counts bytes in 63 bits, also those of an array that is made of
-# this one with the largest items.
+# numpy 1 allows 32 dimensions. It counts bytes in 63 bits, which must also suffice if we convert
+# the array to the largest items.
 _DIMENSIONS_MAX = 32
 _ELEMENTS_MAX = (2**63 - 1) // _ALIGNMENT_BYTES
 _METADATA = "__metadata__"
@@ -47,9 +47,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 BFLOAT16 = np.dtype("V2")
-"""Two bytes that numpy has no numbers for."""
+"""Two bytes, for which numpy has no numbers."""
 FOREIGN_DTYPES = {**DTYPES, "BF16": BFLOAT16}
-"""Further dtypes that files of other programs may hold."""
+"""All dtypes that files of other programs may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of all tensors, in the order of their bytes; equal layouts can be folded."""
+    """The places of all tensors, in the order of their bytes; we can fold equal layouts."""
 
     entries: tuple[TensorEntry, ...]
 
     @property
     def size_bytes(self) -> int:
-        """The size of the tensors' bytes together."""
+        """The total size of the tensors' bytes."""
         return max((entry.stop for entry in self.entries), default=0)
 
     def views(self, data: Array) -> dict[str, Array]:
@@ -136,8 +136,8 @@ def read_header(
     """Read and check the header of the file `name`, whose bytes are `buffer`.
 
     Raises:
-        FileCorrupt: the header is not one, or does not fit the file, or a tensor is of none of
-            these dtypes.
+        FileCorrupt: the header is invalid or does not fit the file, or a tensor has none of these
+            dtypes.
     """
     try:
         return _checked_header(buffer, dtypes)
@@ -181,7 +181,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
-    # Python's `json` would keep the last of the two, and another reader may keep the first.
+    # Python's `json` would keep the last of two equal names, but another reader may keep the first.
     if len(fields) != len(pairs):
         raise _HeaderError("a name appears twice")
     return fields
@@ -210,7 +210,7 @@ def _checked_entry(name: str, field: object, dtypes: Mapping[str, np.dtype[Any]]
 
 
 def _naturals(name: str, numbers: object) -> tuple[int, ...]:
-    # By `type`, because `isinstance` takes true and false for integers.
+    # We compare with `type`, because `isinstance` takes true and false for integers.
     if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
         raise _HeaderError(f"tensor {name!r} has {str(numbers)[:40]!r} where numbers belong")
     return tuple(numbers)

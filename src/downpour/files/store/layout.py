@@ -5,11 +5,10 @@
     datasets/        prepared datasets, each in a folder of its own
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
-The names of journals (`files/records/journal.py`), locks and logs are with the modules that use
-them.
+The modules that use journals (`files/records/journal.py`), locks and logs define their names.
 
-Numbers are padded, so that names sort by time. A token chosen by the caller makes each name unique,
-because a name is never used twice, not even by another attempt at the same task.
+We pad numbers, so that names sort by time. Callers choose a token that makes each name unique,
+because we never use a name twice, not even for another attempt at the same task.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ class _VersionName:
 
 
 class ModelName(_VersionName):
-    """A model version's file: version 0 is where training begins."""
+    """A model version's file; training begins at version 0."""
 
     kind = "model"
 
 
 class OuterName(_VersionName):
-    """The outer optimizer's state that belongs to a model version, whose token it has."""
+    """The outer optimizer's state for a model version; it has that version's token."""
 
     kind = "outer"
 
 
 class WholeName(_VersionName):
-    """A version's file once more, whole, where what leads to it by steps cannot be read."""
+    """A whole file of a version, for workers that cannot read the steps that lead to it."""
 
     kind = "whole"
 
@@ -72,7 +71,7 @@ _VERSIONS: dict[str, type[ModelName | OuterName | WholeName]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnName:
-    """A shard's own parameters, as they are once it is part of a model version."""
+    """A shard's own parameters after the shard has become part of a model version."""
 
     version: int
     shard: int
@@ -112,7 +111,7 @@ def outer_name(version: int, token: str) -> str:
 
 
 def whole_name(version: int, token: str) -> str:
-    """Name the file in which a model version is whole that is published as a step."""
+    """Name the whole file of a model version that we published as a step."""
     return str(WholeName(version=version, token=token))
 
 
@@ -135,12 +134,12 @@ def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
 
 
 def indices_name(shard: int, token: str) -> str:
-    """Name the file of a shard's indices, where they are too many for a message."""
+    """Name the file of a shard's indices, if they are too many for a message."""
     return f"{_INDICES}{shard:06d}-{token}.bin"
 
 
 def frozen_name(token: str) -> str:
-    """Name the file of the parameters that are never trained."""
+    """Name the file of the parameters that no task trains."""
     return f"{FROZEN_PREFIX}{token}.safetensors"
 
 
@@ -157,7 +156,7 @@ def is_in_flight(name: str) -> bool:
 
 def is_left_over(name: str, *, finished: bool) -> bool:
     """Whether an experiment that has ended does not need a file of this name."""
-    # One that was cancelled while its final model was being published has no result.
+    # If a user cancels an experiment while its final model is being published, it has no result.
     return is_in_flight(name) or (name in RESULT_NAMES and not finished)
 
 
@@ -171,8 +170,8 @@ def left_over(
     """Return the unneeded files of an ended experiment.
 
     The `kept` files stay and, if there are any `versions`, only these model versions and outer
-    states. A manager that was cut off may have published another one after its successor looked for
-    files that the journal does not name.
+    states. A manager that was cut off may have published another version after its successor looked
+    for files that the journal does not name.
     """
     stay = {file.name for file in (*kept, *versions)}
     return {
@@ -187,7 +186,7 @@ def left_over(
 
 
 def is_spent(name: str, round_: int) -> bool:
-    """Whether an unknown file is one that no report of this round or a later one can name."""
+    """Whether no report of this round or a later one can name an unknown file."""
     parsed = parse_name(name)
     return isinstance(parsed, ModelName | OuterName | OwnName | WholeName) or (
         isinstance(parsed, AttemptName) and parsed.round < round_
@@ -215,16 +214,16 @@ def last_of_shards(kind: AttemptKind, names: Iterable[str], version: int) -> dic
     """Return each shard's last file of a kind in the folder of an experiment that has ended.
 
     The files of its last model version stay. Files of that version's own round, or of a second
-    attempt, exist only if the manager could not remove them.
+    attempt, exist only if the manager failed to remove them.
     """
     parsed = (each for name in names if isinstance(each := parse_name(name), AttemptName))
-    # The files with which an experiment begins have the names of its first round.
+    # The files that an experiment begins with have names of its first round.
     counted = (one for one in parsed if one.kind == kind and one.round < max(version, 1))
     return {one.shard: str(one) for one in sorted(counted, key=attrgetter("round"))}
 
 
 def version_among(names: Iterable[str], version: int) -> str | None:
-    """Return the name of a model version among names of files; None if it is not there."""
+    """Return the name of a model version among names of files; None if it is missing."""
     parsed = (each for name in names if isinstance(each := parse_name(name), ModelName))
     return next((str(one) for one in parsed if one.version == version), None)
 
@@ -232,10 +231,10 @@ def version_among(names: Iterable[str], version: int) -> str | None:
 def published_updates(
     names: Iterable[str], attempts: Iterable[AttemptId]
 ) -> Iterator[tuple[AttemptId, str, str | None]]:
-    """Yield what these names of files say that attempts have published, in the order of names.
+    """Yield the updates that attempts have published, according to these names, in their order.
 
-    It holds the attempt, the name of its update, and the name of its optimizer's state, if any.
-    An attempt that was asked for twice may have published twice.
+    Each has the attempt, the name of its update, and the name of its optimizer's state, if any. If
+    the manager asked for an attempt twice, it may have published twice.
     """
     there = set(names)
     wanted = {(one.round, one.shard, one.attempt): one for one in attempts}

@@ -1,4 +1,4 @@
-"""Who leads a shared directory, and who has led it: one small file a term."""
+"""Who leads a shared directory, and who has led it: one small file per term."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from downpour.files.store.shared_directory import SharedDirectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """The manager of a term: its addresses and its process; the one of the highest term leads.
+    """The manager of a term: its addresses and its process; the manager of the highest term leads.
 
-    The `cluster` is the same for all managers of a directory; earlier versions had none. `home` is
-    the folder of the manager's machine for a bucket, with the lock that the manager holds.
+    `cluster` is the same for all managers of a directory; earlier versions had none. `home` is the
+    folder for a bucket on the manager's machine, with the lock that the manager holds.
     """
 
     term: int
@@ -33,7 +33,7 @@ class Leader:
 
 
 def leader_of(shared: SharedDirectory) -> Leader | None:
-    """Return the manager that leads, as any machine sees it; None as `current_leader`."""
+    """Return the manager that leads, as any machine sees it; None as in `current_leader`."""
     bucket = shared.bucket
     if bucket is None:
         return current_leader(shared.terms)
@@ -44,13 +44,13 @@ def leader_of(shared: SharedDirectory) -> Leader | None:
 
 
 def _leader_in(bucket: Bucket, folder: str) -> Leader | None:
-    """Return the manager that leads in a bucket; raises StoreError if that cannot be read."""
+    """Return the manager that leads in a bucket; raises StoreError if we cannot read it."""
     term = highest_number(bucket.names(folder))
     return leader_in(term, bucket.get(f"{folder}/{term_name(term)}")) if term else None
 
 
 def current_leader(terms: Path) -> Leader | None:
-    """Return the manager of the highest term; None if there is none or it cannot be read."""
+    """Return the manager of the highest term; None without one, or if we cannot read it."""
     try:
         term = highest_term(terms)
         return leader_in(term, read_regular(terms / term_name(term)))
@@ -76,7 +76,7 @@ def leader_in(term: int, content: bytes) -> Leader | None:
 
 def cluster_of(terms: Path) -> str:
     """Return the identity of the cluster; empty if no term has one."""
-    # The latest file that can be read suffices, because all of them hold the same identity.
+    # The latest readable file suffices, because all of them hold the same identity.
     for term in range(highest_term(terms), 0, -1):
         with suppress(StoreError, ValueError, KeyError, TypeError):
             return str(json.loads(read_regular(terms / term_name(term)))["cluster"])

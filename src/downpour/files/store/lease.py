@@ -1,14 +1,14 @@
-"""The right to manage a shared directory, which one manager has at a time.
+"""The right to manage a shared directory, which only one manager has at a time.
 
 It consists of a lock, which ends with its holder, and of a *term*. A manager begins a term by
 creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
-holder that it has not heard of for long. Such a manager finds out by a term that is higher than its
-own. The file names the addresses of the manager, so that workers find the leader, and the
-*cluster*: the first manager makes an identity up, and each later one copies it. By the cluster a
-manager recognizes what managers of another directory wrote.
+holder that it has not heard from for long. Such a manager notices when it finds a term that is
+higher than its own. The file names the addresses of the manager, so that workers find the leader.
+It also names the *cluster*: the first manager makes up an identity, and each later one copies it.
+By the cluster, a manager recognizes files that managers of another directory wrote.
 
-In a bucket the terms are objects, and the lock holds on one machine alone. Between machines the
-leader's pulse takes its place (`pulse.py`).
+In a bucket, the terms are objects, and the lock works only within one machine. Between machines,
+the leader's pulse takes its place (`pulse.py`).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5
-"""Between two tries of a successor to get the lock: part of the time without a manager."""
+"""The pause between a successor's tries to get the lock: part of the time without a manager."""
 
 
 class Lease:
-    """Held from `acquire` to `release`.
+    """The right to manage, held from `acquire` to `release`.
 
     Args:
         shared: the shared directory.
@@ -63,17 +63,17 @@ class Lease:
         self._home = str(shared.root) if shared.bucket is not None else ""
         self._pulse: Pulse | None = None
         self.root = shared.root
-        # Else the lock would be known to the thread alone that took it, and another may close the
+        # Otherwise only the thread that took the lock would know it, but another may close the
         # manager.
         self._lock = FileLock(shared.root / _LOCK, thread_local=False)
         self.term = 0
 
     def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
-        """Acquire the lock; in a bucket, outlive the managers of other machines as well.
+        """Acquire the lock; in a bucket, also outlive the managers of other machines.
 
         Args:
             wait: whether to wait until no other manager has it.
-            while_waiting: called once before waiting, with the leader, if it is known.
+            while_waiting: called once before waiting, with the leader if it is known.
 
         Raises:
             SharedDirectoryError: another manager has it, or the directory cannot be locked.
@@ -99,7 +99,7 @@ class Lease:
             raise SharedDirectoryError(self.root, f"cannot be locked ({explain(error)})") from None
 
     def _wait(self) -> None:
-        """Wait for the lock; a directory that is away meanwhile concerns only its holder."""
+        """Wait for the lock; if the directory is away meanwhile, only the holder needs to act."""
         while not self._lock.is_locked:
             try:
                 self._lock.acquire(poll_interval=_LOOK_SECONDS)
@@ -110,7 +110,7 @@ class Lease:
     def _outlive(
         self, bucket: Bucket, *, wait: bool, while_waiting: Callable[[Leader | None], None]
     ) -> None:
-        """Return once the bucket's leader is dead; one that has led from here is."""
+        """Return once the bucket's leader is dead; a leader from this machine is dead already."""
         watch, is_said = None, False
         while (leader := self._leader_elsewhere(bucket, wait=wait)) is not None:
             if watch is None or watch.term != leader.term:
@@ -130,7 +130,7 @@ class Lease:
             time.sleep(_LOOK_SECONDS)
 
     def _leader_elsewhere(self, bucket: Bucket, *, wait: bool) -> Leader | None:
-        """Return the leader if it is not of this machine; with `wait`, after any outage."""
+        """Return the leader if it is not on this machine; with `wait`, sit out any outage."""
         while True:
             try:
                 leader = _leader_in(bucket, self._terms.name)
@@ -140,7 +140,8 @@ class Lease:
                 log.info("cannot look up the leader: %s", error)
                 time.sleep(_LOOK_SECONDS)
                 continue
-            # The machine as well, because a copy of its folder has the same path elsewhere.
+            # We compare the machine as well, because a copy of its folder has the same path
+            # elsewhere.
             here = (socket.gethostname(), self._home)
             return None if leader and (leader.hostname, leader.home) == here else leader
 
@@ -162,7 +163,7 @@ class Lease:
                 addresses=addresses,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
-                # Looked up at each try: the manager that was first may have made one up.
+                # We look it up at each try: the manager that was first may have made one up.
                 cluster=self._cluster() or made_up,
                 home=self._home,
             )
@@ -171,8 +172,8 @@ class Lease:
             except SharedDirectoryError:
                 raise
             except StoreError:
-                # The name is taken: another manager began this term first, so the next is tried.
-                # If there is no such term, the error is another one.
+                # The name is taken: another manager began this term first, so we try the next one.
+                # If there is no such term, the error has another cause.
                 if self._highest_term() < self.term:
                     raise
             else:
@@ -181,7 +182,7 @@ class Lease:
 
     def _publish(self, name: str, content: bytes) -> None:
         if self._bucket is not None:
-            # First, because that decides between managers on several machines.
+            # The bucket comes first, because it decides between managers on several machines.
             self._bucket.put_new(f"{self._terms.name}/{name}", content)
         publish(self._terms, name, [content])
 
@@ -196,21 +197,21 @@ class Lease:
         return max(highest_number(known), highest_term(self._terms))
 
     def _cluster(self) -> str:
-        """Return the identity of the cluster; empty if there was no manager yet."""
+        """Return the identity of the cluster; empty before the first manager."""
         leader = _leader_in(self._bucket, self._terms.name) if self._bucket is not None else None
         return leader.cluster if leader is not None else cluster_of(self._terms)
 
     @property
     def is_leader(self) -> bool:
-        """Whether there is no later term; true if the directory cannot be listed."""
-        # An outage is no evidence of a successor, and ends the manager elsewhere if it lasts.
+        """Whether no later term exists; true if we cannot list the directory."""
+        # An outage is no evidence of a successor; if it lasts, other code ends the manager.
         try:
             return self.leads()
         except SharedDirectoryError:
             return True
 
     def leads(self) -> bool:
-        """Return whether there is no later term.
+        """Return whether no later term exists.
 
         Raises:
             SharedDirectoryError: the directory cannot be listed, so the answer is unknown.

@@ -24,15 +24,15 @@ LOCAL_VARIABLE = "DOWNPOUR_LOCAL"
 LOCAL_DEFAULT = "~/.local/share/downpour"
 
 FORMER_HOME = "manager.json"
-"""Named the machine with the journals, in a version that kept them there alone."""
+"""Named the machine with the journals, in a version that kept them only there."""
 
 
 def open_location(location: str, *, create: bool) -> SharedDirectory:
-    """Return the shared directory at a path or URL, proven to be writable.
+    """Return the shared directory at a path or URL, after proving that it is writable.
 
     Args:
         location: a folder's path, or an object store's URL.
-        create: whether it is for a manager: a folder is made if it is missing.
+        create: whether it is for a manager, which creates a missing folder.
 
     Raises:
         SharedDirectoryError: it cannot be used; states the reason.
@@ -45,7 +45,7 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
     if shared.bucket is None:
         return shared
     shared.bucket.check_conditions()
-    # Its own folder, which nothing else would make.
+    # Create this machine's own folder, because no other code does.
     local = SharedDirectory.open(shared.root, create=True)
     if create:
         _check_journals(local.root, shared.bucket)
@@ -53,7 +53,7 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
 
 
 def seen_location(location: str | os.PathLike[str]) -> SharedDirectory:
-    """Return the shared directory at a path or URL; nothing is looked at, and nothing is made."""
+    """Return the shared directory at a path or URL, without looking or creating anything."""
     if not (isinstance(location, str) and is_object_store(location)):
         return SharedDirectory(path_of("shared", location))
     bucket = Bucket.at(location)
@@ -72,7 +72,7 @@ def folder_of(url: str) -> Path:
 
 
 def _check_journals(root: Path, bucket: Bucket) -> None:
-    """Refuse to manage a place whose journals another machine has alone."""
+    """Refuse to manage a place whose journals only another machine has."""
     try:
         known = bucket.get(FORMER_HOME)
     except FileMissing:

@@ -1,7 +1,7 @@
 """A store in memory: the twin of `directory`, for tests and for experiments in one process.
 
 It keeps the same contract, errors included, without files and without retries: a file that is
-missing now stays missing. Chunks are copied once, because their owner may change them later.
+missing now stays missing. We copy chunks once, because their owner may change them later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MemoryStore:
         return self.describe(name)
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, its size checked; see `Store.view`."""
+        """Check a file's size and return its bytes; see `Store.view`."""
         content = self._files.get(check_bare_name(file.name))
         if content is None:
             raise FileMissing(file.name)
@@ -41,7 +41,7 @@ class MemoryStore:
         return memoryview(content)
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, its size and checksum checked; see `Store.read`."""
+        """Check a file's size and checksum and return its bytes; see `Store.read`."""
         view = self.view(file)
         checksum = xxhash.xxh3_128_hexdigest(view)
         if checksum != file.checksum:
@@ -51,14 +51,14 @@ class MemoryStore:
         return view
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file of which only the name is known."""
+        """Return the first bytes of a file if only its name is known."""
         content = self._files.get(check_bare_name(name))
         if content is None:
             raise FileMissing(name)
         return content[:limit_bytes]
 
     def describe(self, name: str) -> PublishedFile:
-        """Return size and checksum of a file, given only its name; raises FileMissing."""
+        """Return the size and checksum of a file if only its name is known; raises FileMissing."""
         content = self._files.get(check_bare_name(name))
         if content is None:
             raise FileMissing(name)
@@ -66,7 +66,7 @@ class MemoryStore:
         return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a file of that name is published."""
+        """Whether a published file has that name."""
         return name in self._files
 
     def list(self) -> list[str]:
@@ -78,4 +78,4 @@ class MemoryStore:
         self._files.pop(check_bare_name(name), None)
 
     def remove_leftovers(self) -> None:
-        """Do nothing: a file is whole or not there at all."""
+        """Do nothing: a file is whole or does not exist."""

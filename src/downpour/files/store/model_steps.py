@@ -1,15 +1,15 @@
-"""Model versions that are published as steps: how far each has moved from the one before it.
+"""Model versions published as steps: how far each has moved from the previous version.
 
-A step's file is laid out as an update that was trained from that version (`update_format.py`): the
-differences are as a codec writes them, and buffers are whole. It names the version before it by
-checksum, and so do the steps before it, back to a file that holds a whole model. So the checksum of
-a step names all of the parameters that it leads to. The files of the versions before it have random
-names. A step must not hold these, because equal models have equal files, so the caller names the
-files.
+A step's file has the layout of an update that was trained from that version (`update_format.py`): a
+codec writes the differences, and buffers are whole. The file names the previous version by
+checksum, and so do the steps before it, back to a file with a whole model. So the checksum of a
+step determines all of the parameters that it leads to. The files of the previous versions have
+random names. A step must not contain these, because equal models have equal files, so the caller
+names the files.
 
-Every process sees the codec's losses: a version *is* the one before it, moved by its step, with the
-same bytes everywhere. Some versions are written whole, and hold the same parameters
-(`core/scheduler/steps.py` says which).
+Every process sees the codec's losses: a version *is* the previous one, moved by its step, with the
+same bytes everywhere. We write some versions whole, with the same parameters
+(`core/scheduler/steps.py` chooses them).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from downpour.files.store.update_format import (
 )
 
 Known = Callable[[PublishedFile], Parameters | None]
-"""Returns a version that is in memory, if it is."""
+"""Returns a version if it is in memory."""
 
 _NamedStep = tuple[PublishedFile, ParameterFile]
 
@@ -48,12 +48,12 @@ class VersionStep(NamedTuple):
 def step_to(
     tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
 ) -> VersionStep:
-    """Return the version to which a step leads that is nearest to some tensors.
+    """Return the version nearest to some tensors to which a step can lead.
 
     Args:
-        tensors: The parameters and buffers that were aggregated.
-        base: The version before.
-        file: Its file.
+        tensors: The aggregated parameters and buffers.
+        base: The previous version.
+        file: The previous version's file.
         compression: The codec.
 
     Raises:
@@ -68,10 +68,10 @@ def step_to(
 def read_version(
     store: Store, file: PublishedFile, leading: Sequence[PublishedFile], known: Known
 ) -> Parameters:
-    """Read a model version; its tensors must not be changed.
+    """Read a model version; callers must not change its tensors.
 
     Args:
-        store: Where its files lie.
+        store: Where its files are.
         file: The version.
         leading: The versions before it, oldest first; the required ones end the sequence.
         known: Which versions are in memory.
@@ -96,7 +96,7 @@ def read_version(
 
 
 def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
-    """Return the version to which steps lead from another one; the last step comes first.
+    """Return the version to which steps lead from `model`; the last step comes first.
 
     Raises:
         FileCorrupt: a step is not from the version before it.
@@ -110,7 +110,7 @@ def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep
 
 
 def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str | None:
-    """Say why a step is none from a version; None if it is."""
+    """Say why a step does not begin at a version; None if it does."""
     compression = compression_of(step)
     if compression not in CODECS:
         return f"its compression is {compression!r}, which this version does not know"
@@ -118,7 +118,7 @@ def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str 
 
 
 def whole_content(store: Store, name: str) -> Sequence[Buffer]:
-    """Return the content of a file with the whole of a version, see `version_in`."""
+    """Return the content of a file with a whole version; see `version_in`."""
     content = store.read(store.describe(name))
     if base_of(decode(content, name)) is None:
         return [content]
@@ -127,10 +127,10 @@ def whole_content(store: Store, name: str) -> Sequence[Buffer]:
 
 
 def version_in(store: Store, name: str) -> Parameters:
-    """Read a version of an ended experiment, by nothing more than its name.
+    """Read a version of an ended experiment, given only its name.
 
     Raises:
-        StoreError: a file cannot be read, or the versions whose steps lead to it are not there.
+        StoreError: a file cannot be read, or the versions whose steps lead to it are missing.
     """
     file, steps = store.describe(name), list[_NamedStep]()
     held = decode(store.read(file), name)
@@ -142,7 +142,7 @@ def version_in(store: Store, name: str) -> Parameters:
 
 
 def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
-    """Return the version with a checksum, from which a file is a step."""
+    """Return the version that a file is a step from; it has this checksum."""
     parsed = parse_name(file.name)
     number = parsed.version - 1 if isinstance(parsed, ModelName) else -1
     for name in store.list():

@@ -1,4 +1,4 @@
-"""Which file system a folder is on and how it is mounted, if the system tells (Linux)."""
+"""Finds the file system of a folder and its mount options, if the system tells (Linux)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Mount:
 
     @property
     def is_in_small_pages(self) -> bool:
-        """Whether memory holds its files in pages of 4 KiB, each of which costs a fault."""
+        """Whether memory holds its files in pages of 4 KiB; each page costs a fault."""
         return self.kind == "tmpfs" and _HUGE_PAGES.isdisjoint(self.options)
 
     @property
@@ -48,7 +48,7 @@ class Mount:
 
 
 def find_mount(path: Path, mounts: Path = MOUNTS) -> Mount | None:
-    """Return where a folder is mounted, or None if this system does not tell."""
+    """Return the mount of a folder, or None if this system does not tell."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

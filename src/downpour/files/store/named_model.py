@@ -2,8 +2,8 @@
 
 A name means an experiment in the shared directory (its final model or, without one, the newest
 version), a file in its folder (`ID/best.safetensors`), or a path. Files of other programs are
-safetensors too, and may hold bfloat16. Anything else is refused: other formats are pickles, which
-can run code when they are read.
+safetensors too, and may hold bfloat16. We refuse anything else: other formats are pickles, which
+can run code when a program reads them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NamedModel:
 
 
 def experiments_at(root: Path) -> SharedDirectory | None:
-    """Return the shared directory at `root`, or None if no experiment was ever there."""
+    """Return the shared directory at `root`, or None if it has never had an experiment."""
     shared = SharedDirectory(root.expanduser().absolute())
     return shared if shared.experiments.is_dir() else None
 
@@ -60,7 +60,7 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
     Args:
         name: An experiment, `EXPERIMENT@best` for its best model, `EXPERIMENT/FILE`, or a path: a
             file, or a folder with a model.
-        shared: Where experiments are looked up; None if none can be meant.
+        shared: Where to look up experiments; None if the user can't mean one.
         field: What the user calls the name, for errors.
 
     Raises:
@@ -91,7 +91,7 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
 
 
 def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
-    """Return the folder of the experiment that is named, or the file in it that is."""
+    """Return the folder of the experiment that a name means, or the file in it."""
     experiment, _, file = name.removesuffix(_BEST).partition("/")
     if name.endswith(_BEST):
         file = BEST_NAME
@@ -104,7 +104,7 @@ def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
 
 
 def newest_model(folder: Path) -> Path | None:
-    """Return the final model in a folder, else the newest version; None if there is neither.
+    """Return the final model in a folder, else the newest version; None if neither exists.
 
     Raises:
         OSError: the folder cannot be listed.
@@ -121,16 +121,17 @@ def newest_model(folder: Path) -> Path | None:
 
 
 def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: str) -> NamedModel:
-    """Read a parameter file of which nothing is known; bfloat16 becomes float32, exactly.
+    """Read an unknown parameter file; bfloat16 becomes float32, exactly.
 
     Raises:
-        SpecError: it cannot be read, or is no safetensors file; `field` and `name` are the user's.
-        SharedDirectoryError: it is in the shared directory, and that cannot be read.
+        SpecError: we cannot read it, or it is not a safetensors file; `field` and `name` are the
+            user's.
+        SharedDirectoryError: it is in the shared directory, which we cannot read.
     """
     try:
         contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
         held, *others = (decode(content, path.name, FOREIGN_DTYPES) for content in contents)
-        # A version that is a step from another one, whose checksum it holds.
+        # The file may be a step from another version, whose checksum it holds.
         is_step = base_of(held) is not None and isinstance(parse_name(path.name), ModelName)
         model = version_in(DirectoryStore(path.parent), path.name) if is_step else held
         files = [model.tensors, *(one.tensors for one in others)]
@@ -157,7 +158,7 @@ def _frozen_beside(path: Path) -> list[Path]:
     """Return the file of the untrained parameters, which an experiment's versions need."""
     if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName):
         return []
-    # Several if a manager ended before it had journaled the first one; all hold the same.
+    # There are several if a manager ended before it had journaled the first; all hold the same.
     return sorted(path.parent.glob(f"{FROZEN_PREFIX}*"))[:1]
 
 

@@ -1,7 +1,7 @@
 """An experiment's files as objects: the twin of `directory` for clusters without a shared folder.
 
-This machine keeps fetched and published files by checksum (`FileCache`). So all its processes fetch
-a file once, and readers get a memory map of it, as for a local file.
+This machine keeps fetched and published files by checksum (`FileCache`). So its processes together
+fetch a file once, and readers get a memory map of it, as for a local file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ObjectFiles:
     Args:
         bucket: where they are.
         folder: the part of their keys before the last slash.
-        cache: what this machine keeps of them.
-        retry_policy: how long what is missing, altered or away is retried.
+        cache: this machine's copies of them.
+        retry_policy: how long to retry if a file is missing or altered, or the bucket is away.
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class ObjectFiles:
         return file
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, its size checked; see `Store.view`."""
+        """Check a file's size and return its bytes; see `Store.view`."""
         return self._bytes(file, verified=False)
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, its size and checksum checked; see `Store.read`."""
+        """Check a file's size and checksum and return its bytes; see `Store.read`."""
         return self._bytes(file, verified=True)
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file of which only the name is known."""
+        """Return the first bytes of a file if only its name is known."""
         key = self._key(name)
         return self._retry_policy.call(partial(self._bucket.get, key))[:limit_bytes]
 
     def describe(self, name: str) -> PublishedFile:
-        """Return size and checksum of a file of which only the name is known."""
+        """Return the size and checksum of a file if only its name is known."""
         key = self._key(name)
         return _described(name, self._retry_policy.call(partial(self._bucket.get, key)))
 
@@ -81,7 +81,7 @@ class ObjectFiles:
         self._bucket.remove(self._key(name))
 
     def remove_leftovers(self) -> None:
-        """Do nothing: an object is whole or not there at all."""
+        """Do nothing: an object is whole or does not exist."""
 
     def _key(self, name: str) -> str:
         return f"{self._folder}/{check_bare_name(name)}"
@@ -111,8 +111,8 @@ class ObjectFiles:
 class FileCache:
     """Files of an object store on this machine, named by their checksums; shared by its processes.
 
-    The ones used longest ago are removed once they hold more than `limit_bytes` together. We can
-    fetch all its content again, so we sync none of it and ignore its failures.
+    Once the files together have more than `limit_bytes`, we remove those used longest ago. We can
+    fetch all of them again, so we sync none of them and ignore failures of the cache.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:
@@ -120,7 +120,7 @@ class FileCache:
         self._limit_bytes = limit_bytes
 
     def find(self, file: PublishedFile) -> memoryview | None:
-        """Map a file of this size and checksum, both compared; None if it is not kept."""
+        """Map a file and verify its size and checksum; None if the cache does not have it."""
         path = self._path(file.checksum)
         if path is None or file.size_bytes == 0:
             return None
@@ -134,7 +134,7 @@ class FileCache:
         return None
 
     def keep(self, checksum: str, content: bytes) -> None:
-        """Keep bytes of this checksum, unless they are kept already."""
+        """Keep bytes of this checksum, unless the cache already has them."""
         path = self._path(checksum)
         if path is None or path.exists():
             return
@@ -149,7 +149,7 @@ class FileCache:
             self._make_room()
 
     def _path(self, checksum: str) -> Path | None:
-        # It came in a message, and names a file here.
+        # The checksum came in a message, and names a file here.
         return self._folder / checksum if checksum.isalnum() and checksum.isascii() else None
 
     def _make_room(self) -> None:

@@ -1,15 +1,15 @@
-"""Whose failure an OSError on the shared directory is: the directory's, a file's, or our own.
+"""Decides whether an OSError is the fault of the shared directory, of a file, or of this process.
 
 The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
-An error is *the directory's* (`SharedDirectoryError`), and is retried, unless it is about
+An error is *the directory's* (`SharedDirectoryError`), and we retry, unless it is about
 
 - one name: it is taken, too long, a folder, not a regular file, larger than files may be;
 - this process: it is out of memory or of descriptors.
 
-A name that does not exist is `FileMissing` if its folder can be listed, else the error is the
-directory's. A denied file (EACCES, EPERM) is the directory's, too, because its owner can fix it,
-while an update that was refused for it would be lost. Only a file that was read may be called
-corrupt.
+A name that does not exist is `FileMissing` if we can list its folder; otherwise the error is the
+directory's. A denied file (EACCES, EPERM) is the directory's error, too, because its owner can fix
+it; if we refused an update for it, the update would be lost. We may call a file corrupt only after
+reading it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the shared directory is gone, full or closed, and not just one file of it."""
+    """Whether the whole shared directory is gone, full or closed, and not just one file."""
     return isinstance(error, SharedDirectoryError)
 
 
 def explain(error: OSError, *, reading: bool = False) -> str:
-    """Return in a few words why a directory or file cannot be used, or read."""
+    """Say in a few words why we cannot use, or read, a directory or file."""
     if isinstance(error, FileNotFoundError):
         return "no such folder"
     # `mkdir(exist_ok=True)` raises FileExistsError only if something else has the name.
@@ -49,7 +49,7 @@ def explain(error: OSError, *, reading: bool = False) -> str:
 
 @contextmanager
 def writing(folder: Path, name: str) -> Iterator[None]:
-    """Translate an OSError of the block, which changes a file of a folder.
+    """Translate an OSError of a block that changes a file in a folder.
 
     Raises:
         SharedDirectoryError: the error is the directory's.
@@ -67,7 +67,7 @@ def writing(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, name: str = "") -> Iterator[None]:
-    """Translate an OSError of the block, which reads a file or lists a folder.
+    """Translate an OSError of a block that reads a file or lists a folder.
 
     Raises:
         SharedDirectoryError: the error is the directory's.

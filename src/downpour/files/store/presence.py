@@ -1,7 +1,7 @@
-"""The file by which workers prove that they see the same folder as their manager.
+"""The file with which workers prove that they see the same folder as their manager.
 
-The manager holds a lock beside it. The files of managers that were killed are removed by the next
-manager that starts, whether it serves a cluster or a run.
+The manager holds a lock beside it. The next manager that starts, for a cluster or a run, removes
+the files of killed managers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def announce(folder: Path, files: Store, content: str) -> Presence:
     """
     _remove_abandoned(folder, files)
     name = f"manager-{uuid.uuid4().hex[:12]}"
-    # Before the file: a presence file without a held lock would be removed as abandoned.
+    # We lock before we publish: another manager would remove a presence file without a held lock.
     lock = lock_file(folder / (name + _LOCK))
     files.put_new(name, [content.encode()])
     return Presence(name, lock, folder, files)
@@ -58,7 +58,7 @@ def _remove_abandoned(folder: Path, files: Store) -> None:
 
 
 def _remove(folder: Path, files: Store, lock: str) -> None:
-    # The lock is the last of them: it is by the locks that a manager finds what to remove.
+    # We remove the lock last, because managers find abandoned files by their locks.
     with suppress(StoreError):
         files.delete(lock.removesuffix(_LOCK))
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A lock file that shows that a process is alive, so that its work is not taken for abandoned.
+"""A lock file shows that a process is alive, so that others don't take its work for abandoned.
 
-The lock ends with its process, however that ends. The file may stay: if another process can lock
-it, its holder is dead.
+The lock ends with its process, no matter how the process ends. The file may stay: if another
+process can lock it, its holder is dead.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from downpour.base.errors import SharedDirectoryError
 from downpour.files.store.os_errors import explain
 
 RUN_LOCK_NAME = "run.lock"
-"""In the folder of an experiment; held by the run that the experiment belongs to."""
+"""The lock in an experiment's folder, which the experiment's run holds."""
 
 _LOOK_SECONDS = 2.0
 """How long to try: `is_abandoned` in another process holds the lock, too, for a moment."""
 
 
 def lock_file(path: Path) -> BaseFileLock:
-    """Lock a file, which is created if missing, until this process ends or releases it.
+    """Lock a file until this process ends or releases it; create a missing file.
 
     Raises:
         SharedDirectoryError: it cannot be locked.
     """
-    # Not by thread: a run's lock is taken by a server's thread and released by that of the work.
+    # Not per thread: a server's thread takes a run's lock, and the thread of the work releases it.
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=_LOOK_SECONDS)
@@ -39,8 +39,8 @@ def lock_file(path: Path) -> BaseFileLock:
 
 
 def give_back(lock: BaseFileLock) -> None:
-    """Release a lock; where its directory was away meanwhile, it ends with this process."""
-    # A network file system that took the lock from a silent holder refuses its file ever after.
+    """Release a lock; if its directory was away meanwhile, the lock ends with this process."""
+    # A network file system that took the lock from a silent holder refuses that file from then on.
     with suppress(OSError):
         lock.release()
 

@@ -1,14 +1,14 @@
-"""How a file comes into a shared directory: whole and durable, or not at all.
+"""Publishes a file in a shared directory: whole and durable, or not at all.
 
-A unique hidden name in the same directory is written and synced, then the real name is *linked* to
-it, the hidden one removed, and the directory synced. We link the file and don't rename it, because
-a rename silently replaces an existing file, while `link` fails, atomically, even on NFS. (Linux's
-`renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) Without hard links in the
-file system, the name is looked up and then renamed; there is no race, because names carry tokens.
+We write and sync the file under a unique hidden name in the same directory. Then we *link* the real
+name to it, remove the hidden name, and sync the directory. We don't rename the file, because a
+rename silently replaces an existing file, while `link` fails, atomically, even on NFS. (Linux's
+`renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) If the file system has no
+hard links, we look up the name and then rename; there is no race, because names carry tokens.
 
-Chunks are hashed and written in blocks that stay in the processor's cache, and are never joined. No
-space is reserved beforehand, because the C library would fill the file by hand where the file
-system cannot reserve (NFS before 4.2).
+We hash and write chunks in blocks that stay in the processor's cache, and never join them. We
+reserve no space beforehand: if a file system cannot reserve (NFS before 4.2), the C library would
+fill the file by hand.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def publish(
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
-    A step that fails because the directory is gone, full or closed is retried as `retry_policy`
-    says. `mode` are the permissions of the file, which the process's umask may reduce.
+    If a step fails because the directory is gone, full or closed, we retry it as `retry_policy`
+    says. `mode` gives the file's permissions, which the process's umask may reduce.
 
     Raises:
         StoreError: the name is taken or not bare, or no such file can be written.
-        SharedDirectoryError: the directory cannot be written, also after retries.
+        SharedDirectoryError: the directory cannot be written, even after retries.
     """
     target = directory / check_bare_name(name)
 
@@ -80,8 +80,8 @@ def publish(
 
         return retry_policy.call_through_outage(translated)
 
-    # We retry each step separately, so that an outage during the link does not write a large file a
-    # second time.
+    # We retry each step separately, so that after an outage during the link, we don't write a large
+    # file a second time.
     written = with_retries(partial(_write_new, directory, chunks, mode))
     try:
         with_retries(partial(_give_name, written.path, target))
@@ -94,7 +94,7 @@ def publish(
 
 
 def sync_directory(directory: Path) -> bool:
-    """Make the names in a directory durable; returns false if the file system cannot do that."""
+    """Make the names in a directory durable; return false if the file system cannot do that."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -108,7 +108,7 @@ def sync_directory(directory: Path) -> bool:
 
 
 def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written:
-    """Write and sync a file under a hidden name; if that fails, no file is left."""
+    """Write and sync a file under a hidden name; leave no file if that fails."""
     path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     digest = xxhash.xxh3_128()
     size_bytes = 0
@@ -167,7 +167,7 @@ def _give_name(temporary: Path, target: Path) -> None:
         if not temporary.samefile(target):
             raise
     except FileNotFoundError:
-        # The folder exists, but without the file: it was replaced by another folder meanwhile.
+        # The folder exists, but without the file: another folder has replaced it meanwhile.
         if temporary.parent.is_dir():
             raise StoreError(f"{target.name}: its temporary file has vanished") from None
         raise

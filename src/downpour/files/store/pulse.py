@@ -1,9 +1,9 @@
-"""The pulse of a bucket's manager, by which managers on other machines see that it lives.
+"""The pulse of a bucket's manager, which shows managers on other machines that it is alive.
 
-A lock ends with its holder, and an object store has none. So the leader replaces an object every
-two seconds. A successor takes it for dead when the object has stayed the same for ten, by the
-successor's own clock: machines need not agree on the time. A leader that only stood still finds the
-later term when it looks.
+A lock ends with its holder, but an object store has no locks. So the leader replaces an object
+every two seconds. A successor takes the leader for dead once the object has not changed for ten
+seconds, by the successor's own clock: machines need not agree on the time. A leader that only stood
+still finds the later term when it looks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FOLDER = "pulses"
 BEAT_SECONDS = 2.0
 DEAD_SECONDS = 10.0
-"""Four beats may be lost, as where the store is slow, before a manager is replaced."""
+"""Four beats may get lost, for instance in a slow store, before a successor takes over."""
 _LAST = b"ended"
 
 
@@ -30,9 +30,9 @@ class Pulse:
     """Beats from `start` to `stop`, in a separate thread.
 
     Args:
-        bucket: where.
+        bucket: where to beat.
         term: the leader's term.
-        leads: says whether no later term has begun; raises StoreError if that cannot be seen.
+        leads: says whether no later term has begun; raises StoreError if it cannot find out.
     """
 
     def __init__(self, bucket: Bucket, term: int, leads: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ class Pulse:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no successor can have begun: the manager was seen to lead moments ago."""
+        """Whether no successor can have begun, because the manager still led moments ago."""
         return time.monotonic() - self._seen_leading < DEAD_SECONDS / 2
 
     def _run(self) -> None:
@@ -74,7 +74,8 @@ class Pulse:
                 log.debug("a beat failed: %s", error)
 
     def _beat(self) -> None:
-        # Taken before, because a request may last, and a successor counts from its end at most.
+        # We take the time before the request, which may last: a successor counts from its end at
+        # most.
         began = time.monotonic()
         self._bucket.put(self._key, secrets.token_bytes(8))
         if self._leads():
@@ -85,9 +86,9 @@ class Watch:
     """Looks at a manager's pulse from another machine.
 
     Args:
-        bucket: where.
+        bucket: where the manager beats.
         term: the manager's term.
-        clock: seconds, of this machine alone.
+        clock: returns seconds of this machine's own clock.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Watch:
         self.seen_alive = False
 
     def is_dead(self) -> bool:
-        """Look; return whether the manager has ended, or has given no sign for long.
+        """Look once; return whether the manager has ended, or has given no sign of life for long.
 
         Raises:
             SharedDirectoryError: the bucket cannot be read.

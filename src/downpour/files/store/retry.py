@@ -1,10 +1,10 @@
-"""How long an operation on the shared directory is retried before its failure is believed.
+"""Retries operations on the shared directory before we believe that they failed.
 
 A network file system shows other machines' files late. A name that we looked up too early stays
-missing until we list its directory, and sizes lag by seconds. A server that is away for a moment
-fails what was being read or written, and a full disk may get room again. So a failed operation is
-retried, soon at first and then once a second, until the time of the policy is over; then the last
-error is raised. The directory itself may be given more time than one file of it.
+missing until we list its directory, and sizes lag by seconds. If a server is away for a moment,
+reads and writes fail, and a full disk may get room again. So we retry a failed operation, soon at
+first and then once a second, until the time of the policy is over. Then we raise the last error. A
+policy may give the directory itself more time than one file.
 
 The time is the sum of the sleeps, so a test that passes its own `sleep` needs no clock.
 """
@@ -29,11 +29,11 @@ T = TypeVar("T")
 _FIRST_WAIT_SECONDS = 0.005
 _LONGEST_WAIT_SECONDS = 1.0
 _LOGGED_AFTER = 10
-"""Failed tries before a line is logged: after 2.3 s in all, because short waits are normal."""
+"""Failed tries before we log a line: after 2.3 s in total, because short waits are normal."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an operation that failed so may succeed later."""
+    """Whether an operation that failed with this error may succeed later."""
     return isinstance(error, StoreError)
 
 
@@ -41,8 +41,9 @@ def is_transient(error: BaseException) -> bool:
 class RetryPolicy:
     """Retries operations on the shared directory.
 
-    A file that is missing, short or altered is retried for `seconds`; a directory that is gone,
-    full or closed for `away_seconds`, which by default is the same. Both count time slept.
+    We retry a file that is missing, short or altered for `seconds`. We retry a directory that is
+    gone, full or closed for `away_seconds`, which by default is the same. Both count only the time
+    slept.
     """
 
     seconds: float = 30.0
@@ -52,9 +53,9 @@ class RetryPolicy:
     def call(
         self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_transient
     ) -> T:
-        """Return what `act` returns; it is retried while it raises errors for which `when` is true.
+        """Return the result of `act`; retry it while it raises errors for which `when` is true.
 
-        When the time is over, the last error is raised. `act` may have taken effect although it
+        When the time is over, we raise the last error. `act` may have taken effect although it
         failed.
         """
         retrying = Retrying(
@@ -84,7 +85,7 @@ class RetryPolicy:
 
 
 def _log_wait(state: RetryCallState) -> None:
-    """Log once what we wait for."""
+    """Log once why we wait."""
     error = state.outcome.exception() if state.outcome is not None else None
     if state.attempt_number == _LOGGED_AFTER and error is not None and is_outage(error):
         log.warning("waiting for the shared directory: %s", error)

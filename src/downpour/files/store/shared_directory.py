@@ -20,7 +20,7 @@ from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
 from downpour.files.store.retry import RetryPolicy
 
 _PRESENCE_BYTES_MAX = 4096
-# Short, because the name was never looked up before, so no cache can hide it for long.
+# Short, because no process has looked up the name before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
 
 
@@ -28,9 +28,9 @@ _PRESENCE_PATIENCE_SECONDS = 5.0
 class SharedDirectory:
     """The folder that manager, workers and clients share; `open` checks it first.
 
-    `datasets_at` is where prepared datasets are, if they are another directory's. With a `bucket`,
-    that holds all exchanged files, under the same names. `root` is then this machine's own folder
-    for it (`location.py`), where a manager keeps its journals, records and locks.
+    `datasets_at` is the place of prepared datasets if they belong to another directory. A `bucket`,
+    if there is one, holds all exchanged files, under the same names. `root` is then this machine's
+    own folder for it (`location.py`), where a manager keeps its journals, records and locks.
     """
 
     root: Path
@@ -42,17 +42,18 @@ class SharedDirectory:
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
-        """Return the shared directory at `path`, with its folders made and proven writable.
+        """Return the shared directory at `path`; make its folders and prove that they are writable.
 
         Args:
             path: The folder.
             create: Whether to create it if it is missing.
 
         Raises:
-            SharedDirectoryError: there is no such folder, or it cannot be used; states the reason.
+            SharedDirectoryError: the folder does not exist, or we cannot use it; states the reason.
         """
         root = path.expanduser().absolute()
-        # Else `mkdir` below would make the folder of a path that is mistyped, or not mounted yet.
+        # Otherwise `mkdir` below would make a folder for a path that is mistyped, or not mounted
+        # yet.
         if not create:
             names_in(root)
         shared = cls(root)
@@ -71,7 +72,7 @@ class SharedDirectory:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How long reads of a file, and operations on the directory itself, are retried."""
+        """How long to retry reads of a file, and operations on the directory itself."""
         return RetryPolicy(
             seconds=self.patience_seconds, away_seconds=self.away_seconds, sleep=self.sleep
         )
@@ -88,7 +89,7 @@ class SharedDirectory:
 
     @property
     def terms(self) -> Path:
-        """The folder in which managers write that they lead; the highest number is the leader."""
+        """The folder in which managers record that they lead; the highest number leads."""
         return self.root / "terms"
 
     @property
@@ -113,7 +114,7 @@ class SharedDirectory:
         """Make a new experiment's folder and return its files.
 
         Raises:
-            StoreError: there is an experiment of that identifier, or the folder cannot be made.
+            StoreError: another experiment has that identifier, or we cannot make the folder.
         """
         path = self.experiment_path(experiment)
         try:
@@ -126,14 +127,14 @@ class SharedDirectory:
         return self.files_in(path)
 
     def announce(self, content: str) -> Presence:
-        """Publish a manager's presence file, until it is withdrawn."""
+        """Publish a manager's presence file, which stays until the manager withdraws it."""
         return announce(self.presence, self.files_in(self.presence), content)
 
     def read_presence(self, name: str) -> str:
         """Return the content of a manager's presence file.
 
         Raises:
-            OtherDirectory: it does not exist: the manager sees a different folder.
+            OtherDirectory: it does not exist, so the manager sees a different folder.
             SharedDirectoryError: the folder cannot be read.
         """
         try:

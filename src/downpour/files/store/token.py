@@ -1,4 +1,4 @@
-"""Making the token that the processes of a cluster share."""
+"""Makes the token that the processes of a cluster share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BYTES = 32
 
 
 def make_token(path: Path) -> bool:
-    """Write a new random token to `path`, readable by this user alone, unless there is one.
+    """Write a new random token to `path`, readable by this user only, unless the file exists.
 
     Readers see a whole token or none. If several managers start at once, one of them makes it.
 
     Returns:
-        Whether it was made.
+        Whether this call made it.
 
     Raises:
         SharedDirectoryError: it cannot be written there.

@@ -1,14 +1,14 @@
-"""How an update's file is laid out: whole parameters, or how far they moved, compressed.
+"""The layout of an update's file: whole parameters, or how far they moved, compressed.
 
 A whole update has the tensors of the model that it was trained from. A compressed one has the same
 number of tensors, with the same names in the same order. For trained tensors it holds the
 difference x0 - x as a codec writes it (U8, padded to eight bytes to keep the next one aligned).
-Buffers and numbers that are no floats are whole in it. So both can be walked side by side with the
-model.
+Buffers, and numbers that are not floats, are whole in it. So we can walk both kinds side by side
+with the model.
 
-The file says all that is needed to read it, but the model: the codec's name, the model's checksum,
-and the type and shape of each compressed tensor. Which tensors are buffers follows from the model's
-own file, so that one update cannot decide it for another.
+Apart from the model, the file has everything that a reader needs: the codec's name, the model's
+checksum, and the type and shape of each compressed tensor. The model's own file says which tensors
+are buffers, so that one update cannot decide it for another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BYTE = np.dtype(np.uint8)
 class HeldRange:
     """Numbers of one dtype, at `start` to `stop` in the model's bytes.
 
-    In an update's bytes they are at `held_start` to `held_stop`, as numbers if there is no codec.
+    In an update's bytes, they are at `held_start` to `held_stop`; without a codec, as numbers.
     """
 
     dtype: np.dtype[Any]
@@ -52,23 +52,23 @@ class HeldRange:
 
 
 def model_metadata(buffers: Iterable[str]) -> dict[str, str]:
-    """Return what a model's file says of itself: which of its tensors no optimizer trains."""
+    """Return the metadata of a model's file: which of its tensors no optimizer trains."""
     return {_BUFFERS: json.dumps(sorted(buffers))}
 
 
 def compression_of(file: Parameters) -> str:
-    """Return the codec that a file says it is written with; an unknown one is in no format."""
+    """Return the codec that a file names; an unknown one fits no format."""
     return file.metadata.get(_COMPRESSION, WHOLE)
 
 
 def base_of(file: Parameters) -> str | None:
-    """Return the checksum of the model that a compressed file is a difference from."""
+    """Return the checksum of the model from which a compressed file is a difference."""
     return file.metadata.get(_BASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateFormat:
-    """The layout of all updates that are trained from one model; `base` is its checksum."""
+    """The layout of all updates trained from one model; `base` is the model's checksum."""
 
     model: Layout
     base: str
@@ -77,10 +77,10 @@ class UpdateFormat:
 
     @classmethod
     def of(cls, model: Parameters, file: PublishedFile, compression: str) -> Self:
-        """Return the format of the updates of a model, which says itself what its buffers are.
+        """Return the format of the updates of a model, which names its own buffers.
 
         Raises:
-            FileCorrupt: it does not say it as `model_metadata` does.
+            FileCorrupt: it does not name them as `model_metadata` does.
         """
         try:
             buffers = frozenset(map(str, json.loads(model.metadata.get(_BUFFERS, "[]"))))
@@ -94,7 +94,7 @@ class UpdateFormat:
         return None if self.compression == WHOLE else CODECS[self.compression]
 
     def is_compressed(self, entry: TensorEntry) -> bool:
-        """Say whether a tensor of the model is compressed in its updates."""
+        """Say whether updates compress a tensor of the model."""
         trained = entry.dtype.kind == "f" and entry.name not in self.buffers
         return self.codec is not None and trained
 
@@ -129,7 +129,7 @@ class UpdateFormat:
         return {_COMPRESSION: self.compression, _BASE: self.base, _TENSORS: tensors}
 
     def ranges(self) -> list[HeldRange]:
-        """Return the longest stretches that are held alike, in the order of their bytes."""
+        """Return the longest stretches that updates hold in one way, in order of their bytes."""
         found: list[HeldRange] = []
         for entry, held in zip(self.model.entries, self.layout.entries, strict=True):
             codec = self.codec if self.is_compressed(entry) else None
@@ -151,7 +151,7 @@ class UpdateFormat:
         return found
 
     def misfit(self, file: ParameterFile) -> str | None:
-        """Say why a file is no update of this format; None if it is."""
+        """Say why a file is not an update of this format; None if it is."""
         compression = compression_of(file)
         if compression != self.compression:
             return f"its compression is {compression!r}, not {self.compression!r}"
@@ -170,13 +170,13 @@ def compress(
     trained: Mapping[str, Array],
     unsent: Mapping[str, Array],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return an update's tensors, and what they do not say of the difference, by name.
+    """Return an update's tensors, and the rest of the difference that they leave out, by name.
 
     Args:
         form: Its format, with a codec.
-        model: The model that it was trained from.
+        model: The model that training began from.
         trained: Its parameters and buffers now.
-        unsent: The second result of the shard's task before, if there is one: float32, flat.
+        unsent: The second result of the shard's previous task, if there is one: float32, flat.
 
     Raises:
         NonFinite: a difference is NaN, infinite, or too large for the codec.
@@ -217,10 +217,10 @@ def decompressed(file: ParameterFile) -> Iterator[tuple[str, Array]]:
 
 
 def moved_by(model: Parameters, update: ParameterFile) -> Parameters:
-    """Return the parameters and buffers that a model and a compressed update lead to.
+    """Return the parameters and buffers to which a compressed update moves a model.
 
-    Trained ones are x0 - d with the update's difference d, in the model's dtype; all else is the
-    update's. They share one piece of memory.
+    Trained tensors are x0 - d, with the update's difference d, in the model's dtype; all others
+    come from the update. They share one piece of memory.
     """
     tensors = model.layout.views(np.empty(model.layout.size_bytes, np.uint8))
     differences = dict(decompressed(update))

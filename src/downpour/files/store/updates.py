@@ -1,15 +1,15 @@
 """The files that a task publishes: an update that describes itself, and its optimizer's state.
 
-With a compression an update holds the difference that training made (`update_format.py`). The part
-that a codec did not send is the task's *unsent*, which the shard's next task adds to its own. It is
-in one file with the optimizer's state, because it has the same lifetime.
+With a compression, an update holds the difference that training made (`update_format.py`). The part
+that a codec did not send is the task's *unsent* part, which the shard's next task adds to its own
+difference. It is in one file with the optimizer's state, because both have the same lifetime.
 
 A worker reports its update. If the report is lost with the worker, `find_updates` reads its content
-from the files alone. That is round, shard, samples, steps, loss, and a checksum of the parameters,
-which exposes an altered file. All of that follows from the task, so two attempts at it publish
-files of the same bytes. The optimizer's state is published first, and has the update's numbers and
-token in its name; the update says that it has one. So an update that exists is complete, unless its
-state was removed.
+from the files alone: round, shard, samples, steps and loss. It also reads a checksum of the
+parameters, which exposes an altered file. All of that follows from the task, so two attempts at it
+publish files of the same bytes. We publish the optimizer's state first, with the update's numbers
+and token in its name; the update says that it has one. So an update that exists is complete, unless
+its state was removed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _Number = TypeVar("_Number", int, float)
 _CHECKSUM = "checksum"
 _HAS_STATE, _YES = "optimizer_state", "published"
 _UNSENT = "unsent/"
-# So that it is a quarter of the model. We lose a move of less than 1/254 of the block's largest
-# number; with topk's decay, such a number would never get sent anyway.
+# int8 makes the unsent part a quarter of the model. We lose a move of less than 1/254 of the
+# block's largest number; with topk's decay, such a number would never get sent anyway.
 _MEMORY = CODECS["int8"]
 
 
@@ -49,7 +49,7 @@ _MEMORY = CODECS["int8"]
 class Start:
     """A task's start: `tensors`, and the residual of the shard's previous task.
 
-    The tensors are the model's, or where rounds overlap, the model's moved by the shard's update.
+    The tensors are the model's or, if rounds overlap, the model's moved by the shard's update.
     """
 
     model: Parameters
@@ -61,9 +61,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The result of a task: parameters, optimizer state (may be empty), and how they were made.
+    """The result of a task: parameters, optimizer state (may be empty), and facts about both.
 
-    `start` is the start of the training, None to publish the parameters whole.
+    `start` is the start of the training; None publishes the parameters whole.
     """
 
     parameters: Mapping[str, Array]
@@ -77,7 +77,7 @@ class Work:
 def publish_work(
     store: Store, attempt: AttemptId, work: Work
 ) -> tuple[PublishedFile, PublishedFile | None]:
-    """Publish an update and its optimizer's state, if it has one; returns both.
+    """Publish an update and its optimizer's state, if it has one; return both.
 
     Raises:
         StoreError: they cannot be written.
@@ -89,8 +89,8 @@ def publish_work(
     try:
         return _published(store, attempt, work, token, state_name)
     except BaseException:  # a cancellation, too
-        # No other process knows of the state, so none would remove it from an experiment that has
-        # ended. It may be there although its own publication seems to have failed.
+        # No other process knows of the state, so none would remove it from an ended experiment. The
+        # file may exist although its own publication seems to have failed.
         with suppress(StoreError):
             store.delete(state_name)
         raise
@@ -122,7 +122,7 @@ def _published(
 def _compressed(
     work: Work,
 ) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
-    """Return an update's format and tensors, and what it leaves unsent, as its file names it."""
+    """Return an update's format and tensors, and its unsent part under the names in its file."""
     start = work.start
     if start is None:
         return None, work.parameters, {}
@@ -132,15 +132,15 @@ def _compressed(
 
 
 def optimizer_part(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the optimizer's state of the file that a task hands on to the shard's next."""
+    """Return the optimizer's state in the file that a task hands on to the shard's next task."""
     return {name: array for name, array in tensors.items() if not name.startswith(_UNSENT)}
 
 
 def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what that file says was left unsent, flat, by the names of a model.
+    """Return the unsent part in that file, flat, by the names of a model.
 
     Raises:
-        FileCorrupt: it is of another model.
+        FileCorrupt: it belongs to another model.
     """
     unsent = {}
     for full_name in tensors.keys() - optimizer_part(tensors).keys():
@@ -156,8 +156,8 @@ def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dic
 def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[AttemptId, Update]]:
     """Yield the updates of these attempts that are in a directory; their seconds are unknown: 0.
 
-    An update that says that it has an optimizer state is skipped if that state is gone, because the
-    next round would silently begin with a fresh state.
+    We skip an update whose optimizer state is gone, because the next round would silently begin
+    with a fresh state.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.
@@ -193,7 +193,7 @@ def _described(store: Store, attempt: AttemptId, name: str, state_name: str | No
 
 
 def _whole(store: Store, attempt: AttemptId, name: str) -> tuple[PublishedFile, ParameterFile]:
-    """Return a file; raises FileCorrupt if it is altered or of another task."""
+    """Return a file; raises FileCorrupt if it is altered or belongs to another task."""
     file = store.describe(name)
     held = decode(store.read(file), name)
     if xxhash.xxh3_128_hexdigest(held.data.data) != held.metadata.get(_CHECKSUM):
@@ -210,7 +210,7 @@ def _checked(
     place = place or plan_layout(tensors)
     content = encode(tensors, {}, place)[1:]
     digest = xxhash.xxh3_128()
-    # Without the header, which is to hold this checksum.
+    # We leave out the header, because it will hold this checksum.
     for chunk in content:
         digest.update(chunk)
     return [write_header(place, {**about, _CHECKSUM: digest.hexdigest()}), *content]
