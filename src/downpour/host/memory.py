@@ -123,7 +123,7 @@ def _number(file: Path, key: str) -> int:
     """Return the number after a key in a file of lines.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no line begins with the key.
     """
     for line in file.read_text().splitlines():
         words = line.split()

@@ -33,7 +33,7 @@ class PartialSum:
 
     Args:
         layout: The model's.
-        ranges: The stretches that are held alike.
+        ranges: The stretches that files hold in the same way.
     """
 
     def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:

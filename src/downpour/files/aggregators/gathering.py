@@ -58,7 +58,7 @@ class Gathering:
         try:
             passed = Passes(self._store, self.base, fitting, threads=threads).add(items, steps)
         except StoreError:
-            return  # the fold will meet it, too, and wait or say whose it is
+            return  # the fold will meet the error, too, and wait, or say whose it is
         if passed.is_right:
             self._held = list(passed.held)
 

@@ -1,7 +1,7 @@
 """Eight bits per number, and a scale per block.
 
 Block-wise quantization (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861, section 2.1) with
-its block of 2,048: one outlier costs only its own block precision. The code is linear and
+its block of 2,048: one outlier costs precision in its own block only. The code is linear and
 symmetric, so that zero stays zero, and the scale is the block's largest magnitude over 127.
 INTELLECT-1 (Jaghouar et al. 2024, https://arxiv.org/abs/2412.01152) sends its differences in int8,
 too, and keeps no error either: a number loses at most 1/254 of the block's largest.

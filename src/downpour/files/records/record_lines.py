@@ -167,12 +167,13 @@ class AggregatedLine:
     """Updates became the next model version.
 
     `round` numbers aggregations; if shards are in step, these are rounds. `train_seconds` run from
-    the round's first assignment, or from the previous version, to the last update. `loss` is the
-    sample-weighted mean of the updates' losses. If shards are not in step, `parts` are the
-    version's tasks, by round and shard. `staleness` is the age, in versions, of the models that
-    they began from. `summed` names the order of the additions in a round in step; another order
-    gives different rounding. `checksum` is that of the version's file, which is `whole`, or else a
-    step from the previous version. `summed` and `checksum` are empty in old records.
+    the round's first assignment to its last update or, if shards are not in step, from the previous
+    version to this aggregation. `loss` is the sample-weighted mean of the updates' losses. If
+    shards are not in step, `parts` are the version's tasks, by round and shard. `staleness` is the
+    age, in versions, of the models that they began from. `summed` names the order of the additions
+    in a round in step; another order gives different rounding. `checksum` is that of the version's
+    file, which is `whole`, or else a step from the previous version. `summed` and `checksum` are
+    empty in old records.
     """
 
     round: int

@@ -1,4 +1,4 @@
-"""The record that people read: a projection of an experiment's journal, computed when it is read.
+"""The record that people read: a projection of an experiment's journal, computed on demand.
 
 `View.take` is pure: it takes the lines of a journal in order, and returns the lines of the record
 (`record_lines.py`) that follow from each. A fact makes a line on its own. If a line of the record

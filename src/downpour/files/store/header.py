@@ -3,8 +3,8 @@
 Eight bytes give the length of the header. Then come that many bytes of JSON, and then the tensors'
 bytes without a gap. We order tensors by falling item size, dtype and name, so that each is aligned
 in memory and equal dtypes are adjacent. A header may come from any process, so we check all of it
-against the file, and any contradiction makes the file corrupt. Format:
-https://github.com/huggingface/safetensors#format
+against the file, and any contradiction makes the file corrupt.
+Format: https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations

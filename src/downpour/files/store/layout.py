@@ -1,8 +1,8 @@
 """The paths of a shared directory and the names of its files.
 
-    presence/        a small file for each manager, by which workers prove that they see this folder
+    presence/        a small file per manager, with which workers prove that they see this folder
     terms/           a small file for each manager, numbered: which manager leads, or led, and where
-    datasets/        prepared datasets, each in a folder of its own
+    datasets/        prepared datasets, each in its own folder
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
 The modules that use journals (`files/records/journal.py`), locks and logs define their names.

@@ -204,7 +204,7 @@ class Lease:
     @property
     def is_leader(self) -> bool:
         """Whether no later term exists; true if we cannot list the directory."""
-        # An outage is no evidence of a successor; if it lasts, other code ends the manager.
+        # An outage is no evidence of a successor; if it lasts, it ends the manager elsewhere.
         try:
             return self.leads()
         except SharedDirectoryError:

@@ -5,9 +5,9 @@
 3. With neither, we ask `./shared_dir`, and localhost's default port last.
 
 If both an address and a directory are known, the manager must serve that directory. Otherwise a
-command would silently reach another cluster. A *presence file* proves it: the manager tells every
-caller the file's name, and the directory holds the file. If a manager does not answer, we call the
-current leader.
+command would silently reach another cluster. A *presence file* proves that it does: the manager
+tells every caller the file's name, and the directory holds the file. If a manager does not answer,
+we call the current leader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Managers:
 
     Args:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
-            if no other manager is wanted.
+            if the caller wants no other manager.
         given: the address that the user gave; None to read it from the directory.
         trust: the credentials of the calls.
         last: the address to try after the directory's leader, even if it serves another directory.

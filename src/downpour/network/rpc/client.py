@@ -181,7 +181,7 @@ class ManagerClient(_Client):
         self._call(NoneType, "disturbed", experiment, who, what)
 
     def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
-        """Return lines of a record, once there is one at `from_line` or the wait is over."""
+        """Return lines of a record, once line `from_line` exists or the wait is over."""
         values = (experiment, from_line, wait_seconds)
         return self._call(RecordPage, "results", *values, wait_seconds=wait_seconds)
 

@@ -185,7 +185,7 @@ class ExperimentSummary:
     """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`.
 
     `reason` says why it failed; `asked_wrongly` is true if the spec is to blame. A manager of an
-    earlier version does not send the epochs, because each has one round.
+    earlier version does not send the epochs, because each of them has one round.
     """
 
     experiment: str
@@ -258,8 +258,8 @@ class WorkerStatus:
     median. The worker is process `pid` on the machine `hostname`; a manager of an earlier version
     sends neither. `saves` is the predicted share of a round's time that the worker saves; if it is
     negative, the worker costs time. A worker that `stands_by` trains nothing, and the share
-    predicts the effect of its help. Both are absent while too little is known. `differs` is the
-    worker's last report about different versions of packages.
+    predicts the effect of its help. While too little is known, `saves` is None and `stands_by`
+    false. `differs` is the worker's last report about different versions of packages.
     """
 
     worker: str

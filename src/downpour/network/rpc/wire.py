@@ -245,7 +245,7 @@ def _member_reader(kind: type[Enum]) -> Convert:
 
 
 def _member_writer(kind: type[Enum], thrift_type: int) -> Convert:
-    """Write a member as its word, if the IDL has text there, else as the number of its name."""
+    """Write a member as its word if the IDL has text there, else as the number of its name."""
     if thrift_type == TType.STRING:
         return lambda value: kind(value).value
     numbers = getattr(ttypes, kind.__name__)
