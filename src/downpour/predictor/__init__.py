@@ -1,7 +1,7 @@
 """Predicts how long a worker will take for a task: a family of predictors, and the default.
 
-`pretrained()` makes the predictor for a run: the LSTM that is shipped, recalibrated as outcomes
-come in. A selector in front of it uses a simpler model if that is better on the run at hand. To add
+`pretrained()` makes the predictor for a run: the shipped LSTM, recalibrated with each outcome. A
+selector in front of the LSTM uses a simpler model if that one is better on the run at hand. To add
 a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and scores
 models; nothing here imports it.
 """
@@ -47,7 +47,7 @@ def make(name: str, trained: Trained) -> Predictor:
     """Return a new predictor of the family.
 
     Raises:
-        SpecError: there is no predictor of this name.
+        SpecError: no predictor has this name.
     """
     if name not in MODELS:
         accepted = f"must be one of {', '.join(MODELS)}"
@@ -56,7 +56,7 @@ def make(name: str, trained: Trained) -> Predictor:
 
 
 def pretrained(path: Path | None = None) -> Predictor:
-    """Return a new predictor for one run, from a model file or from the one that is shipped.
+    """Return a new predictor for one run, from a model file or from the shipped one.
 
     Raises:
         SpecError: the file cannot be read, is damaged, or is of another version.

@@ -2,9 +2,8 @@
 
 A caller uses a `Predictor`, which takes names and features by name and returns seconds. Members of
 the family are `Model`s, which answer the same questions in batches of rows (`features.task_rows`)
-and logarithms of seconds; `online.Online` makes a predictor of a model. Workers are names, and a
-name that was never seen is a new worker. All seconds count from the assignment of a task to its
-result.
+and logarithms of seconds; `online.Online` makes a predictor from a model. A worker is a name, and
+an unknown name is a new worker. All seconds count from the assignment of a task to its result.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Features: TypeAlias = Mapping[str, float]
 Request: TypeAlias = tuple[str, Features]
 
 LEVELS = (0.1, 0.5, 0.9, 0.98)
-MEDIAN = 1  # its place among the levels
+MEDIAN = 1  # the index of its level in `LEVELS`
 
-# An ordinary machine's time for a sample, until we know anything better.
+# The seconds per sample of an ordinary machine, until we know anything better.
 START_LOG_SECONDS = -5.7
 
 
 class Predictor(Protocol):
-    """Predicts how long tasks take, and learns from how long they took.
+    """Predicts how long tasks take, and learns from how long they really took.
 
     Not thread-safe: one thread owns a predictor. The same calls in the same order give the same
     answers.
@@ -39,11 +38,11 @@ class Predictor(Protocol):
         ...
 
     def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
-        """Predict many tasks at once, which costs much less than one by one."""
+        """Predict many tasks at once, which costs much less than predicting them one by one."""
         ...
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
-        """Learn how long a task took; anything but a positive number of seconds is ignored."""
+        """Learn how long a task took; ignore anything but a positive number of seconds."""
         ...
 
 

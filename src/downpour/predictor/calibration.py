@@ -1,11 +1,12 @@
 """Recalibration: moves predicted quantiles until the promised share of outcomes is below them.
 
-Every outcome moves an offset for each level a little: up by the level if the outcome was above, and
-down by one minus the level if it was below. An offset comes to rest where exactly that share of
-outcomes stays below. This is adaptive conformal inference (Gibbs and Candès 2021), which moves a
-quantile's level, applied to the quantile itself (Angelopoulos, Candès and Tibshirani 2023, section
-2.1). It assumes nothing about the outcomes: they need neither repeat nor be independent.
-Predictions at assignment, and after early and late reports of progress, have their own offsets.
+Every outcome moves the offset of each level a little. It moves up by the level if the outcome was
+above the quantile, and down by one minus the level if it was below. An offset comes to rest when
+exactly that share of outcomes stays below. Adaptive conformal inference (Gibbs and Candès 2021)
+moves a quantile's level in this way. We move the quantile itself (Angelopoulos, Candès and
+Tibshirani 2023, section 2.1). The method assumes nothing about the outcomes: they need neither
+repeat nor be independent. Predictions at assignment, after early reports and after late reports of
+progress have separate offsets.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from downpour.predictor.base import LEVELS, Array, Model
 from downpour.predictor.histories import WORKERS_MAX
 
 STAGES = 3
-_LATE = 0.375  # half-way between reports at 25 and 50 %, which the traces have
-# A worker that leaves in the middle of a task leaves forecasts behind that have no outcome.
+_LATE = 0.375  # halfway between the traces' reports at 25 and 50 %
+# If a worker leaves in the middle of a task, its forecasts stay here without an outcome.
 _PENDING_MAX = 20_000
 _LEVELS = np.array(LEVELS)
-# Steps, in log seconds an outcome, chosen on half of the traces' jobs (docs/concepts/forecasts.md).
-# The own step is the largest whose pinball loss on those jobs does not exceed a shared offset's.
+# Steps, in log seconds per outcome, chosen on half of the traces' jobs
+# (docs/concepts/forecasts.md). `_OWN_STEP` is the largest step whose pinball loss on those jobs
+# does not exceed that of shared offsets alone.
 _FIRST_STEP, _SHRINK = 0.02, 0.6
-# Steps shrink as if there had been this many outcomes already. In a job's first round the quantiles
-# are wide, and longer steps would make those of the next tasks too narrow.
+# Steps shrink as if this many outcomes had come already. In a job's first round the quantiles are
+# wide, and longer steps would make the quantiles of the next tasks too narrow.
 _HEAD_START = 100
 _OWN_STEP = 0.002
-# Fewer outcomes lie beyond the outer quantiles, so these take longer steps.
+# Few outcomes fall beyond the outer quantiles, so those offsets take longer steps.
 _REACH = np.array([2.0, 1.0, 2.0, 5.0])
 
 
@@ -48,7 +50,7 @@ def _pushes(surprises: Array, offsets: Array) -> Array:
 
 
 class Tracker:
-    """Offsets for the quantiles of logarithms, by stage, that follow the outcomes."""
+    """Offsets that follow the outcomes, for the quantiles of logarithms, by stage."""
 
     def __init__(self, start: Sequence[Sequence[float]], rate: float) -> None:
         """Begin with the offsets `start` (stages, 4); `rate` is how far one outcome moves them."""
@@ -60,14 +62,14 @@ class Tracker:
         return self._offsets[stage]
 
     def learn(self, stage: Array, surprises: Array) -> None:
-        """Take in outcomes: what came out less what the offsets are added to, (rows, 4)."""
+        """Take in surprises (rows, 4): the outcomes minus the quantiles without offsets."""
         for place in np.unique(stage):
             pushes = _pushes(surprises[stage == place], self._offsets[place])
             self._offsets[place] += self._rate * pushes.sum(axis=0)
 
 
 class PendingForecasts:
-    """Forecasts of tasks whose outcome is not known yet, by worker and stage."""
+    """Forecasts of tasks whose outcome we don't know yet, by worker and stage."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], tuple[float, Array]] = {}
@@ -75,8 +77,8 @@ class PendingForecasts:
     def remember(self, workers: Sequence[str], tasks: Array, rows: Sequence[Array]) -> None:
         """Remember forecasts; each replaces the worker's earlier one of the same stage.
 
-        Beside the forecast of a task that has reported, one at assignment is of the worker's next
-        task. We don't keep it, because the next outcome belongs to the running task.
+        If a worker's running task has reported, a forecast at assignment is about the worker's next
+        task. We don't keep that one, because the next outcome belongs to the running task.
         """
         stage = stages(tasks).tolist()
         busy = {worker for worker, place in zip(workers, stage, strict=True) if place}
@@ -92,8 +94,8 @@ class PendingForecasts:
     ) -> tuple[list[str], Array, Array]:
         """Return workers, stages and surprises of finished tasks, and forget their forecasts.
 
-        A surprise is the log of the seconds less the forecast. If that was for a task of another
-        size, it counts as if it had been for this one: by the time of a sample.
+        A surprise is the log of the seconds minus the forecast. If the forecast was for a task of
+        another size, we scale it to this task by the time per sample.
         """
         names, stage, outcomes, rows = [], [], [], []
         ends, sizes = np.log(seconds).tolist(), np.log(tasks[:, f.SAMPLES]).tolist()
@@ -111,10 +113,10 @@ class PendingForecasts:
 
 
 class Corrections:
-    """Offsets for a cluster, and on top of them each worker's own.
+    """Offsets for a cluster, and each worker's own offsets on top of them.
 
-    A worker never seen starts from the cluster's offsets. These settle: their steps shrink with the
-    number of outcomes t, as t^(-1/2 - ε) (Angelopoulos, Barber and Bates 2024), with ε = 0.1. A
+    A new worker starts with the cluster's offsets. These settle, because their steps shrink with
+    the number of outcomes t, as t^(-1/2 - ε) (Angelopoulos, Barber and Bates 2024), with ε = 0.1. A
     worker's own steps never shrink, so its offsets follow it when its pace changes.
     """
 
@@ -130,7 +132,7 @@ class Corrections:
         return self._shared[stage] + self._own_of(workers, stage)
 
     def learn(self, workers: Sequence[str], stage: Array, surprises: Array) -> None:
-        """Take in outcomes: what came out less the prediction without offsets, (rows, 4)."""
+        """Take in surprises (rows, 4): the outcomes minus the quantiles without offsets."""
         own = self._own_of(workers, stage)
         moves = _OWN_STEP * _REACH * _pushes(surprises, self._shared[stage] + own)
         moved = np.clip(own + moves, -self._most, self._most)
@@ -158,29 +160,29 @@ class Corrections:
 class Recalibrated:
     """A model with recalibrated quantiles.
 
-    docs/concepts/forecasts.md compares this with other ways, on machines that the model was not
+    docs/concepts/forecasts.md compares this with other methods, on machines that the model was not
     trained on.
     """
 
     def __init__(self, model: Model, most: float = 0.3) -> None:
-        """Wrap `model`; its quantiles move by at most `most`, in log seconds."""
+        """Wrap `model`; move each of its quantiles by at most `most`, in log seconds."""
         self._model = model
         self._most = most
         self._corrections = Corrections(most)
         self._pending = PendingForecasts()
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
-        """Return the model's quantiles, moved, and remember them until the outcome is known."""
+        """Return the model's quantiles plus offsets; keep the forecasts until their outcomes."""
         quantiles = self._model.predict(workers, tasks)
         stage = stages(tasks)
-        # The model's own quantiles are remembered: offsets are relative to these.
+        # We remember the model's own quantiles, because the offsets are relative to these.
         self._pending.remember(workers, tasks, list(quantiles))
         offsets = np.clip(self._corrections.of(workers, stage), -self._most, self._most)
         # Offsets of neighboring levels move independently, so moved quantiles could cross.
         return _above_elapsed(np.maximum.accumulate(quantiles + offsets, axis=1), tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Move the offsets by these tasks' outcomes, and have the model learn from them."""
+        """Move the offsets by these tasks' outcomes, and let the model learn from them."""
         names, stage, surprises = self._pending.take(workers, tasks, seconds)
         if names:
             self._corrections.learn(names, stage, surprises)
@@ -188,7 +190,7 @@ class Recalibrated:
 
 
 def _above_elapsed(quantiles: Array, tasks: Array) -> Array:
-    """Raise quantiles to the time of the latest report: no task ends before it has reported."""
+    """Raise quantiles to the time of the latest report: no task ends before its report."""
     elapsed = np.where(tasks[:, f.SHARE] > 0, tasks[:, f.SECONDS], 0.0)
     least = np.where(elapsed > 0, np.log(np.maximum(elapsed, 1e-300)), -np.inf)
     return np.maximum(quantiles, least[:, None])

@@ -9,17 +9,17 @@ _RATE = 0.5
 
 
 class Ewma(Point):
-    """Predicts an exponentially weighted mean of each worker's log times a sample."""
+    """Predicts an exponentially weighted mean of each worker's log times per sample."""
 
     def __init__(self, rate: float = _RATE) -> None:
-        """Give each time the weight `rate`, and all times before it the rest."""
+        """Give each new time the weight `rate`, and all earlier times together the rest."""
         super().__init__()
         self._rate = rate
         self._means: dict[str, float] = {}
         self._cluster = Median()
 
     def predicted_rate(self, worker: str) -> float | None:
-        """Return the worker's mean; for a new worker the cluster's median."""
+        """Return the worker's mean, or the cluster's median for a new worker."""
         mean = self._means.get(worker)
         return self._cluster.predicted_rate(worker) if mean is None else mean
 

@@ -1,10 +1,10 @@
 """The inputs of a prediction: the features of one task by name, as one row of numbers.
 
-Names are those of the traces' columns: `n_samples`, `batches`, and the machine's state at
-assignment (`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches
-(1 to 99) adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. Of several
-reports the latest counts, and the one before it gives the pace between the two. Other names are
-ignored. A value that is absent, NaN or impossible (a negative time) becomes NaN.
+Names are the traces' column names: `n_samples`, `batches`, and the machine's state at assignment
+(`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches (1 to 99)
+adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. If a task has several
+reports, the latest counts, and the one before it gives the pace between the two. We ignore other
+names. A value that is absent, NaN or impossible (a negative time) becomes NaN.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SHARE_BEFORE, SECONDS_BEFORE = 11, 12
 DURING = slice(13, 17)
 WIDTH = 17
 
-# No task, size or load is outside these limits, and logarithms of other values could overflow.
+# No real task, size or load is outside these limits. Logarithms of other values could overflow.
 LEAST, MOST = 1e-9, 1e12
 
-_BATCH_SAMPLES = 32  # of the traces: `batches` is the size where `n_samples` is missing
+_BATCH_SAMPLES = 32  # in the traces: `batches` gives the size if `n_samples` is missing
 _PROGRESS = re.compile(r"p([1-9][0-9]?)_(\w+)")
 _FIELDS = (ELAPSED, *STATE)
 
 
 def task_rows(tasks: Sequence[Features]) -> Array:
     """Return the rows (tasks, `WIDTH`) of tasks' features."""
-    # Tasks with the same names are read as one array: a round's tasks usually have the same ones.
+    # We read tasks with the same names as one array. A round's tasks usually have the same names.
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, features in enumerate(tasks):
         alike.setdefault(tuple(features), []).append(number)
@@ -57,7 +57,7 @@ def task_rows(tasks: Sequence[Features]) -> Array:
 class _Plan:
     """Where to read each feature in a list of values, whose last element is NaN.
 
-    A feature that is absent is read there, so that no case needs a separate branch.
+    An absent feature points to that NaN, so no case needs a separate branch.
     """
 
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Plan:
     reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
 
     def values(self, features: Features) -> list[float]:
-        """Return the values of the features that are used, and NaN after them."""
+        """Return the values of the features that we use, and NaN after them."""
         return [*(features[name] for name in self.names), math.nan]
 
 
@@ -103,8 +103,8 @@ def _read(plan: _Plan, values: Array) -> Array:
     for percent, places in plan.reports:
         report = values[:, places]
         states.append(report[:, 1:])
-        # Time goes forward, so a report at more progress and less time is dropped. Negated, because
-        # SECONDS is NaN until the first report, and a comparison with NaN is false.
+        # Time goes forward, so we drop a report with more progress and less time. The comparison is
+        # negated because SECONDS is NaN until the first report, and comparisons with NaN are false.
         later = (report[:, 0] >= LEAST) & ~(report[:, 0] <= rows[:, SECONDS])
         rows[later, SHARE_BEFORE] = rows[later, SHARE]
         rows[later, SECONDS_BEFORE] = rows[later, SECONDS]
@@ -116,7 +116,7 @@ def _read(plan: _Plan, values: Array) -> Array:
 
 
 def _mean(states: Array) -> Array:
-    """Return the mean (rows, 4) of states (times, rows, 4), without what is missing."""
+    """Return the mean (rows, 4) of states (times, rows, 4), ignoring missing values."""
     known = np.isfinite(states)
     counts = known.sum(axis=0)
     sums = np.where(known, states, 0.0).sum(axis=0)

@@ -1,8 +1,8 @@
 """Makes forecasts for the scheduler from workers' reports, with a predictor.
 
 The driver of the scheduler passes each event and its output to a `Forecaster`, and asks for
-forecasts now and then; the answer is one more event. It reads no clock and never raises: if the
-predictor fails there are no forecasts, and policies do without them.
+forecasts now and then. The driver hands the answer to the scheduler as one more event. A
+`Forecaster` reads no clock and never raises: if the predictor fails, policies do without forecasts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _log = logging.getLogger(__name__)
 _BETWEEN_SECONDS = (
     1.0  # busy workers report up to ten times a second: too often to predict each time
 )
-_BETWEEN_SECONDS_A_WORKER = 0.001  # two forecasts for each, 50 µs both: a tenth of a core at most
+_BETWEEN_SECONDS_A_WORKER = 0.001  # two forecasts, 50 µs together: a tenth of a core at most
 _PERCENT = 100
 _APART_PERCENT = 10
 _OBSERVED_SHARE_MIN = 0.1
-"""Of an attempt that was stopped, the share that must be done before its pace is observed."""
+"""The share of a stopped attempt that must be done before we learn from its pace."""
 
 
 @dataclass(slots=True)
 class _Task:
     """A worker's current task: the samples that it has to train, and its reports.
 
-    If it `is_first` in the experiment, the time until all is loaded is left out: it comes once.
+    If it `is_first` in the experiment, we leave out the time until all is loaded, which comes once.
     """
 
     attempt: AttemptId
@@ -55,8 +55,8 @@ class _Task:
             self.assigned_at = at_seconds
             return
         done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
-        # At most 99, because features have no name for 100 %, at which no rest is left to predict.
-        # The small number is for shares such as 0.29, of which 100 times is a little below 29.
+        # At most 99: features have no name for 100 %, when no rest is left to predict. We add a
+        # small number because the product of 100 and 0.29, say, is a little below 29.
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
             self.reports.append((percent, at_seconds - self.assigned_at, state))
@@ -70,7 +70,7 @@ class _Task:
         return features
 
     def _last_reports(self) -> Iterator[tuple[int, float, Features]]:
-        # Two reports that are close together would make a noisy pace.
+        # The pace between two reports that are close together would be noisy.
         if self.reports:
             last = self.reports[-1]
             before = (r for r in reversed(self.reports) if r[0] <= last[0] - _APART_PERCENT)
@@ -86,11 +86,11 @@ class _Machine:
 
 
 class Forecaster:
-    """Follows the scheduler's events, and forecasts; one thread owns it and its predictor.
+    """Follows the scheduler's events and makes forecasts; one thread owns it and its predictor.
 
     Args:
         predictor: learns from outcomes, and predicts.
-        always: also forecast for the status display, where the policy needs no forecasts.
+        always: also forecast for the status display, even if the policy needs no forecasts.
     """
 
     def __init__(self, predictor: Predictor, *, always: bool = False) -> None:
@@ -106,7 +106,7 @@ class Forecaster:
         """Take in an event, and the scheduler's output for it."""
         if isinstance(event, on.HeartbeatReceived):
             self.heard(event.worker, event.running, event.system, event.at_seconds)
-        # Before the facts, because a worker with an order to stop may get something else.
+        # Orders come before facts, because a worker that gets a stop order may get another task.
         for command in output.commands:
             if isinstance(command, do.Cancel):
                 self.ended(command.worker, command.attempt)
@@ -158,9 +158,9 @@ class Forecaster:
     def assigned(
         self, worker: str, attempt: AttemptId, samples: int, began_at: float, at_seconds: float
     ) -> None:
-        """Take in the assignment of a shard with `samples` samples, from a share of it on."""
+        """Take in the assignment of a shard with `samples` samples, starting at a share of it."""
         machine = self._machines.setdefault(worker, _Machine())
-        # For the predictor, the rest of a resumed shard is a separate task.
+        # The predictor sees the rest of a resumed shard as a separate task.
         left = samples * (1.0 - began_at)
         machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
         self._news = True
@@ -184,10 +184,11 @@ class Forecaster:
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Forecast paces and running attempts; None if nothing is new or no forecast is needed.
 
-        Drivers call it before the scheduler's time advances, and before a round begins. Predicting
-        costs about 50 µs a worker, so it forecasts once a second; less often with more than a
-        thousand workers. A shorter round begins without one. A forecast before each took 2 of the
-        20 ms of a round of two workers, and no decision pays in so short a time.
+        Drivers call this before the scheduler's time advances, and before a round begins.
+        Predicting costs about 50 µs per worker, so the forecaster predicts once a second, or less
+        often with more than a thousand workers. A shorter round begins without a forecast. With two
+        workers, a forecast before each round took 2 ms of its 20 ms, and no decision pays off so
+        quickly.
         """
         last = self._forecast_at
         between = max(_BETWEEN_SECONDS, _BETWEEN_SECONDS_A_WORKER * len(self._machines))
@@ -196,8 +197,8 @@ class Forecaster:
             return None
         self._news, self._forecast_at = False, at_seconds
         busy = {name: m.task for name, m in self._machines.items() if m.task is not None}
-        # Two kinds: for every worker, busy or not, the time of a shard of the usual size, by which
-        # policies compare workers; and for every running attempt, its end.
+        # Two kinds of requests. For every worker, busy or not: the time for a shard of the usual
+        # size, by which policies compare workers. For every running attempt: its end.
         afresh: list[Request] = [
             (name, {"n_samples": self._usual_samples, **machine.state})
             for name, machine in self._machines.items()
@@ -243,6 +244,6 @@ class Forecaster:
         return None
 
     def _set_aside(self, error: Exception) -> None:
-        # Not asked again: it may have raised in the middle of learning.
+        # We don't use it again, because it may have raised in the middle of learning.
         self._predictor = None
         _log.warning("forecasts stop, because the predictor failed (%s)", error)

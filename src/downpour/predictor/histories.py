@@ -1,9 +1,9 @@
-"""Statistics of every worker's past, and the learned predictors' inputs made from them.
+"""Statistics of every worker's past, and the inputs that learned predictors make from them.
 
 All times are logarithms of seconds per sample, relative to the worker's own running rate (its
-*base*). So no input depends on the speed of a machine or the size of a network. Rows are handled in
-batches: a batch costs little more than one of its rows. `describe` changes nothing; only `add` and
-`learn` do.
+*base*). So no input depends on the speed of a machine or the size of a network. We handle rows in
+batches, because a batch costs little more than a single row. `describe` changes nothing; only `add`
+and `learn` do.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import numpy as np
 from downpour.predictor import features as f
 from downpour.predictor.base import Array
 
-MEMORY = 64  # tasks a worker
-# About 5 kB a worker. There is a limit because names may be new with every call, as those of
-# rented functions are.
+MEMORY = 64  # tasks per worker
+# About 5 kB per worker. We need a limit because each call may bring new names, as rented functions
+# do.
 WORKERS_MAX = 4096
 # Rates of exponential means. Each mean begins as a plain one, with the rate `1 / (count + 1)`,
-# until that falls below its own rate (at 0.15 for six tasks). So a first task soon weighs little.
+# until that falls below its own rate (at 0.15, for six tasks). So the first task soon weighs
+# little.
 _BASE_RATE = 0.15
 _FAST_RATE, _MIDDLE_RATE = 0.6, 0.3
 _WIDTHS = np.array([0.12, 0.35, 0.35, 0.15])  # of the kernel, in units of `_warped`
 _AGE = 10.0  # tasks after which a time counts 1/e of a new one for `alike_lately`
-# With few tasks in a similar state, the mean stays near the base: as if this much of a task had
-# taken exactly that.
+# If few tasks had a similar state, the mean stays near the base, as if this much of one more task
+# had taken exactly the base.
 _PRIOR_WEIGHT = 0.3
-# No input counts beyond a factor of e^5 = 148: one absurd measurement must not outweigh the rest.
+# Inputs are limited to a factor of e^5 = 148, so that one absurd measurement can't outweigh the
+# rest.
 _LIMIT = 5.0
 
 # The columns of a worker's statistics.
@@ -57,13 +59,13 @@ EVENTS = (
 
 
 class Histories:
-    """The past of all workers; number 0 stands for every worker that was never seen."""
+    """The past of all workers; number 0 stands for every unknown worker."""
 
     def __init__(self, start: float) -> None:
-        """Begin without workers; `start`: the log seconds a sample until the first task ends."""
+        """Begin without workers; `start` is log seconds per sample, until a task ends."""
         self._start = start
         self._index: dict[str, int] = {}
-        # Room for sixteen workers at first, doubled when it is needed.
+        # Room for sixteen workers at first. `add` doubles it when needed.
         self._statistics = np.zeros((16, _STATISTICS))
         self._times = np.zeros((16, MEMORY))
         self._states = np.zeros((16, MEMORY, 4))
@@ -72,20 +74,20 @@ class Histories:
         self._center_last = 0.0
 
     def __len__(self) -> int:
-        """Return how many workers there are rows for, the one never seen included."""
+        """Return how many workers have rows, including the row for unknown workers."""
         return len(self._index) + 1
 
     def find(self, workers: Sequence[str]) -> Array:
-        """Return the workers' numbers (rows,); 0 for those never seen."""
+        """Return the workers' numbers (rows,); 0 for unknown workers."""
         return np.array([self._index.get(worker, 0) for worker in workers])
 
     def add(self, workers: Sequence[str]) -> Array:
-        """Return the workers' numbers, new ones for those never seen.
+        """Return the workers' numbers, giving new ones to unknown workers.
 
-        Beyond `WORKERS_MAX`, the worker whose last task is the longest ago is forgotten.
+        Beyond `WORKERS_MAX`, forget the worker whose last task is the oldest.
         """
         for worker in workers:
-            # Taken out and put in again: the order of the dictionary is that of the last tasks.
+            # We remove and reinsert the name, so that the dictionary is in the order of last tasks.
             number = self._index.pop(worker, 0)
             if not number and len(self._index) >= WORKERS_MAX:
                 number = self._index.pop(next(iter(self._index)))
@@ -103,7 +105,7 @@ class Histories:
         return new
 
     def times_across_workers(self) -> Array:
-        """Return each worker's last log seconds a sample, relative to the cluster's base."""
+        """Return each worker's last log seconds per sample, relative to the cluster's base."""
         seen = self._statistics[1 : len(self)]
         seen = seen[seen[:, _COUNT] > 0]
         return seen[:, _LAST] - np.median(seen[:, _BASE]) if len(seen) else np.zeros(0)
@@ -120,10 +122,10 @@ class Histories:
         alike, lately, weight = self._alike(self._states, at, known, base, during)
         alike_start, _, _ = self._alike(self._starts, at, known, base, state)
         pace, recent, share, reported, twice = _paces(tasks, base, size)
-        alike_now = alike  # without a report, now is as it was at assignment
+        alike_now = alike  # without a report, the state now is the state at assignment
         if reported.any():
             alike_now, _, _ = self._alike(self._states, at, known, base, now)
-        # A new worker has no past: 0 says that it is neither faster nor slower than its base.
+        # A new worker has no past: 0 means neither faster nor slower than its base.
         past = np.where(seen[:, None], known[:, _FAST : _HEAD + 1] - base[:, None], 0.0)
         inputs = np.concatenate(
             [
@@ -156,7 +158,7 @@ class Histories:
         unreported = tasks.copy()
         unreported[:, f.SHARE] = np.nan
         base, center = self._bases(known, unreported, size)
-        if self._center is None:  # the first tasks of all can be compared with each other alone
+        if self._center is None:  # we can compare the first tasks only with each other
             center = float(np.median(times))
             base = np.full(len(at), center)
         during, _ = _filled(tasks[:, f.DURING], known[:, _MEANS])
@@ -189,7 +191,7 @@ class Histories:
             (_MIDDLE, _MIDDLE_RATE, times),
             (_SPREAD, _BASE_RATE, surprise),
             (_SIZE, _BASE_RATE, size),
-            # Clipped, because one stall in either half of a task is no drift.
+            # We clip, because one stall in either half of a task is no drift.
             (_DRIFT, _BASE_RATE, np.clip(ends[0] - ends[1], -0.2, 0.2)),
         ):
             known[:, column] += np.maximum(rate, 1 / (count + 1)) * (value - known[:, column])
@@ -198,16 +200,16 @@ class Histories:
         known[:, _PREVIOUS] = during
         known[:, _COUNT] += 1
         self._statistics[at] = known  # `known` is a copy, because numpy copies what a list selects
-        self._center = None  # computed again when it is next needed, once for a whole round
+        self._center = None  # recomputed when next needed, once for a whole round
 
     def _log_samples(self, known: Array, tasks: Array) -> Array:
-        """Return the log of the tasks' sizes; the worker's usual size where a size is missing."""
+        """Return the log of the tasks' sizes; the worker's usual size if a size is missing."""
         samples = tasks[:, f.SAMPLES]
         logs = np.log(np.where(samples > 0, samples, 1.0))
         return np.where(np.isfinite(samples), logs, known[:, _SIZE])
 
     def _bases(self, known: Array, tasks: Array, size: Array) -> tuple[Array, float]:
-        """Return each row's base and the cluster's, which is also that of a new worker."""
+        """Return each row's base, and the cluster's base, which a new worker also gets."""
         if self._center is None:
             seen = self._statistics[1 : len(self)]
             seen = seen[seen[:, _COUNT] > 0]
@@ -216,7 +218,7 @@ class Histories:
                 self._center_last = float(np.median(seen[:, _LAST] - seen[:, _BASE]))
         if self._center is not None:
             return np.where(known[:, _COUNT] > 0, known[:, _BASE], self._center), self._center
-        # No task has ended yet: the pace of the task's own report is all that can be used.
+        # No task has ended yet, so we can only use the pace of the task's own report.
         share = tasks[:, f.SHARE]
         reported = np.log(np.where(share > 0, tasks[:, f.SECONDS] / share, 1.0)) - size
         return np.where(share > 0, reported, self._start), self._start
@@ -224,7 +226,7 @@ class Histories:
     def _alike(
         self, states: Array, at: Array, known: Array, base: Array, state: Array
     ) -> tuple[Array, ...]:
-        """Return the worker's mean time in similar states, the same of late, and their log weight.
+        """Return the worker's mean time in similar states, the same lately, and their log weight.
 
         The weight of a past task falls with the distance of its state (a Gaussian kernel).
         """
@@ -258,7 +260,7 @@ def _filled(state: Array, otherwise: Array) -> tuple[Array, Array]:
 
 
 def _squeezed(state: Array) -> Array:
-    """Return a state with the logarithm of the load, which has no upper end, in its place."""
+    """Return a state with the load, which has no upper end, replaced by its logarithm."""
     out = state.copy()
     out[:, 1] = np.log1p(out[:, 1])
     return out
@@ -267,7 +269,7 @@ def _squeezed(state: Array) -> Array:
 def _warped(state: Array) -> Array:
     """Return a state in which equal distances matter about equally, for the kernel."""
     out = _squeezed(state)
-    # Memory matters where it runs out; 1.03 keeps the logarithm finite where it is all used.
+    # Memory matters when it runs out; 1.03 keeps the logarithm finite when all of it is used.
     out[:, 2] = -np.log(1.03 - np.minimum(out[:, 2], 1.0))
     return out
 
@@ -275,7 +277,7 @@ def _warped(state: Array) -> Array:
 def _paces(tasks: Array, base: Array, size: Array) -> tuple[Array, ...]:
     """Return (pace, recent pace, share done, has a report, has two), paces relative to the base.
 
-    Paces are log seconds a sample; the recent one is that between the last two reports.
+    Paces are log seconds per sample; the recent pace is the one between the last two reports.
     """
     share, seconds = tasks[:, f.SHARE], tasks[:, f.SECONDS]
     reported = np.isfinite(share)
@@ -289,7 +291,7 @@ def _paces(tasks: Array, base: Array, size: Array) -> tuple[Array, ...]:
 
 
 def _halves(tasks: Array, seconds: Array, size: Array, times: Array) -> tuple[Array, Array]:
-    """Return the log seconds a sample of a finished task before and after its latest report."""
+    """Return the log seconds per sample of a finished task before and after its latest report."""
     share, elapsed = tasks[:, f.SHARE], tasks[:, f.SECONDS]
     known = np.isfinite(share) & (elapsed < seconds)
     head = np.where(known, elapsed / np.where(known, share, 0.5), 1.0)

@@ -7,7 +7,7 @@ from downpour.predictor.point import Point
 
 
 class LastValue(Point):
-    """Predicts each worker's last time a sample."""
+    """Predicts each worker's last time per sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,7 +15,7 @@ class LastValue(Point):
         self._cluster = Median()
 
     def predicted_rate(self, worker: str) -> float | None:
-        """Return the worker's last time; for a new worker the cluster's median."""
+        """Return the worker's last time, or the cluster's median for a new worker."""
         last = self._last.get(worker)
         return self._cluster.predicted_rate(worker) if last is None else last
 

@@ -1,8 +1,9 @@
-"""The common part of the learned predictors: workers' histories as inputs, offsets as outputs.
+"""The common part of the learned predictors: inputs from workers' histories, offsets as outputs.
 
-A learned model predicts how much longer the rest of a task takes than at the worker's running rate
-or, after a report, at the pace of that report. So its weights hold for machines of any speed and
-tasks of any size, and no task is predicted to end before it has reported.
+A learned model compares the rest of a task with an expectation: the worker's running rate or, after
+a report, the pace of that report. It predicts how much longer the rest takes. So its weights hold
+for machines of any speed and tasks of any size, and it never predicts an end before the latest
+report.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from downpour.predictor import features as f
 from downpour.predictor.base import LEVELS, START_LOG_SECONDS, Array
 from downpour.predictor.histories import Histories
 
-_LIMIT = 10.0  # a factor of 22,000; beyond it `exp` of a broken model's answer could overflow
+_LIMIT = 10.0  # a factor of 22,000; above it, `exp` of a broken model's answer could overflow
 # If neither a worker nor its cluster has a history, we only know the order of magnitude. A tenth of
-# the tasks are below 0.22 times the usual time, a fiftieth above 12 times.
+# the tasks take less than 0.22 times the usual time, a fiftieth more than 12 times.
 _UNKNOWN = (-1.5, 0.0, 1.5, 2.5)
-# The same as equally likely values; an odd number of them, so that the median is one.
+# The same as equally likely values. Their number is odd, so that one of them is the median.
 _UNKNOWN_VALUES = np.interp(
     (np.arange(201) + 0.5) / 201, [0.0, *LEVELS, 1.0], [-2.5, *_UNKNOWN, 3.0]
 )
@@ -38,7 +39,7 @@ class Learned(ABC):
 
         Args:
             at: The workers' numbers.
-            inputs: One row a task (`histories.INPUTS`).
+            inputs: One row per task (`histories.INPUTS`).
             reported: Which of the tasks have reported progress.
         """
 
@@ -66,13 +67,15 @@ class Learned(ABC):
 def for_a_stranger(times: Array) -> Array:
     """Return the quantiles (4,) of how a worker without a past compares with its cluster.
 
-    It is one more draw, from the same source as the workers' `times`. So of n + 1 draws each time
-    is one, as in split conformal prediction (Vovk, Gammerman and Shafer 2005). The last one stands
-    for workers unlike all of these, and is only known to its order of magnitude. Models do not
-    answer here: in traces no worker joins late, so they have not learned what to say.
+    We treat the worker as one more draw from the same source as the workers' `times`. So each time
+    stands for one of n + 1 draws, as in split conformal prediction (Vovk, Gammerman and Shafer
+    2005). The last draw stands for workers unlike all of these, of which we know only the order of
+    magnitude. We don't ask models here: no worker in the traces joins late, so they haven't learned
+    to answer.
     """
     values = np.concatenate([times, _UNKNOWN_VALUES])
-    # Whole numbers, because sums of fractions would miss a level that is met exactly.
+    # We use whole numbers, because rounded sums of fractions could miss a level that is met
+    # exactly.
     weights = np.repeat([len(_UNKNOWN_VALUES), 1], [len(times), len(_UNKNOWN_VALUES)])
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
@@ -94,6 +97,6 @@ def rest_from_total(tasks: Array, seconds: Array) -> Array:
     reported = tasks[:, f.SHARE] > 0
     share = np.where(reported, tasks[:, f.SHARE], 0.0)
     elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
-    # A task whose result came at once after its report has a rest of 0, which has no logarithm.
+    # If a result came right after its report, the rest is 0, which has no logarithm.
     rest: Array = np.log(np.maximum(seconds - elapsed, 1e-3 * seconds) / (1 - share))
     return rest

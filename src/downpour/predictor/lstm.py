@@ -1,12 +1,12 @@
-"""An LSTM that all workers share, with a state for each: predictions in plain numpy.
+"""An LSTM that all workers share, with one state per worker; predicts in plain numpy.
 
-A finished task is an event that moves its worker's state. A prediction reads the state and the
+A finished task is an event that moves its worker's state. A prediction passes the state and the
 inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
 that have reported progress. Several such nets, trained from different seeds, answer with the mean
-of their quantiles. A network's outputs are the median and the distances to the other quantiles,
-which cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights. They
-do not change while a job runs: fine-tuning them on the run at hand made predictions worse for about
-the first eighty rounds. This uses numpy, so that predicting need not import torch.
+of their quantiles. A network outputs the median and the distances to the other quantiles.
+Distances cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights,
+which do not change while a job runs. When we fine-tuned them on the run at hand, predictions got
+worse for about the first eighty rounds. We use numpy, so that predicting need not import torch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RATIOS = tuple(
         "pace", "recent_pace", "lately_faster", "pace_alike", "alike_now",
     )
 )  # fmt: skip
-# The network also gets such a ratio as `sign(r) log(1 + |r| / 0.03) / 2`, which is steep near 0.
-# Whether a worker is 1 or 4 % slower matters as well as whether it is twice as slow.
+# The network also gets each such ratio as `sign(r) log(1 + |r| / 0.03) / 2`, which is steep near 0.
+# It matters whether a worker is 1 or 4 % slower, not only whether it is twice as slow.
 RATIO_UNIT, RATIO_SCALE = 0.03, 0.5
-FAR = 6.0  # standard deviations: an input further out than all that were trained on is moved here
+FAR = 6.0  # standard deviations: inputs beyond all training inputs are moved to this distance
 KINDS = ("assigned", "reported")
 
 
@@ -59,7 +59,7 @@ def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int
 
 
 class Lstm(Learned):
-    """Predicts with trained nets; `arrays` are as `shapes` says."""
+    """Predicts with trained nets; `arrays` have the shapes that `shapes` returns."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         """Take the nets' weights."""
@@ -72,7 +72,7 @@ class Lstm(Learned):
         """Return the quantiles of the log of actual over expected time."""
         self._grow()
         seen = self._seen(at, inputs)
-        if reported.all() or not reported.any():  # no rows need to be copied
+        if reported.all() or not reported.any():  # saves copying rows
             return self._quantiles(KINDS[int(reported[0])], seen)
         quantiles = np.empty((len(at), 4))
         for kind, rows in zip(KINDS, (~reported, reported), strict=True):
@@ -82,7 +82,7 @@ class Lstm(Learned):
     def advance_states(self, at: Array, events: Array, fresh: Array) -> None:
         """Move the states of the workers whose tasks have finished."""
         self._grow()
-        self._states[:, :, at[fresh]] = 0  # a forgotten worker's number goes to a new one
+        self._states[:, :, at[fresh]] = 0  # a forgotten worker's number may have gone to a new one
         hidden, cell = self._states[:, :, at]
         a = self._arrays
         scaled = (events - a["events.center"]) / a["events.scale"]
@@ -92,7 +92,7 @@ class Lstm(Learned):
         self._states[0][:, at], self._states[1][:, at] = _sigmoid(show) * np.tanh(cell), cell
 
     def _seen(self, at: Array, inputs: Array) -> Array:
-        """Return what the networks read: (nets, rows, inputs and ratios and hidden state)."""
+        """Return the networks' inputs: (nets, rows, inputs and ratios and hidden state)."""
         a = self._arrays
         scaled = np.clip((inputs - a["inputs.center"]) / a["inputs.scale"], -FAR, FAR)
         ratios = inputs[:, RATIOS]
@@ -110,7 +110,7 @@ class Lstm(Learned):
         return mean
 
     def _grow(self) -> None:
-        """Make room for the state of every worker; doubled, so that it is rarely copied."""
+        """Make room for every worker's state, doubling it so that we rarely copy."""
         if (missing := len(self._histories) - self._states.shape[2]) > 0:
             more = max(missing, self._states.shape[2])
             self._states = np.pad(self._states, [(0, 0), (0, 0), (0, more), (0, 0)])
@@ -131,7 +131,7 @@ def spread_out(raw: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    # By the hyperbolic tangent, which never overflows, as exp(-x) does for large negative x.
+    # The hyperbolic tangent never overflows, unlike exp(-x) for large negative x.
     return 0.5 * (np.tanh(0.5 * x) + 1)
 
 

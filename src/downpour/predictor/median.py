@@ -1,4 +1,4 @@
-"""Predicts the cluster's median for every worker: best if a name does not mean a machine."""
+"""Predicts the cluster's median for every worker: best if names don't stand for machines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 
 from downpour.predictor.point import Point
 
-_TASKS = 200  # of the whole cluster: no more, so that the median follows changes
+_TASKS = 200  # of the whole cluster: few enough for the median to follow changes
 
 
 class Median(Point):
-    """Predicts the median time a sample of the cluster's last tasks."""
+    """Predicts the median time per sample of the cluster's last tasks."""
 
     def __init__(self) -> None:
         super().__init__()

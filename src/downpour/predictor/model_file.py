@@ -1,8 +1,8 @@
 """The model file: the weights of the LSTM and of the ridge regression, as safetensors.
 
-Large arrays are stored as 16-bit numbers, which changes predictions by less than their noise. The
-file names the version of this layout and the traces that it was trained on. A file of another
-version, or for other inputs, is refused.
+We store large arrays as 16-bit numbers, which changes predictions by less than their noise. The
+file names the version of this layout and the traces that the models were trained on.
+`read_trained` refuses a file of another version, or with other inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = "downpour-predictor"
 VERSION = "1"
 
 _SHIPPED = "pretrained.safetensors"
-_LARGE = 64  # elements: below this, 16 bits would save nothing worth their rounding
+_LARGE = 64  # elements: in smaller arrays, 16 bits would save too little to be worth the rounding
 _RIDGE = {
     "weights": (2, len(INPUTS)),
     "center": (2, len(INPUTS)),
@@ -66,7 +66,7 @@ def write_trained(path: Path, trained: Trained) -> int:
 
 
 def read_trained(path: Path | None = None) -> Trained:
-    """Read a predictor's file; without a path the one that is shipped.
+    """Read a predictor's file; without a path, read the shipped one.
 
     Raises:
         SpecError: the file cannot be read, is damaged, or is of another version.
@@ -99,9 +99,9 @@ def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _check(name: str, trained: Trained) -> None:
-    """Refuse arrays of other shapes than a predictor with today's inputs has."""
+    """Refuse arrays whose shapes don't fit a predictor with today's inputs."""
     stored = {key: array.shape for key, array in trained.lstm.items()}
-    # Two arrays give the sizes of the nets, which a user may choose; all others follow from them.
+    # Two arrays give the sizes of the nets, which a user may choose; all other shapes follow.
     state, wide = stored.get("cell.state", ()), stored.get("assigned.narrow", ())
     if len(state) != 3 or len(wide) != 3 or stored != shapes(*state[:2], *wide[1:]):
         raise SpecError("predictor", name, "does not hold the nets of a predictor")

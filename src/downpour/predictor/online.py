@@ -1,4 +1,4 @@
-"""Makes a predictor from a model: names and features in, seconds out, one at a time or many."""
+"""Makes a predictor from a model: takes names and features, returns seconds, singly or in bulk."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WAITING_MAX = 64  # outcomes must not pile up if no prediction comes for long
 
 
 class Online:
-    """A `Predictor` that is served by a model.
+    """A `Predictor` that asks a model.
 
     Outcomes wait until the next prediction, so that a model learns from a whole round at once,
-    which costs less than one by one. It changes no prediction.
+    which costs less than learning one by one. Waiting changes no prediction.
     """
 
     def __init__(self, model: Model) -> None:
@@ -39,10 +39,10 @@ class Online:
         return [Forecast.of(row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
-        """Learn how long a task took; anything but a positive number of seconds is ignored."""
+        """Learn how long a task took; ignore anything but a positive number of seconds."""
         if not LEAST <= seconds <= MOST:
             return
-        # A model takes one task of each worker at a time, because each moves its worker's state.
+        # A model takes one task per worker at a time, because each task moves its worker's state.
         if worker in self._waiting or len(self._waiting) >= _WAITING_MAX:
             self._take_in()
         self._waiting[worker] = (dict(features), seconds)  # a copy: the caller may change its own

@@ -1,7 +1,7 @@
 """The common part of the simple predictors: one expected time per sample, and quantiles around it.
 
-The quantiles follow the predictor's own errors so far. After a report of progress the expected time
-is extrapolated from it: the time so far over the share done.
+The quantiles follow the predictor's own errors so far. After a report of progress, the expected
+time is the time so far over the share done.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from downpour.predictor import features as f
 from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.calibration import Tracker, stages
 
-# The first offsets of the quantiles: logarithms, at assignment and at early and late reports.
+# The first offsets of the quantiles: log seconds, at assignment and at early and late reports.
 _SPREAD = ((-0.15, 0.0, 0.25, 0.7), (-0.08, 0.0, 0.15, 0.45), (-0.05, 0.0, 0.1, 0.3))
-_RATE = 0.004  # faster than those of a calibrated model: these offsets begin as a guess
+_RATE = 0.004  # faster than for a calibrated model, because these offsets begin as a guess
 
 
 class Point(ABC):
-    """A model that predicts one time a sample for each worker."""
+    """A model that predicts one time per sample for each worker."""
 
     def __init__(self) -> None:
         self._tracker = Tracker(_SPREAD, _RATE)
 
     @abstractmethod
     def predicted_rate(self, worker: str) -> float | None:
-        """Return the log seconds a sample that a worker will need; None if no task has ended."""
+        """Return the log seconds per sample that a worker will need; None before any task ended."""
 
     @abstractmethod
     def observe_rate(self, worker: str, log_seconds: float) -> None:
-        """Take in the log seconds a sample of a finished task."""
+        """Take in the log seconds per sample of a finished task."""
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
@@ -45,9 +45,9 @@ class Point(ABC):
         return possible
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Take in finished tasks: first the errors of the predictions, then the times."""
+        """Take in finished tasks: first the errors of their predictions, then their times."""
         outcomes = np.log(seconds)
-        # A task that has reported was predicted twice, so it moves the offsets of both stages.
+        # We predicted a task with a report twice, so it moves the offsets of both stages.
         unreported = tasks.copy()
         unreported[:, f.SHARE] = np.nan
         for rows in (unreported, tasks) if np.isfinite(tasks[:, f.SHARE]).any() else (unreported,):
@@ -66,6 +66,6 @@ class Point(ABC):
 
 
 def _log_samples(tasks: Array) -> Array:
-    """Return the log of the tasks' sizes; that of one sample where a size is missing."""
+    """Return the log of the tasks' sizes; that of one sample if a size is missing."""
     samples = tasks[:, f.SAMPLES]
     return np.log(np.where(np.isfinite(samples), samples, 1.0))

@@ -1,13 +1,13 @@
-"""The selector: it answers with the model that has lately been best on this run.
+"""The selector: answers with the model that has lately been best on this run.
 
-Every member predicts every task. When the outcome is known, each is judged by the pinball loss of
-its prediction, recent outcomes weighing most, separately at assignment and after reports of
-progress. The first member is favored at the beginning, and the chosen one is replaced only by one
-that is clearly better. If a worker's name does not mean a machine (functions rented by the call),
-history predicts nothing, and the cluster's median wins.
+Every member predicts every task. When the selector knows the outcome, it judges each member by the
+pinball loss of its prediction, separately at assignment and after reports of progress. Recent
+outcomes weigh most. The selector favors the first member at the beginning, and replaces the chosen
+one only with one that is clearly better. If a worker's name does not stand for a machine (functions
+rented by the call), history predicts nothing, and the cluster's median wins.
 
-A member that raises, or whose quantiles are NaN, infinite or cross, is set aside with one logged
-warning, and the others go on.
+If a member raises, or its quantiles are NaN, infinite or cross, the selector sets it aside with one
+logged warning and continues with the others.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from downpour.predictor.calibration import STAGES, PendingForecasts, stages
 
 _log = logging.getLogger(__name__)
 
-_MEMORY = 0.995  # an outcome's weight after one more: about the last 200 outcomes count
-# At the beginning the first member's loss counts this much of itself. The first few outcomes are
-# too noisy to choose by, and that member is the best on the traces (docs/concepts/forecasts.md).
-# After `_FAVOR_OUTCOMES` half of that advantage is left.
+_MEMORY = 0.995  # an outcome's weight when the next one comes: about the last 200 count
+# At the beginning, the first member's loss is multiplied by this. The first few outcomes are too
+# noisy to choose by, and that member is the best on the traces (docs/concepts/forecasts.md). After
+# `_FAVOR_OUTCOMES`, half of that advantage is left.
 _FAVOR = 0.8
 _FAVOR_OUTCOMES = 30.0
-# Another member takes over below this share of the chosen one's loss. Without such a gap, two that
-# are equally good would take turns, and with them the quantiles that policies act on.
+# Another member takes over if its loss is below this share of the chosen one's. Without such a gap,
+# two equally good members would take turns, and with them the quantiles that policies act on.
 _CLEARLY = 0.97
 _LEVELS = np.array(LEVELS)
 
 
 class Selector:
-    """A model that answers with the answer of its best member."""
+    """A model that passes on the answers of its best member."""
 
     def __init__(self, members: Mapping[str, Model]) -> None:
-        """Choose among `members`: the first is favored at the beginning."""
+        """Choose among `members`, favoring the first at the beginning."""
         self._members = dict(members)
         self._names = list(members)
         self._chosen = [0] * STAGES
@@ -86,8 +86,8 @@ class Selector:
     def _judge(self, stage: int, loss: Array) -> None:
         """Take in the losses (outcomes, members) at one stage.
 
-        A member with a loss that is not finite failed for one of these tasks: all that it has
-        gathered at this stage is dropped.
+        A member whose loss is not finite failed on one of these tasks. We then drop all losses that
+        it has gathered at this stage.
         """
         sound = np.isfinite(loss).all(axis=0)
         fade = _MEMORY ** len(loss)
@@ -114,7 +114,7 @@ class Selector:
         """Set a member aside.
 
         Raises:
-            Exception: what the member raised, if no other is left.
+            Exception: the error that the member raised, if no other member is left.
         """
         if len(self._set_aside) + 1 == len(self._names):
             raise error
@@ -128,7 +128,7 @@ def _sound(quantiles: Array) -> Array:
     """Return the quantiles of a member.
 
     Raises:
-        ValueError: they are not finite, or cross.
+        ValueError: the quantiles are not finite, or cross.
     """
     if not np.isfinite(quantiles).all():
         raise ValueError("its quantiles are not finite")

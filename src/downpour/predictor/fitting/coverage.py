@@ -1,4 +1,4 @@
-"""How honest quantiles are: the share of outcomes below each one, for which workers, and when.
+"""How honest quantiles are: the share of outcomes below each quantile, by worker and by time.
 
 Of all tasks, 90 % should stay below their 90 % quantile. The same should hold for the tasks of each
 worker, of a worker that has just joined, and of one whose pace has just changed.
@@ -16,7 +16,7 @@ from downpour.predictor.fitting.scoring import StageOutcomes, pinball
 
 _OFF = 0.05
 _Q90 = LEVELS.index(0.9)
-# Tasks by the number that their worker had before: since it joined, or its pace changed.
+# Tasks, by how many tasks their worker had done since it joined, or since its pace changed.
 PERIODS = {"all": (-np.inf, np.inf), "1st": (0, 1), "2nd–5th": (1, 5), "6th–20th": (5, 20),
            "21st–60th": (20, 60)}  # fmt: skip
 
@@ -26,9 +26,9 @@ class Coverage:
     """How honest one predictor is at one stage, for some of a worker's tasks.
 
     Shares are from 0 to 1. `below` is the share of tasks that stayed below each quantile. `width`
-    is the mean log of the 90 % over the 10 % quantile. `pinball` is as in `Score`. `off` is the
-    share of workers whose tasks stayed below their 90 % quantile more than 5 points too often or
-    too seldom.
+    is the mean log of the ratio of the 90 % to the 10 % quantile. `pinball` is as in `Score`. `off`
+    is the share of workers whose tasks stayed below their 90 % quantile more than 5 points too
+    often or too seldom.
     """
 
     predictor: str

@@ -1,9 +1,9 @@
-"""The table of all predictors: each gets a score on jobs that it was not fitted on.
+"""The table of all predictors: scores on jobs that a predictor was not fitted on.
 
-It scores models from a file as they are. It fits the others (trees always, the rest if they
-are retrained) once a fold, on the jobs of all other folds. Jobs that share machines are in
-one fold: otherwise a predictor would be scored on machines that it has seen. A fold may be all jobs
-of a kind, which shows how good a predictor is on kinds that it was not trained on.
+Models from a file are scored as they are. The others (always the trees, and the rest if we retrain
+them) are fitted once per fold, on the jobs of all other folds. Jobs that share machines go into one
+fold. Otherwise we would score a predictor on machines that it has seen. A fold may be all jobs of
+one kind, which shows how good a predictor is on kinds that it was not trained on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Judged = TypeVar("_Judged")
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The result of fitting a fold: the arrays of a model file, and trees, which no file holds."""
+    """The result of fitting on a fold: a model file's arrays, and trees, which no file holds."""
 
     trained: Trained
     trees: Ensembles | None = None
@@ -49,7 +49,7 @@ class Fitted:
         """Return a new predictor.
 
         Raises:
-            SpecError: there is no predictor of this name.
+            SpecError: no predictor has this name.
         """
         if name == TREES and self.trees is not None:
             return Online(Trees(self.trees))
@@ -58,11 +58,11 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossValidation:
-    """Which predictors to score, and in how many folds; with `settings` we retrain them.
+    """Which predictors to score, and in how many folds; if `settings` is given, we retrain them.
 
     `by` is a label of jobs: each of its groups gets separate scores. `held_out` is a label whose
-    groups are the folds. With `stress`, they are scored on harder traces (`stress.STRESSES`), and
-    fitted on the traces as they are.
+    groups are the folds. With `stress`, we score on harder traces (`stress.STRESSES`), but fit on
+    the traces as they are.
     """
 
     names: Sequence[str]
@@ -75,21 +75,21 @@ class CrossValidation:
 
     @property
     def fits(self) -> bool:
-        """Whether anything is fitted."""
+        """Whether we fit any predictor."""
         return self.settings is not None or TREES in self.names
 
     def parts(self, traces: Traces) -> list[list[int]]:
         """Return the folds, as job numbers; a model scored on one fold is fitted on the others.
 
         Raises:
-            SpecError: there would be fewer than two, or two would share machines.
+            SpecError: there would be fewer than two folds, or two would share machines.
         """
         if not self.fits:
             return [[job.number for job in traces.jobs]]
         if self.held_out:
             parts = list(traces.groups(self.held_out).values())
             families = [{traces.families[number] for number in part} for part in parts]
-            if sum(map(len, families)) > len(set().union(*families)):  # one is in two folds
+            if sum(map(len, families)) > len(set().union(*families)):  # a family is in two folds
                 raise SpecError(
                     "hold-out", self.held_out, "must not separate jobs on equal machines"
                 )
@@ -127,10 +127,10 @@ def judge_all(
     judge: Callable[[str, Sequence[Replayed], str], Iterable[_Judged]],
     step: Step = lambda _: None,
 ) -> list[_Judged]:
-    """Replay all jobs in their folds, and return what `judge` says of each predictor and group.
+    """Replay all jobs in their folds, and collect what `judge` returns per predictor and group.
 
     Raises:
-        SpecError: there are not enough jobs on different machines to fit on some and score on
+        SpecError: there are too few jobs on different machines to fit on some and score on the
             others, or a predictor, a label or a stress is unknown.
     """
     by = validation.by

@@ -1,11 +1,11 @@
-"""Trains the LSTM, in torch, from traces. Predictions need none of this.
+"""Trains the LSTM from traces, in torch; predictions need nothing from here.
 
-Every worker's tasks of a job are one sequence. The loss is the pinball loss of the log of a whole
-task's seconds, even if the prediction is only for its rest. So a report late in a task, whose rest
-is short, weighs as little as its rest. Half of the batches come from the traces as they are. The
-other half come from an augmented copy (`training_data.augment`), so that the net copes with other
-scales of load, noise and missing features. The same sequences, settings and seed give the same
-weights on one build of torch.
+A sequence is all tasks of one worker in a job. The loss is the pinball loss of the log of a whole
+task's seconds, even if we predict only the rest of it. So a report late in a task weighs as little
+as the short rest that it leaves. Half of the batches come from the traces as they are. The other
+half come from an augmented copy (`training_data.augment`), so that the net copes with other scales
+of load, noise and missing features. The same sequences, settings and seed give the same weights on
+one build of torch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 # The median counts most, because policies compare workers by it.
 _LEVEL_WEIGHTS = (0.7, 2.0, 0.8, 0.3)
-_SMALL_AT_START = ("out", "skip")  # the first predictions are near the expected time
-_SCALE_MIN = 0.05  # an input that hardly varies in the traces must not explode elsewhere
+_SMALL_AT_START = ("out", "skip")  # so that the first predictions are near the expected time
+_SCALE_MIN = 0.05  # an input that hardly varies in the traces must not explode on other machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How nets are trained; the defaults make the file that is shipped."""
+    """How to train the nets; the defaults make the shipped file."""
 
     nets: int = 2
     epochs: int = 60
@@ -54,13 +54,13 @@ def train_lstm(
     """Return the weights of the nets, as `Lstm` takes them.
 
     Args:
-        sequences: The traces as they are, and perhaps augmented copies of them.
+        sequences: The traces as they are, and optionally augmented copies of them.
         settings: How to train.
         step: Called after each epoch of each net with its mean loss.
     """
     import torch
 
-    # One thread: the sums of several would depend on how many there are, and so would the weights.
+    # We use one thread. With several, the sums and so the weights would depend on their number.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -122,7 +122,7 @@ class _Training:
             yield {name: part if name in _SHARED else part[picked] for name, part in source.items()}
 
     def _start(self) -> dict[str, Any]:
-        """Return weights to begin with, uniform by the number of inputs as torch has it."""
+        """Return the first weights: uniform, with torch's bound for the number of inputs."""
         import torch
 
         s = self._settings
@@ -133,7 +133,8 @@ class _Training:
             fan = s.units if name.startswith("cell.") else _fan(name, s)
             weight = (torch.rand(shape[1:], generator=self._torch) * 2 - 1) / fan**0.5
             if name.endswith("out_bias"):
-                # By softplus the first distances are 0.08 below the median, 0.13 and 0.2 above.
+                # After softplus, the first distances are 0.08 below the median, and 0.13 and 0.2
+                # above.
                 weight = torch.tensor([[-2.5, 0.0, -2.0, -1.5]])
             elif name.endswith(_SMALL_AT_START):
                 weight *= 0.2
@@ -144,7 +145,7 @@ class _Training:
         import torch
 
         hidden = self._dropped(self._hidden(batch["events"]))
-        # Every state is computed, but half of the predictions are enough to learn from.
+        # We compute every state, but learning from half of the predictions is enough.
         length = hidden.shape[1]
         some = torch.from_numpy(np.sort(self._generator.permutation(length)[: (length + 1) // 2]))
         hidden = hidden[:, some]
@@ -202,7 +203,7 @@ _NOT_BY_TASK = (*_SHARED, "events")
 
 
 def _fan(name: str, settings: TrainingSettings) -> int:
-    """Return the fan-in of a layer: how many numbers each of its outputs is a sum of."""
+    """Return the fan-in of a layer: the number of inputs that each of its outputs sums."""
     part = name.partition(".")[2]
     seen = len(INPUTS) + len(RATIOS) + settings.units
     if part.startswith("narrow"):
@@ -221,7 +222,7 @@ def _spread_out(raw: torch.Tensor) -> torch.Tensor:
 
 
 def _scales(sequences: TaskSequences) -> dict[str, Array]:
-    """Return what inputs and events are centered and scaled by."""
+    """Return the means and scales that normalize inputs and events."""
     is_task = sequences.usable.any(axis=2)  # the rest is padding
     rows_of = {"inputs": sequences.inputs[sequences.usable], "events": sequences.events[is_task]}
     return {f"{name}.center": rows.mean(axis=0) for name, rows in rows_of.items()} | {
@@ -230,7 +231,7 @@ def _scales(sequences: TaskSequences) -> dict[str, Array]:
 
 
 def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, Any]:
-    """Return sequences as the training reads them: scaled once, for all epochs."""
+    """Return sequences as the training reads them: scaled once, before the first epoch."""
     import torch
 
     inputs = (sequences.inputs - scales["inputs.center"]) / scales["inputs.scale"]
@@ -239,7 +240,7 @@ def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, An
     seen = np.concatenate([np.clip(inputs, -FAR, FAR), fine], axis=-1)
     share = torch.tensor(sequences.share, dtype=torch.float32)
     reported = share > 0
-    # At assignment less can be known, but that is where most decisions are made.
+    # We know less at assignment, but most decisions are made then.
     weights = torch.where(reported, 5.0 / reported.sum().clamp(min=1), 1.2)
     return {
         "inputs": torch.from_numpy(seen.astype(np.float32)),

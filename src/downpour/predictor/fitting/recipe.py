@@ -19,7 +19,7 @@ def train(
     settings: TrainingSettings,
     step: Step = lambda _: None,
 ) -> Trained:
-    """Train all that is stored on some jobs; `step` is called after each epoch of each net."""
+    """Train every model of a file on some jobs; call `step` after each epoch of each net."""
     from downpour.predictor.fitting.lstm_training import train_lstm
 
     plain, other = training_set.plain.of(jobs), training_set.augmented.of(jobs)

@@ -8,14 +8,14 @@ from downpour.predictor.base import LEVELS, Array
 from downpour.predictor.fitting.training_data import TaskSequences
 from downpour.predictor.ridge import BEYOND
 
-_PENALTY = 30.0  # in samples: small beside the tens of thousands of a trace
+_PENALTY = 30.0  # in samples: small compared with the tens of thousands of a trace
 
 
 def fit_ridge(sequences: TaskSequences) -> dict[str, Array]:
     """Fit both regressions in closed form; the quantiles of their residuals are the spread.
 
-    Traces without reports of progress say nothing of the second one, which then extrapolates, and
-    is as unsure as at assignment.
+    If the traces have no reports of progress, the second regression has nothing to learn from. It
+    then extrapolates, and is as unsure as the one at assignment.
     """
     assigned = _fit(*sequences.rows(reported=False))
     inputs, target = sequences.rows(reported=True)

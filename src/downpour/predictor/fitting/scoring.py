@@ -1,7 +1,7 @@
 """Scores predictors: replays every job of a trace with a new predictor.
 
-A round is predicted at assignment and once more when a quarter of each task is done, and then
-observed, through the same calls as in a real run. A straggler is a task that takes more than 1.5
+We predict a round at assignment, predict it again when each task is a quarter done, and then
+observe it, through the same calls as in a real run. A straggler is a task that takes more than 1.5
 times the median of its round.
 """
 
@@ -28,8 +28,8 @@ class Score:
     """How good one predictor is at one stage, over all tasks of all jobs of a group.
 
     Shares are from 0 to 1. `pinball` is the mean over the quantiles, of log seconds. `coverage` is
-    the share of tasks that stayed below their 90 % quantile. `microseconds` is the cost of a
-    prediction, learning included, if a round is predicted at once.
+    the share of tasks that stayed below their 90 % quantile. `microseconds` is the cost of one
+    prediction, including learning, if we predict a round at once.
     """
 
     predictor: str
@@ -46,10 +46,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class StageOutcomes:
-    """Predictions and outcomes, a row a task, rounds numbered throughout.
+    """Predictions and outcomes, one row per task; `rounds` are numbers within the job.
 
-    `since` is how many tasks a row's worker had before; or had since it was varied, in stressed
-    traces, where it is NaN for the others.
+    `since` counts the tasks that a row's worker had before. In stressed traces, it counts from the
+    moment that the worker was varied, and is NaN for the other workers.
     """
 
     predicted: Array  # (rows, 4)
@@ -70,7 +70,7 @@ def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[
         workers = traces.workers(rows)
         for stage, percents in stages.items():
             requests = list(zip(workers, traces.features(rows, percents), strict=True))
-            # Processor time: other work on the machine must not count as the predictor's.
+            # We count processor time, so that other work on the machine does not count.
             began = time.thread_time()
             answers = predictor.predict_many(requests)
             costs[stage] += time.thread_time() - began
@@ -93,7 +93,7 @@ def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[
 def scores(
     predictor: str, replayed: Sequence[Mapping[str, StageOutcomes]], group: str = ""
 ) -> Iterator[Score]:
-    """Yield the scores of a predictor over replayed jobs, a stage each."""
+    """Yield the scores of a predictor over replayed jobs, one per stage."""
     for stage in replayed[0]:
         outcomes = [job[stage] for job in replayed]
         predicted = np.concatenate([outcome.predicted for outcome in outcomes])
@@ -123,7 +123,7 @@ def pinball(times: Array, predicted: Array) -> float:
 
 
 def folds(traces: Traces, count: int) -> list[list[int]]:
-    """Deal the jobs into `count` folds, and jobs that share machines always into the same one."""
+    """Deal the jobs into `count` folds; jobs that share machines go into the same fold."""
     dealt: list[list[int]] = [[] for _ in range(count)]
     for job in traces.jobs:
         dealt[traces.families[job.number] % count].append(job.number)
@@ -140,7 +140,7 @@ def _stages(traces: Traces) -> dict[str, tuple[int, ...]]:
 
 
 def _tasks_before(workers: Array) -> Array:
-    """Return how many of the rows before each are of the same worker."""
+    """Return, for each row, how many earlier rows belong to the same worker."""
     before = np.zeros(len(workers))
     for worker in np.unique(workers):
         here = workers == worker

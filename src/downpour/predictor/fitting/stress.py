@@ -1,7 +1,7 @@
 """Harder traces, to score predictors on changing clusters: late workers, and new paces.
 
-The variations are synthetic, the rest as recorded. The column `since` counts the tasks that a
-varied worker has had since it joined, or since its pace changed; it is NaN for all other tasks.
+The variations are synthetic; everything else is as recorded. The column `since` counts a varied
+worker's tasks since it joined, or since its pace changed. It is NaN for all other tasks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from downpour.predictor.features import ELAPSED
 from downpour.predictor.fitting.traces import TARGET, Job, Traces
 
 SINCE = "since"
-_VARIED = 4  # of so many workers, one is varied
+_VARIED = 4  # one of this many workers is varied
 _EARLIEST, _LATEST = 0.3, 0.6  # when that begins, as a share of the job's rounds
-_FACTORS = (1.5, 2.0)  # of the seconds of changed workers, in turn
+_FACTORS = (1.5, 2.0)  # multiply the seconds of changed workers, in turn
 
 
 def late_joins(traces: Traces) -> Traces:
-    """Return traces in which a quarter of each job's workers join late: their past is cut."""
+    """Return traces in which a quarter of each job's workers join late: we cut off their past."""
     since = _since(traces)
     late = since < 0
     jobs = tuple(
@@ -34,7 +34,7 @@ def late_joins(traces: Traces) -> Traces:
 
 
 def changed_paces(traces: Traces) -> Traces:
-    """Return traces in which a quarter of each job's workers slow down by 1.5 or 2, for good."""
+    """Return traces in which a quarter of each job's workers slow down 1.5 or 2 times, for good."""
     since = _since(traces)
     timed = [TARGET, *(f"p{percent}_{ELAPSED}" for percent in traces.percents)]
     worker = traces.columns["worker"].astype(int)
@@ -53,7 +53,7 @@ def stressed(traces: Traces, name: str) -> Traces:
     """Return the traces made harder; as they are if `name` is empty.
 
     Raises:
-        SpecError: there is no such way.
+        SpecError: no stress has this name.
     """
     if not name:
         return traces
@@ -64,7 +64,7 @@ def stressed(traces: Traces, name: str) -> Traces:
 
 
 def _since(traces: Traces) -> Array:
-    """Return rounds since each varied worker's begins, below 0 before; NaN for other workers."""
+    """Return rounds since each variation began, below 0 before; NaN for workers that don't vary."""
     since = np.full(len(traces.columns[TARGET]), np.nan)
     for job in traces.jobs:
         generator = np.random.default_rng(job.number)

@@ -1,6 +1,6 @@
-"""Traces: the tasks of ended jobs, one row per task; read from `.npz` and checked.
+"""Traces: the tasks of ended jobs, one row per task; reads and checks them from `.npz`.
 
-`traces/README.md` describes the columns. Predictors are trained and scored on traces. Rows of one
+`traces/README.md` describes the columns. We train and score predictors on traces. Rows of one
 (job, round) belong together, in any order and number.
 """
 
@@ -55,7 +55,7 @@ class Traces:
         return tuple(sorted(int(match[1]) for match in matches if match))
 
     def features(self, rows: Array, percents: tuple[int, ...]) -> list[dict[str, float]]:
-        """Return the features of tasks after their reports at `percents`, one mapping a row."""
+        """Return the features of tasks after their reports at `percents`, one mapping per row."""
         names = [name for name in ("n_samples", "batches", *STATE) if name in self.columns]
         for percent in percents:
             reported = (f"p{percent}_{name}" for name in (ELAPSED, *STATE))
@@ -64,7 +64,7 @@ class Traces:
         return [dict(zip(names, row, strict=True)) for row in values]
 
     def groups(self, label: str) -> dict[str, list[int]]:
-        """Return the numbers of the jobs by their value of a label.
+        """Return the numbers of the jobs, grouped by their value of a label.
 
         Raises:
             SpecError: some job has no such label.
@@ -87,7 +87,7 @@ class Traces:
         return self.columns[TARGET][rows]
 
     def checksum(self) -> str:
-        """Return the XXH3 digest of all columns, by which a model file names its traces."""
+        """Return the XXH3 digest of all columns; a model file names its traces by it."""
         digest = xxhash.xxh3_128()
         for name in sorted(self.columns):
             digest.update(name.encode())
@@ -96,9 +96,9 @@ class Traces:
 
 
 def read_traces(path: Path) -> Traces:
-    """Read and check a trace; `jobs.json` beside it, if there, labels the jobs.
+    """Read and check a trace; `jobs.json` next to it, if it exists, labels the jobs.
 
-    Those of one scenario and seed share machines.
+    Jobs with the same scenario and seed share machines.
 
     Raises:
         SpecError: the file cannot be read, or a column is missing or holds impossible values.
@@ -137,7 +137,7 @@ def _numbers(path: Path, name: str, column: Array) -> Array:
 
 
 def _check(path: Path, name: str, column: Array, length: int) -> None:
-    """Refuse a column with impossible values; the machine's state alone may be missing (NaN)."""
+    """Refuse a column with impossible values; only the machine's state may be missing (NaN)."""
     if len(column) != length:
         raise SpecError("traces", str(path), f"column {name} has {len(column)} rows, not {length}")
     lowest = np.nanmin(column, initial=np.inf)
@@ -161,7 +161,7 @@ def _jobs(columns: Mapping[str, Array]) -> tuple[Job, ...]:
 
 
 def _labels(beside: Path) -> dict[int, dict[str, str]]:
-    """Read the labels of jobs; there are none without the file."""
+    """Read the labels of jobs; without the file, no job has any."""
     if not beside.is_file():
         return {}
     try:
@@ -179,7 +179,7 @@ def _labels(beside: Path) -> dict[int, dict[str, str]]:
 
 
 def _families(jobs: tuple[Job, ...], labels: Mapping[int, Mapping[str, str]]) -> dict[int, int]:
-    """Number the jobs by scenario and seed; jobs of one such pair ran on the same machines."""
+    """Number the jobs by scenario and seed; jobs that share both ran on the same machines."""
     names: dict[object, int] = {}
     origins = {number: (label["scenario"], label["seed"]) for number, label in labels.items()}
     keys = {job.number: origins.get(job.number, job.number) for job in jobs}

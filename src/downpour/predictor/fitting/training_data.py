@@ -1,7 +1,7 @@
-"""Traces as training data: a predictor's knowledge of every task, and the task's outcome.
+"""Turns traces into training data: what a predictor knows about every task, and the outcome.
 
-Every job is replayed round by round with the code that predicts (`Histories`), so that training and
-serving see the same inputs. Each task is described several times: at assignment, and after each
+We replay every job round by round with the code that predicts (`Histories`), so that training and
+serving see the same inputs. We describe each task several times: at assignment, and after each
 report of progress, with and without the report before it.
 """
 
@@ -21,17 +21,17 @@ from downpour.predictor.learned import rest_from_total
 Step = Callable[[str], None]
 
 _REPLAYING = "replaying the jobs"
-# Of augmented jobs, the share in which outcomes are observed with fewer reports than there were,
-# because in a real run some reports are not kept.
+# The share of augmented jobs in which we observe outcomes with fewer reports than the job had. In a
+# real run some reports get lost too.
 _OBSERVED_LESS = 0.35
 _COLUMN_LOST = 0.05  # of augmented jobs, for each column: not every system reports I/O wait
-# In half of the augmented jobs, tasks' sizes vary by up to e^0.7 = 2 either way. Trained on tasks
-# of one size alone, a predictor was useless after reports where sizes differ: an error of 6.6 %,
-# where it now has 3.8 %.
+# In half of the augmented jobs, tasks' sizes vary by up to e^0.7 = 2 in either direction. A
+# predictor that was trained on tasks of one size was useless after reports when sizes differed:
+# its error was 6.6 %, and is now 3.8 %.
 _SIZES_VARY, _SIZES_APART = 0.5, 0.7
 # In half of the augmented jobs a quarter of the workers change their pace for good, by up to
-# e^0.8 = 2.2 either way. In the traces, paces come back; trained on these alone, a net expected
-# the old pace for sixty tasks after such a change.
+# e^0.8 = 2.2 in either direction. In the traces, old paces come back. A net trained on these alone
+# expected the old pace for sixty tasks after such a change.
 _PACES_CHANGE, _WORKERS_CHANGE, _PACES_APART = 0.5, 0.25, 0.8
 
 
@@ -39,8 +39,8 @@ _PACES_CHANGE, _WORKERS_CHANGE, _PACES_APART = 0.5, 0.25, 0.8
 class TaskSequences:
     """Sequences of one worker's tasks in a job, padded to the longest.
 
-    Shapes are (sequences, tasks), with a further axis for the ways a task is described, and one
-    for inputs or events. `usable` marks the tasks of which something was known.
+    Shapes are (sequences, tasks), with a further axis for the ways of describing a task, and one
+    for inputs or events. `usable` marks the tasks that a predictor knew something about.
     """
 
     inputs: Array
@@ -72,13 +72,13 @@ class TaskSequences:
 class TrainingSet:
     """Traces as sequences: as they are, and augmented."""
 
-    traces: str  # their checksum
+    traces: str  # the traces' checksum
     plain: TaskSequences
     augmented: TaskSequences
 
 
 def prepare(traces: Traces, seed: int = 0, step: Step = lambda _: None) -> TrainingSet:
-    """Replay the traces twice; `step` is called twice a job, with the name of the work."""
+    """Replay the traces twice; call `step` twice per job, with the name of the work."""
     plain = build(traces, step=lambda: step(_REPLAYING))
     other = build(augment(traces, seed + 1), seed=seed + 1, step=lambda: step(_REPLAYING))
     return TrainingSet(traces.checksum(), plain, other)
@@ -109,11 +109,11 @@ def build(
 
 
 def augment(traces: Traces, seed: int) -> Traces:
-    """Return augmented traces: as other clusters might have recorded them.
+    """Return augmented traces, as other clusters might have recorded them.
 
-    Every job has another scale of load and some noise, and some have lost a column of their
-    machines' state. In half of them tasks have all sizes, and times in proportion. In half, some
-    workers change their pace for good.
+    Each job gets another scale of load and some noise, and some jobs lose a column of their
+    machines' state. In half of the jobs, tasks get all sizes, and times in proportion. In half,
+    some workers change their pace for good.
     """
     generator, changes = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     reports = ["", *(f"p{percent}_" for percent in traces.percents)]
@@ -140,7 +140,7 @@ def augment(traces: Traces, seed: int) -> Traces:
 def _change_paces(
     columns: dict[str, Array], times: Sequence[str], job: Job, generator: np.random.Generator
 ) -> None:
-    """Multiply the seconds of some workers by a factor, from a round on."""
+    """Multiply the seconds of some workers by a factor, starting at some round."""
     for worker in np.unique(columns["worker"][np.concatenate(job.rounds)]):
         if generator.random() < _WORKERS_CHANGE:
             later = np.concatenate(job.rounds[int(generator.integers(len(job.rounds))) :])
@@ -171,7 +171,7 @@ def _vary_state(
 
 
 def _ways(percents: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the ways to describe a task: which reports are given, the latest last."""
+    """Return the ways to describe a task: which reports it has, the latest last."""
     ways: list[tuple[int, ...]] = [()]
     for before, percent in zip((0, *percents), percents, strict=False):
         ways += [(percent,), (before, percent)] if before else [(percent,)]
@@ -219,7 +219,7 @@ def _describe(
             sequences.elapsed[*at, way] = np.nan_to_num(elapsed)
             sequences.usable[*at, way] = (elapsed > 0) & (elapsed < seconds)
         else:
-            # Before the first round nothing is known, and `Learned` does not ask a model.
+            # Before the first round we know nothing, and `Learned` does not ask a model.
             sequences.usable[*at, way] = len(histories) > 1
 
 

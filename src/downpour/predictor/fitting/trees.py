@@ -1,6 +1,6 @@
 """Gradient-boosted trees on the inputs: one ensemble per quantile, at assignment and later.
 
-We fit them at their place of use and never store them, because scikit-learn stores them only as
+We fit them where we use them and never store them, because scikit-learn stores trees only as
 pickles.
 """
 
@@ -16,14 +16,14 @@ from downpour.predictor.fitting.training_data import TaskSequences
 from downpour.predictor.learned import Learned
 
 Ensembles: TypeAlias = list[list[Any]]
-"""For each kind of prediction, one fitted ensemble a quantile."""
+"""For each kind of prediction, one fitted ensemble per quantile."""
 
-_ROWS_MAX = 120_000  # more are sampled
-_OTHERS = 0.4  # the share of the median's iterations for the other quantiles, which matter less
+_ROWS_MAX = 120_000  # from more rows, we draw a sample
+_OTHERS = 0.4  # the share of the median's iterations that the other, less important quantiles get
 
 
 class Trees(Learned):
-    """Predicts with fitted ensembles, the four quantiles of a kind of prediction in a row."""
+    """Predicts with fitted ensembles: four quantiles for each kind of prediction."""
 
     def __init__(self, ensembles: Ensembles) -> None:
         """Take the result of `fit_trees`."""
@@ -50,7 +50,7 @@ def fit_trees(
     seed: int = 0,
     step: Callable[[], None] = lambda: None,
 ) -> Ensembles:
-    """Fit all ensembles; `step` is called after each of the eight."""
+    """Fit all ensembles; call `step` after each of the eight."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     ensembles: Ensembles = []
@@ -78,7 +78,7 @@ def fit_trees(
 
 
 def _threads() -> Any:
-    """Return a controller of scikit-learn's threads, which spin where cores are shared."""
+    """Return a controller of scikit-learn's threads, which spin if they share cores."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
