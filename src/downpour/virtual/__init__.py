@@ -1,5 +1,5 @@
 """The core in virtual time: simulated clusters, their faults and checks, and policy comparisons.
 
-Nothing here reads a clock, a file or a socket, and there is one thread: the same plan always gives
-the same story.
+Nothing here reads a clock, a file or a socket, and everything runs in one thread. So the same plan
+always gives the same story.
 """

@@ -1,6 +1,6 @@
 """Estimates how many rounds per hour a cluster trains in a mode, with simulated processes.
 
-There are no faults, unless workers are to die now and then.
+No faults strike, unless the caller asks for workers that die now and then.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _STEPS_BETWEEN_LOOKS = 10_000
 _NAME = "planned"
 _SECONDS_DEAD = 60.0
 _SLACK = 10.0
-"""Deaths are planned for as many times the seconds that the tasks would take without them."""
+"""We plan deaths for this many times as long as the tasks would take without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The work of a cluster whose capacity is estimated.
+    """The work of a cluster whose capacity we estimate.
 
-    `deaths_an_hour` are those of all workers together; one that died is back after a minute.
+    `deaths_an_hour` counts the deaths of all workers together. A dead worker is back after a
+    minute.
     """
 
     workers: int
@@ -50,12 +51,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityEstimate:
-    """How long each round takes, from the end of the one before; virtual seconds.
+    """How long each round takes, from the end of the previous round; virtual seconds.
 
-    `staleness` has an item for each update that was applied: how many versions were made since the
-    one that it began from. `training` is the share of the workers' time in which they held a task,
-    however the task ended. `lost` counts workers that the manager believed lost; if no worker
-    dies, all of these were healthy.
+    `staleness` has one item for each update in a version: how many versions the manager made since
+    the one that the update began from. `training` is the share of the workers' time in which they
+    held a task, however the task ended. `lost` counts workers that the manager believed lost; if no
+    worker dies, all of these were healthy.
     """
 
     round_seconds: tuple[float, ...]
@@ -67,7 +68,7 @@ class CapacityEstimate:
     training: float = 0.0
 
     def busy(self, event_seconds: float) -> float:
-        """Return the share of the time that the manager spends on events, at a cost for each."""
+        """Return the share of the time that the manager spends on events of this cost."""
         return self.events * event_seconds / self.seconds
 
     @property
@@ -82,7 +83,7 @@ class CapacityEstimate:
 
     @property
     def updates_per_hour(self) -> float:
-        """The updates that are applied in an hour."""
+        """The updates that reach a version in an hour."""
         return 3600.0 * len(self.staleness) / sum(self.round_seconds)
 
     @property
@@ -91,30 +92,30 @@ class CapacityEstimate:
         return sum(self.staleness) / len(self.staleness)
 
     def quantile(self, share: float) -> float:
-        """Return the seconds that this share of the rounds do not exceed."""
+        """Return the seconds that this share of the rounds don't exceed."""
         return sorted(self.round_seconds)[_rank(share, len(self.round_seconds))]
 
     def stale_quantile(self, share: float) -> int:
-        """Return the staleness that this share of the updates do not exceed."""
+        """Return the staleness that this share of the updates don't exceed."""
         return sorted(self.staleness)[_rank(share, len(self.staleness))]
 
 
 def _rank(share: float, count: int) -> int:
-    """Return the place, in order, of the value that this share of `count` values do not exceed."""
+    """Return the index, in order, of the value that this share of `count` values don't exceed."""
     return max(0, ceil(share * count) - 1)
 
 
 def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
-    """Simulate a cluster until its rounds are done; `show` is called with their number so far.
+    """Simulate a cluster until its rounds are done; call `show` with their number so far.
 
     Raises:
-        SpecError: there is no such mode or policy, or they do not go together.
+        SpecError: the mode or the policy doesn't exist, or the two don't go together.
     """
     plan = _plan(load)
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)
     cluster.begin()
-    gc.disable()  # because the collector would visit all messages under way, and free none of them
+    gc.disable()  # the collector would visit all messages under way, and free none of them
     try:
         _run(cluster, pace, show)
     finally:
@@ -143,7 +144,7 @@ def _plan(load: Load) -> Plan:
     workers = tuple(f"worker-{n + 1}" for n in range(load.workers))
     timings = load.timings
     if not load.deaths_an_hour:
-        # Deadlines would cost one more step for each call, and none is missed without faults.
+        # Deadlines would cost one more step per call, and without faults no call misses one.
         timings = replace(timings, deadline_seconds=None)
     return Plan(
         seed=load.seed,
@@ -156,7 +157,7 @@ def _plan(load: Load) -> Plan:
 
 
 def _deaths(load: Load, workers: Sequence[str]) -> Iterator[Fault]:
-    """Yield deaths of workers at random, as many an hour on average as asked for."""
+    """Yield random deaths of workers; on average, `load.deaths_an_hour` of them an hour."""
     if not load.deaths_an_hour:
         return
     random, at_seconds = Random(load.seed), 0.0
@@ -202,7 +203,7 @@ class _Pace(Observer):
         self._check.handled(step)
 
     def acting(self, step: Observation) -> None:
-        """Measure how long rounds take, and how old the updates are."""
+        """Measure how long rounds take and how stale the updates are."""
         event = step.event
         if isinstance(event, on.Prepared):
             self._began_at = event.at_seconds
@@ -215,7 +216,7 @@ class _Pace(Observer):
             self._note(fact, event.at_seconds)
 
     def _ended(self, rounds: int, at_seconds: float) -> None:
-        """Note rounds that are over; of several at once, all but the first took no time."""
+        """Note rounds that are over; if several end at once, all but the first took no time."""
         for _ in range(rounds - len(self.round_seconds)):
             self.round_seconds.append(at_seconds - self._began_at)
             self._began_at = at_seconds
@@ -225,7 +226,7 @@ class _Pace(Observer):
             case facts.Assigned():
                 self._assigned_at[fact.attempt] = at_seconds
             case facts.Accepted() | facts.GivenUp():
-                # Handed over and accepted, an attempt is in two facts.
+                # An attempt that was handed over and then accepted is in two facts.
                 self.training_seconds += at_seconds - self._assigned_at.pop(
                     fact.attempt, at_seconds
                 )

@@ -1,1 +1,1 @@
-"""Checks of a simulated cluster that must hold under any faults."""
+"""Checks that a simulated cluster must pass under any faults."""

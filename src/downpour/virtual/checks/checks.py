@@ -1,7 +1,7 @@
-"""Checks that must hold in a simulated cluster, no matter what goes wrong in it.
+"""Checks that a simulated cluster must pass, no matter what goes wrong in it.
 
-Each check is an `Observer` of one promise or a few (`promises.py`). None of them
-relies on the core's state for anything that it can count on its own.
+Each check is an `Observer` of one promise or a few (`promises.py`). If a check can count something
+itself, it does not rely on the core's state for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FULL_CHECK_EVENTS = 1000
 
 
 class InvariantCheck(Observer):
-    """The core's own invariants; with many workers, it checks them at some events only."""
+    """The core's own invariants; with many workers, it checks them only after some events."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.CONSISTENT)
@@ -38,7 +38,7 @@ class InvariantCheck(Observer):
         core = step.core
         quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
-            return  # which changes nothing that the invariants are about
+            return  # the invariants don't depend on these events
         if (
             len(core.state.workers) <= MANY_WORKERS
             or core.state.events_handled % FULL_CHECK_EVENTS == 0
@@ -53,7 +53,7 @@ def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:
 
 
 class ReplayCheck(Observer):
-    """A core that has only the journaled entries has the same state, after every event."""
+    """A core that has read only the journaled entries has the same state, after every event."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.REPLAYS)
@@ -81,14 +81,14 @@ class ReplayCheck(Observer):
 
 
 class RecordCheck(Observer):
-    """Each experiment's journal is whole, and its record tells of each version once, in order."""
+    """Each experiment's journal is whole, and its record names each version once, in order."""
 
     def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
         self._expect = comparisons.of(Promise.RECORDS)
         self._disk = disk
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Project the records that the managers so far have left."""
+        """Project the records that earlier managers have left."""
         for name, story in stories.items():
             if name not in self._disk.harmed:
                 self._look(name, core.state.experiments[name].version, story)
@@ -96,7 +96,7 @@ class RecordCheck(Observer):
     def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
         journal, view = self._disk.journal(name), View()
         heads = max((len(line.head) for line in story), default=0)
-        replayed = list(story[heads:])  # without what the checkpoint's line repeats
+        replayed = list(story[heads:])  # without the lines that the checkpoint repeats
         self._expect(
             journal[-len(replayed) :] == replayed, f"{name} is not replayed from its journal"
         )
@@ -118,7 +118,7 @@ class RecordCheck(Observer):
 
 
 class DurabilityCheck(Observer):
-    """The journals that the next manager reads have all that one acted on or acknowledged."""
+    """The journals that the next manager reads hold everything that this one did or promised."""
 
     def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
         self._expect = comparisons.of(Promise.REMEMBERS)
@@ -129,7 +129,7 @@ class DurabilityCheck(Observer):
         self._concluded: dict[str, str] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Check that all that earlier managers acted on has survived."""
+        """Check that everything that earlier managers acted on has survived."""
         del stories
         harmed = self._disk.harmed
         missing = self._submitted - set(core.state.experiments) - harmed
@@ -149,20 +149,20 @@ class DurabilityCheck(Observer):
                 self._is_there(core, task, file)
 
     def handled(self, step: Observation) -> None:
-        """Forget updates that were refused; nothing else counts before it is acted on."""
+        """Forget refused updates; nothing else counts before the manager acts on it."""
         for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
                 self._accepted.pop(_task(fact), None)
 
     def acting(self, step: Observation) -> None:
-        """Note what others may rely on from now on; not if another manager leads."""
+        """Note what others may rely on from now on, unless another manager leads."""
         if step.term != len(self._disk.terms):
             return
         if isinstance(step.event, on.ExperimentSubmitted):
             self._submitted.add(step.event.experiment)
         elif isinstance(step.event, on.Aggregated):
             name, made = step.event.experiment, step.event.round + 1
-            if name not in self._concluded:  # a cancelled experiment takes no version any more
+            if name not in self._concluded:  # a cancelled experiment accepts no more versions
                 self._versions[name] = max(self._versions.get(name, 0), made)
         for fact in step.output.facts:
             if isinstance(fact, facts.Accepted):
@@ -184,7 +184,7 @@ class DurabilityCheck(Observer):
 
 
 class CallCheck(Observer):
-    """A worker that a manager calls has registered with it, and was not dismissed since."""
+    """A worker that a manager calls has registered with it and has not been dismissed since."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.REGISTERED)
@@ -196,7 +196,7 @@ class CallCheck(Observer):
         self._registered[core] = set()
 
     def handled(self, step: Observation) -> None:
-        """Note the workers that come and go, and check that only registered ones are asked."""
+        """Note the workers that come and go; check that the manager calls only registered ones."""
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
             here.add(step.event.worker)
@@ -212,7 +212,7 @@ class CallCheck(Observer):
 
 
 class PlaceCheck(Observer):
-    """A worker that is asked for a shard has the labels that the spec and the shard need."""
+    """A worker that gets a shard has the labels that the spec and the shard need."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.PLACES)
@@ -224,7 +224,7 @@ class PlaceCheck(Observer):
         self._labels[core] = {}
 
     def handled(self, step: Observation) -> None:
-        """Note what labels workers have, and look at whom shards are given."""
+        """Note the workers' labels, and check who gets each shard."""
         labels = self._labels[step.core]
         if isinstance(step.event, on.WorkerJoined):
             labels[step.event.worker] = step.event.labels
@@ -247,7 +247,7 @@ class RetryCheck(Observer):
         self._expect = comparisons.of(Promise.BLAMELESS)
 
     def handled(self, step: Observation) -> None:
-        """Check the attempts that were given up."""
+        """Check the attempts that the manager gave up."""
         for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
                 blameless = fact.failure in BLAMELESS

@@ -1,6 +1,6 @@
-"""Checks that every shard of a round counts once, and that each model contains just these.
+"""Checks that every shard of a round counts once, and that each model contains exactly these.
 
-From the updates that counted, it recomputes the digests that the files must hold.
+From the updates that counted, the check recomputes the digests that the files must hold.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from downpour.virtual.simulated.fake_files import WHOLE, Cut, Version, first_ver
 class _Tally:
     """One core's count of an experiment: the update of each shard in the current round.
 
-    The round is trained from `version`, cut as `cut` says, and `begun` once a shard is assigned.
-    If rounds overlap, `ahead` are the updates of the next one.
+    The shards train the round from `version`, cut as `cut` says. The round has `begun` once the
+    manager assigns a shard. If rounds overlap, `ahead` holds the updates of the next round.
     """
 
     version: Version
@@ -42,11 +42,11 @@ class _Tally:
         self.updates, self.ahead, self.cut, self.begun = self.ahead, {}, WHOLE, False
 
     def of(self, round_number: int) -> dict[int, str]:
-        """Return the updates of the current round, or of the next."""
+        """Return the updates of the current round, or of the next one."""
         return self.updates if round_number == self.version.number else self.ahead
 
     def update(self, round_number: int, shard: int) -> bytes:
-        """Return what an update of the current round must hold, or of the next."""
+        """Return what an update of the current round, or of the next one, must hold."""
         if round_number == self.version.number:
             return self.version.update(shard, self.cut)
         return self.version.after().update(shard, WHOLE)
@@ -55,8 +55,8 @@ class _Tally:
 class CountingCheck(Observer):
     """Shards count once in each round, and their updates hold what a run without faults makes.
 
-    If the policy drops shards or resizes them, the journal says which and how; all else follows
-    from that.
+    If the policy drops or resizes shards, the journal says which ones and how. Everything else
+    follows from that.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CountingCheck(Observer):
         self._by_number: dict[str, dict[int, Version]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count again from the journals: all that the earlier manager did not journal is lost."""
+        """Count again from the journals: what the earlier manager did not journal is lost."""
         self._tallies[core] = {}
         strange = set(core.state.experiments) - set(self._specs)
         self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
@@ -83,7 +83,7 @@ class CountingCheck(Observer):
                 self._count(core, line.entry)
 
     def handled(self, step: Observation) -> None:
-        """Count accepted updates, refused ones and aggregations."""
+        """Count accepted updates, refused updates and aggregations."""
         if isinstance(step.event, on.ExperimentSubmitted):
             name = step.event.experiment
             self._own(name in self._specs, f"{name} is taken in, and was never submitted here")
@@ -113,7 +113,7 @@ class CountingCheck(Observer):
         return [versions[number + 1].model for number in range(rounds)]
 
     def _is_in_step(self, experiment: str) -> bool:
-        """Whether an experiment has rounds that all shards go through together."""
+        """Whether all shards of an experiment go through its rounds together."""
         return experiment in self._specs and self._specs[experiment].in_step
 
     def _count(self, core: Scheduler, entry: Entry) -> None:
@@ -213,7 +213,7 @@ class CountingCheck(Observer):
             self._know(entry.experiment, entry, tally.version)
 
     def _know(self, experiment: str, entry: on.Prepared | on.Aggregated, version: Version) -> None:
-        """Note which version a file must hold, and check that it and its outer state do."""
+        """Note which version a file must hold, and check that it and its outer state hold it."""
         self._versions[experiment, entry.model.name] = version
         self._by_number.setdefault(experiment, {})[version.number] = version
         self._compare(experiment, f"model {version.number}", entry.model, version.model)
@@ -240,9 +240,9 @@ class CountingCheck(Observer):
             self._holds(right, f"the update of {attempt} is not what it should be")
 
     def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
-        """Check that no update is refused that is whole, and that every host can read.
+        """Check that the manager refuses no update that is whole and that every host can read.
 
-        No worker is to blame for an error of the directory.
+        If the directory fails, no worker is to blame.
         """
         there = self._disk.store(event.experiment).list()
         for shard, reason in event.reasons if event.round == tally.version.number else ():

@@ -1,4 +1,4 @@
-"""Checks the state of a simulated cluster after all its experiments have ended."""
+"""Checks the state of a simulated cluster after the end of all its experiments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_the_end(
     pushes: PushCheck,
     may_fail: Collection[str],
 ) -> None:
-    """Compare how experiments have ended with how they would without faults."""
+    """Compare how experiments ended with how they would have ended without faults."""
     expect = comparisons.of(Promise.RESULTS)
     for name, experiment in core.state.experiments.items():
         finished = experiment.life.state is ExperimentState.FINISHED
@@ -62,15 +62,15 @@ def _check_result(
         kept = disk.store(name).describe(layout.BEST_NAME)
         same = bytes(disk.store(name).read(kept)) == models[best]
         expect(same, f"{name} has kept another model than its best")
-    # The states of the shards' optimizers are among them, for an experiment that goes on with it.
+    # These include the states of the shards' optimizers, for an experiment that resumes this one.
     gone = [file.name for file in experiment.files() if file.name not in there]
     expect(not gone or name in disk.harmed, f"{gone} should have been kept")
 
 
 def _last_and_best(spec: ResolvedSpec, losses: Sequence[float]) -> tuple[int, int | None]:
-    """Return the round with which an experiment ends, and the best round if it is kept.
+    """Return the round with which an experiment ends, and the best round if the spec keeps it.
 
-    `losses` are those of all rounds that were trained.
+    `losses` are those of all trained rounds.
     """
     every, meetings = spec.evaluate_every, spec.meetings
     sign = -1.0 if spec.keep_best == "max:loss" else 1.0

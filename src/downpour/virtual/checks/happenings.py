@@ -1,9 +1,9 @@
-"""Counts the events of runs, and finds missing ones: a check needs them to be worth anything.
+"""Counts the events of runs and finds missing ones, because a check is only worth what it sees.
 
 It reads from the code all that can happen: the closed lists of events, facts, commands and lines of
-the record, and the kinds of faults and failures. It also reads the families of which a spec names
-members. So a new member counts as missing until a seed has shown it. Messages and the kinds of
-refusals are those of the interface, and the caller names them (`cli/simulate.py`).
+the record, and the kinds of faults and failures. It also reads the families that a spec can name.
+So a new member counts as missing until a seed has shown it. Messages and the kinds of refusals
+belong to the interface, so the caller names them (`cli/simulate.py`).
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Happenings(Observer):
         self.counted: Counter[Happening] = Counter()
 
     def drawn(self, plan: Plan) -> None:
-        """Count what a plan's experiments are of."""
+        """Count the modes, policies and other families in a plan's experiments."""
         for _, spec in plan.specs:
             for group, (_, of) in _FAMILIES.items():
                 self.counted[group, of(spec)] += 1
 
     def struck(self, fault: Fault) -> None:
-        """Count a fault that has found its target, and its variant."""
+        """Count a fault that has found its target, and count its variant."""
         self.counted["fault", fault.kind] += 1
         words = fault.detail.partition(" of ")[0]
         if fault.kind is FaultKind.DISK_REFUSES:
@@ -102,17 +102,17 @@ class Happenings(Observer):
         self.counted["message", message] += 1
 
     def refused(self, kind: str) -> None:
-        """Count a call that was refused."""
+        """Count a refused call."""
         self.counted["refusal", kind] += 1
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count managers that begin, and managers that find journals to go on with."""
+        """Count managers that begin, and managers that find journals to continue."""
         del core
         self.counted["manager", "begins"] += 1
         self.counted["manager", "goes on"] += bool(stories)
 
     def handled(self, step: Observation) -> None:
-        """Count an event, and what came of it."""
+        """Count an event and its results."""
         self.counted["event", type(step.event).__name__] += 1
         if isinstance(step.event, on.AttemptFailed):
             self.counted["failure", step.event.failure] += 1
@@ -126,7 +126,7 @@ class Happenings(Observer):
                 self.counted["ending", fact.ending] += 1
 
     def working(self, happened: WorkerAction) -> None:
-        """Count what a worker does."""
+        """Count a worker's action."""
         self.counted["worker", happened.what] += 1
 
     def recorded(

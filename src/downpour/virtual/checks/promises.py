@@ -1,9 +1,9 @@
-"""A cluster's promises under any faults: the one list that checks refer to.
+"""A cluster's promises under any faults: the one list that all checks refer to.
 
-A check compares what a run does with a promise. Each comparison is counted, so a run that ends well
-can show that it has compared something. A promise that applies to a run and was compared with
-nothing fails it (`trials/applying.py`). `tests/virtual/trials/planted.py` plants a defect for each
-promise, which breaks it.
+A check compares a run with a promise. We count each comparison, so a run that ends well can show
+that it has compared something. If a promise applies to a run and the run compared nothing with it,
+the run fails (`trials/applying.py`). For each promise, `tests/virtual/trials/planted.py` plants a
+defect that breaks it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Promise(StrEnum):
 
 
 class Broken(AssertionError):
-    """A promise was not kept."""
+    """A run broke a promise."""
 
     def __init__(self, promise: Promise, sentence: str) -> None:
         super().__init__(promise, sentence)
@@ -54,7 +54,7 @@ class Broken(AssertionError):
 
 
 Expect = Callable[[bool, str], None]
-"""Compares: whether something holds, and the sentence to say if it does not."""
+"""Compares: takes whether something holds, and the sentence to report if it does not."""
 
 
 class Comparisons:
@@ -64,11 +64,11 @@ class Comparisons:
         self.made: Counter[Promise] = Counter()
 
     def expect(self, promise: Promise, holds: bool, sentence: str) -> None:  # noqa: FBT001
-        """Compare; raises Broken with the sentence if the promise is not kept."""
+        """Compare; raises Broken with the sentence if the run breaks the promise."""
         self.made[promise] += 1
         if not holds:
             raise Broken(promise, sentence)
 
     def of(self, promise: Promise) -> Expect:
-        """Return what compares with one promise."""
+        """Return a function that compares with one promise."""
         return partial(self.expect, promise)

@@ -1,7 +1,7 @@
-"""Checks asynchronous modes: every task counts once, and each version contains just these.
+"""Checks asynchronous modes: every task counts once, and each version contains exactly these.
 
-Which updates a version takes in depends on when they come, so there is no run without faults to
-compare with. The journal says what came and in which order; all else follows from that.
+Which updates a version contains depends on when they arrive, so we have no run without faults to
+compare with. The journal says what arrived and in which order. Everything else follows from that.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Key = tuple[int, int]
 class _Ledger:
     """One core's count of an experiment, and the bytes that its newest version must hold.
 
-    `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
-    tasks began from, `shares` how much of their steps is trained. `arrived` are the updates that
-    are part of no version yet, with their files' names, `arrived_at` when they came. `own` are the
-    shards' own parameters.
+    `done` counts the tasks of each shard that are part of a version. `bases` are the versions that
+    tasks began from, and `shares` how much of their steps they train. `arrived` are the updates
+    that no version contains yet, with their files' names, and `arrived_at` says when they came.
+    `own` are the shards' own parameters.
     """
 
     spec: ResolvedSpec
@@ -54,7 +54,7 @@ class _Ledger:
     arrived_at: dict[Key, float] = field(default_factory=dict)
 
     def assign(self, key: Key, share: float) -> None:
-        """Note the version that a task begins from, and how much of its steps is trained."""
+        """Note the version that a task begins from, and how much of its steps it trains."""
         number, shard = key
         self.comparisons.expect(
             Promise.APART,
@@ -78,7 +78,7 @@ class _Ledger:
         )
 
     def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
-        """Note an update; returns what it must hold."""
+        """Note an update; return what it must hold."""
         number, shard = key
         self.comparisons.expect(
             Promise.ONCE, key not in self.arrived, f"round {number} shard {shard} is one too many"
@@ -94,7 +94,7 @@ class _Ledger:
         return made
 
     def refuse(self, key: Key) -> None:
-        """Note that an update cannot be used."""
+        """Note that the manager can't use an update."""
         self.arrived.pop(key, None)
         self.arrived_at.pop(key, None)
 
@@ -149,7 +149,7 @@ class PushCheck(Observer):
                 self._count(core, line.entry, line.at_seconds)
 
     def handled(self, step: Observation) -> None:
-        """Count journaled entries, and check aggregations that are commanded or refused."""
+        """Count journaled entries, and check aggregations that are ordered or refused."""
         if isinstance(step.event, on.AggregationFailed) and step.event.experiment in self._specs:
             self._look_at_refused(self._ledgers[step.core][step.event.experiment], step.event)
         for entry in step.kept:
@@ -161,7 +161,7 @@ class PushCheck(Observer):
                 self._in_time(ledger, step.core.state.now_seconds)
 
     def check_result(self, core: Scheduler, experiment: Experiment) -> None:
-        """Raise AssertionError unless the result is made of every task, each of them once."""
+        """Raise AssertionError unless the result contains every task exactly once."""
         name, spec = experiment.name, experiment.spec
         self.recovered(core, {name: self._disk.stories()[name]})
         ledger = self._ledgers[core][name]
@@ -225,7 +225,7 @@ class PushCheck(Observer):
         )
 
     def _look_at_refused(self, ledger: _Ledger, event: on.AggregationFailed) -> None:
-        """Check that no update is refused that is whole, and that every host can read."""
+        """Check that the manager refuses no update that is whole and that every host can read."""
         there = self._disk.store(event.experiment).list()
         names = {shard: name for (_, shard), (name, _) in ledger.arrived.items()}
         for shard, reason in event.reasons if event.round == ledger.version else ():
@@ -234,7 +234,7 @@ class PushCheck(Observer):
             self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
 
     def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
-        """Check that a version whose tasks are not all there has waited for its grace window."""
+        """Check that a version without all of its tasks has waited for its grace window."""
         together, grace = ledger.mode.together, ledger.mode.grace_seconds
         if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
             return

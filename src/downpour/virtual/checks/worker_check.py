@@ -9,16 +9,16 @@ from downpour.virtual.checks.promises import Comparisons, Promise
 from downpour.virtual.simulated.environment import Observer, WorkerAction
 
 _STEP_SECONDS = 0.1
-"""The time that a worker has to stop an attempt, unless its training ends before."""
+"""The time that a worker has to stop an attempt, unless its training ends earlier."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """An attempt that a worker was asked for; asked for again, it is another object.
+    """An attempt that a manager asked a worker for; if it asks again, that is another object.
 
-    `save_with_left` is how many steps were left when its state was asked for, None if it was not;
-    one that is `trained` has an update to publish, and no state.
-    A snapshot is `unheard` until a heartbeat that could mention it has been answered.
+    `save_with_left` is how many steps were left when the manager asked for the attempt's state, or
+    None if it did not ask. If the attempt is `trained`, it has an update to publish and no state.
+    A snapshot is `unheard` until the manager has answered a heartbeat that could mention it.
     """
 
     attempt: AttemptId
@@ -31,9 +31,9 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Seen:
-    """The facts about a worker: the attempt it was asked for last, and the one it has begun.
+    """The facts about a worker: the latest attempt asked of it, and the attempt it has begun.
 
-    One that `drains` begins only the `last` attempt that it was asked for before.
+    If it `drains`, it begins only the `last` attempt that came before the order to drain.
     """
 
     term: int = 0
@@ -44,12 +44,12 @@ class _Seen:
     drains: bool = False
 
     def mentioned(self) -> set[AttemptId]:
-        """Return the attempts that its heartbeats must mention."""
+        """Return the attempts that the worker's heartbeats must mention."""
         return {one.attempt for one in (self.latest, self.begun) if one is not None}
 
 
 class WorkerCheck(Observer):
-    """A worker begins the attempt it was asked for last, alone, and holds it until its report."""
+    """A worker begins only the attempt it was last asked for, and holds it until its report."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._trains = comparisons.of(Promise.TRAINS)
@@ -131,7 +131,7 @@ class WorkerCheck(Observer):
         seen.begun = seen.latest
 
     def _to_save(self, asked: _Asked | None, happened: WorkerAction) -> None:
-        """Note that the state of the attempt is wanted, unless it was to stop, or has ended."""
+        """Note that a manager wants the attempt's state, unless it was to stop, or has ended."""
         wanted = asked is not None and asked.told_to_stop_at is None and not asked.trained
         if asked is not None and wanted and asked.attempt in happened.attempts:
             asked.save_with_left = happened.steps_left

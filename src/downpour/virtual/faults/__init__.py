@@ -1,1 +1,1 @@
-"""The faults of a simulated cluster, and the plan of them that a seed gives."""
+"""The faults of a simulated cluster, and the plan that a seed makes of them."""

@@ -57,10 +57,11 @@ class FaultKind(StrEnum):
 class Fault:
     """One fault of a plan.
 
-    `number` names it within its plan. It lasts for `seconds`; a process that died is back after
-    them. `share` is of messages. `amount` is a number of its kind: how many times slower, seconds
-    later, or seconds that a clock jumps by. `detail` names the point where a process dies, the
-    direction that is cut, the operation that fails and its error, or the damaged thing.
+    `number` identifies it within its plan. It lasts for `seconds`; a dead process is back after
+    that time. `share` is of messages. The meaning of `amount` depends on the kind: how many times
+    slower, how many seconds later, or how many seconds a clock jumps. `detail` names the point
+    where a process dies, the direction that is cut, the failing operation and its error, or the
+    damaged thing.
     """
 
     number: int

@@ -51,7 +51,7 @@ DEATHS_OF_MANAGERS = frozenset(
     }
 )
 SELDOM = frozenset({FaultKind.CANCELLED, FaultKind.PREPARATION_FAILS})
-"""Once an experiment has ended early, later faults show nothing of it."""
+"""If an experiment ends early, later faults can't show anything in it."""
 IN_SWARMS_ALONE = frozenset(
     {
         FaultKind.MANAGER_HALF_CUT_OFF,
@@ -69,5 +69,5 @@ IN_SWARMS_ALONE = frozenset(
         *OF_HOSTS,
     }
 )
-"""Seeds that draw of all kinds alike leave these out: they still tell what they told before."""
+"""Seeds that draw from all kinds alike leave these out, so that their stories stay the same."""
 EVERYWHERE = [kind for kind in FaultKind if kind not in IN_SWARMS_ALONE]

@@ -34,7 +34,7 @@ from downpour.virtual.simulated.manager import DEATH_POINTS
 from downpour.virtual.simulated.training import ALIKE, PHASES
 from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
-# More than all faults of a run can use up: such an experiment must finish.
+# More retries than all faults of a run can use up, so such an experiment must finish.
 RETRIES_ENOUGH = 1000
 _FEW_RETRIES = 3
 _FAULTS_MAX = 8
@@ -46,14 +46,14 @@ _STEPS_SHARE = 0.3
 _BEGINNING_SECONDS = 3.0
 _SWARM_SHARE = 0.75
 _CANCELLED_SHARE = 0.1
-"""Once an experiment is cancelled, later faults show nothing of it."""
+"""After an experiment is cancelled, later faults can't show anything in it."""
 _MANAGERS = ("manager-a", "manager-b")
 _SHARES = {
     FaultKind.MESSAGES_LOST: 0.5,
     FaultKind.MESSAGES_DOUBLED: 1.0,
     FaultKind.MESSAGES_HELD_UP: 0.5,
 }
-# Kinds that have many variants, such as the points at which a process dies.
+# Kinds with many variants, such as the points at which a process dies.
 _OFTEN = {
     FaultKind.MANAGER_DIES_AT: 4,
     FaultKind.MANAGER_MACHINE_DIES: 3,
@@ -71,8 +71,8 @@ _OPTIONS: dict[str, Callable[[Random], dict[str, Option]]] = {
 class Plan:
     """Everything that decides a run; equal plans have equal stories.
 
-    With `in_order`, workers start in the order of their names. `policies` are all that a spec can
-    name.
+    With `in_order`, workers start in the order of their names. `policies` are all policies that a
+    spec can name.
     """
 
     seed: int
@@ -92,17 +92,17 @@ class Plan:
 
     @property
     def calm_at_seconds(self) -> float:
-        """When the last fault is over, and what it has slowed down."""
+        """When the last fault, and any slowness that it causes, is over."""
         return max(map(_over_at_seconds, self.faults), default=0.0)
 
     @property
     def only_managers_end(self) -> bool:
-        """Whether all faults are ends of managers, which cost no shard a retry."""
+        """Whether every fault ends a manager, which costs no shard a retry."""
         return all(fault.kind in DEATHS_OF_MANAGERS for fault in self.faults)
 
     @property
     def may_fail(self) -> set[str]:
-        """The experiments that need not finish: cancelled, with few retries, or asked wrongly."""
+        """The experiments that need not finish: cancelled, short of retries or with bad specs."""
         if any(map(_fails_experiments, self.faults)):
             return {name for name, _ in self.specs}
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
@@ -121,9 +121,9 @@ def plan_of(seed: int, *, swarm: bool | None = None) -> Plan:
     """Return the plan of a seed.
 
     Args:
-        seed: all draws follow from it.
-        swarm: draw a few kinds of faults, and all that takes time; False: draw of all kinds that
-            were there before there were swarms, alike. None: most seeds are swarms.
+        seed: decides all draws.
+        swarm: True draws a few kinds of faults, and all durations. False draws from all kinds alike
+            that existed before swarms did. None makes most seeds swarms.
     """
     random = Random(f"swarm of {seed}")
     by_chance = random.random() < _SWARM_SHARE
@@ -162,7 +162,7 @@ def _plan_of_all_kinds(seed: int) -> Plan:
     workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
-    # These have their own generators, so that all else of a seed stays as it was.
+    # These have their own generators, so that everything else about a seed stays the same.
     goals, modes = Random(f"goals of {seed}"), Random(f"modes of {seed}")
     rounds = Random(f"rounds of {seed}")
     specs = tuple(
@@ -213,21 +213,21 @@ def _over_at_seconds(fault: Fault) -> float:
 
 
 def _fails_experiments(fault: Fault) -> bool:
-    """Whether each experiment that a fault strikes may end without a result."""
+    """Whether an experiment may end without a result if this fault strikes it."""
     fails = fault.kind is FaultKind.ATTEMPT_FAILS and fault.detail in {FailureKind.SPEC, ALIKE}
     return fails or fault.kind is FaultKind.PREPARATION_FAILS
 
 
 def _until_seconds(tasks: int, task_seconds: float, workers: Sequence[str]) -> float:
-    """Return until when faults strike."""
-    # Twice the time of a run without faults: the last faults strike what the first delayed.
+    """Return the time until which faults strike."""
+    # Twice the time of a run without faults, so that the last faults strike delayed work too.
     return _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
 
 
 def _with_an_unlucky_one(
     specs: tuple[tuple[str, ResolvedSpec], ...], unlucky: str
 ) -> tuple[tuple[str, ResolvedSpec], ...]:
-    """Give the experiment that loses files few retries: it must not wait for lost files."""
+    """Give the experiment that loses files few retries, so that it doesn't wait for lost files."""
     return tuple(
         (name, spec.replace(retries=_FEW_RETRIES) if name == unlucky else spec)
         for name, spec in specs
@@ -236,19 +236,20 @@ def _with_an_unlucky_one(
 
 def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
     few = random.randint(0, _FEW_RETRIES)
-    # Not by `resolve`: what that refuses, such as idle standbys, must lose nothing either.
+    # We don't call `resolve`: specs that it refuses, such as idle standbys, must lose nothing
+    # either.
     spec = ResolvedSpec(
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
-        # Usually more than the faults can use up: an experiment that fails early checks less.
+        # Usually more than faults can use up, because an experiment that fails early checks less.
         retries=few if few_retries else random.choice((*[RETRIES_ENOUGH] * 9, few)),
         optimizer_state=random.choice(("reset", "keep")),
         evaluate_every=random.randint(0, 2),
         keep_models=random.randint(1, 2),
     )
     if spec.optimizer_state == "keep" and spec.seed % 2:
-        # The other state that a shard's task hands on to the next.
+        # Error feedback is the other state that a shard's task hands on to the next.
         spec = spec.replace(optimizer_state="reset", compression="topk")
     policy = random.choice(families.POLICIES.built_in)
     options = _OPTIONS[policy](random) if policy in _OPTIONS else {}
@@ -257,7 +258,7 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
 
 
 def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Have some keep their best model, end when none gets better, or set examples apart."""
+    """Let some keep their best model, end when none gets better, or set examples apart."""
     if not spec.evaluate_every:
         return spec
     keep_best = random.choice((None, "loss", "max:loss"))
@@ -270,16 +271,16 @@ def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
 
 
 def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Have some meet several times in an epoch, and some have an outer optimizer."""
+    """Let some meet several times per epoch, and give some an outer optimizer."""
     meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
-    # About as many rounds as without, because a seed's time is theirs.
+    # About as many rounds as before, because they decide how long a seed takes.
     epochs = max(1, spec.epochs // meet)
     outer = {"optimizer": random.choice(("none", "delayed-nesterov", "adam"))}
     return spec.replace(meet=meet, epochs=epochs, outer=outer)
 
 
 def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Let the shards of some be apart, if their policy can do with that."""
+    """Let the shards of some be out of step, if their policy allows that."""
     mode = random.choice(("sync", "sync", *families.MODES.built_in))
     if mode == "sync" or spec.policy not in APART or spec.standbys:
         return spec
@@ -294,13 +295,13 @@ def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
 
 
 def _with_overlap(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Let the rounds of some overlap, if mode, policy and goal can do with that."""
+    """Let the rounds of some overlap, if mode, policy and goal allow that."""
     can = spec.mode == "sync" and spec.policy in OVERLAPPING and spec.stop_after is None
     return spec.replace(overlap=random.choice((0, 1))) if can else spec
 
 
 def _with_steps(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Have the versions of some published as steps, if their mode can do with that."""
+    """Publish the versions of some as steps, if their mode allows that."""
     can = spec.mode != "easgd" and random.random() < _STEPS_SHARE
     return spec.replace(model_compression="int8") if can else spec
 
@@ -333,7 +334,8 @@ def _fault(
         at_seconds=random.uniform(0.0, until_seconds),
         kind=kind,
         target=target,
-        # A file that stays unseen for longer than patience lasts is believed to be missing.
+        # If a file stays unseen for longer than patience lasts, its reader believes that it is
+        # missing.
         seconds=min(seconds, UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,

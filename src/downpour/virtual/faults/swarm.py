@@ -1,7 +1,7 @@
-"""Swarm testing: each run has a few kinds of faults, as many, strong and long as its seed says.
+"""Swarm testing: each run has a few kinds of faults; the seed decides how many, strong and long.
 
-A run that draws of all kinds alike has a little of everything, and kinds hide each other: while the
-directory is away, no worker hangs in its step. So a swarm leaves most kinds out, at random, and has
+A run that draws from all kinds alike has a little of each, and some kinds hide others: while the
+directory is away, no worker hangs in a step. So a swarm leaves out most kinds, at random, and has
 more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as well.
 """
 
@@ -36,16 +36,16 @@ from downpour.virtual.simulated.troubles import ERRORS, OPERATIONS
 
 DISK_PATIENCE_SECONDS = 12.0
 UNSEEN_SECONDS = 0.8 * DISK_PATIENCE_SECONDS
-"""A file that stays unseen for longer than patience lasts is believed to be missing."""
+"""If a file stays unseen for longer than patience lasts, its reader believes it is missing."""
 TRANSFER_SECONDS_MAX = 150.0
-"""No file takes longer, however slow the directory is: a run must end."""
+"""No file takes longer, however slow the directory is, because a run must end."""
 
 _FAULTS_MAX = 24
 _FAULTS_MEAN = 6.0
 _KINDS_SHARES = 0.05, 0.15, 0.4, 0.8
 _SECONDS_MAX = 180.0
 _SHARP_SHARE = 0.25
-"""Of swarms: all their faults strike within seconds of each other."""
+"""The share of swarms whose faults all strike within seconds of each other."""
 _SHARP_SECONDS = 3.0
 _SELDOM_SHARE = 0.04
 _CLOCK_AHEAD_SECONDS = 3600.0
@@ -69,7 +69,7 @@ _OF_MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The range of faults: until when, which processes, and the experiment that may lose files."""
+    """The limits for faults: their end, the processes, and the experiment that may lose files."""
 
     until_seconds: float
     managers: tuple[str, ...]
@@ -85,7 +85,7 @@ class Stage:
         aggregating = timings.aggregate_seconds + timings.update_seconds * self.shards_max
         disk = timings.disk.read_seconds, timings.disk.write_seconds, timings.disk.sync_seconds
         managers = timings.prepare_seconds, timings.recover_seconds, timings.evaluate_seconds
-        # A transfer takes up to half as long again as usual.
+        # A transfer takes up to one and a half times its usual time.
         return TRANSFER_SECONDS_MAX / (1.5 * max(aggregating, *disk, *managers))
 
 
@@ -109,12 +109,12 @@ def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Faul
 
 
 def log_uniform(random: Random, least: float, most: float) -> float:
-    """Draw a number whose logarithm is spread evenly."""
+    """Draw a number whose logarithm is uniformly distributed."""
     return math.exp(random.uniform(math.log(least), math.log(most)))
 
 
 def _moments(random: Random, until_seconds: float, many: int) -> list[float]:
-    """Draw when faults strike: anywhere, or all of them within seconds."""
+    """Draw when faults strike: at any time, or all of them within seconds."""
     if random.random() >= _SHARP_SHARE:
         return [random.uniform(0.0, until_seconds) for _ in range(many)]
     middle = random.uniform(0.0, until_seconds)
@@ -150,7 +150,7 @@ def _target(random: Random, kind: FaultKind, stage: Stage) -> str:
 
 
 def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
-    """Draw a fault's `amount`, which means something else for each kind; 0 if a kind has none."""
+    """Draw a fault's `amount`, whose meaning depends on the kind; 0 if a kind has none."""
     if kind in _LASTING:
         return log_uniform(random, 2.0, max(3.0, stage.slowest_factor))
     if kind in _FLAPPING:
@@ -165,7 +165,7 @@ def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
 
 
 def _detail(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
-    """Draw where a process dies, what fails and how, or whom a link leads to."""
+    """Draw where a process dies, what fails and how, or which host a link leads to."""
     among: dict[FaultKind, Sequence[str]] = {
         FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
         FaultKind.WORKER_DIES_AT: PHASES,
@@ -184,7 +184,7 @@ def _detail(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
 
 
 def _failure(random: Random, target: str, workers: Sequence[str]) -> str:
-    """Draw how an attempt fails; one worker at least has the right code."""
+    """Draw how an attempt fails; at least one worker has the right code."""
     if random.random() < _SELDOM_SHARE:
         return ALIKE
     how = random.choice(_FAILURES)
@@ -224,7 +224,7 @@ def swarm_timings(random: Random, task_seconds: float) -> Timings:
 
 
 def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
-    """Draw what a plan of all kinds leaves as it is by default."""
+    """Draw the fields that a plan of all kinds leaves at their defaults."""
     compression = spec.compression
     if spec.optimizer_state == "reset" and compression == "none":
         compression = random.choice(("none", *families.CODECS.built_in))
@@ -239,7 +239,7 @@ def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
 
 
 def _needs(random: Random, spec: ResolvedSpec) -> dict[str, Any]:
-    """Draw which labels are needed; the first worker has all of them, so there is always one."""
+    """Draw the labels that shards need; the first worker has all of them, so one always can."""
     if POLICIES[spec.policy].cuts_rounds or random.random() < 0.6:
         return {}
     first, second = labels_of("worker-1")

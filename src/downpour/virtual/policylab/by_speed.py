@@ -1,4 +1,4 @@
-"""Every straggler policy on machines of given speeds, in virtual time, for a call from Python."""
+"""Compares every straggler policy on machines of given speeds, for a call from Python."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ROUNDS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """A policy's gains and costs on the same machines as the others.
+    """A policy's gains and costs, on the same machines as the other policies.
 
     `round_seconds` is the mean of all rounds. `extra_work` is the machines' time on work that did
-    not count, over their time on work that did: copies, restarts, shards that were left out. `lost`
-    is the share of the examples that the policy left out, and `moves` how often a shard changed
-    machines in a round.
+    not count, over their time on work that did: copies, restarts, shards that the policy left out.
+    `lost` is the share of the examples that the policy left out. `moves` is how often a shard
+    changed machines per round.
     """
 
     policy: str
@@ -44,16 +44,15 @@ def compare_policies(
     task_seconds: float = 10.0,
     seed: int = 0,
 ) -> list[PolicyOutcome]:
-    """Simulate straggler policies on machines of these speeds, and return what each one did.
+    """Simulate straggler policies on machines of these speeds, and return each one's outcome.
 
-    The simulation trains no model. The scheduler and the policies are the ones of a cluster, with
-    the pretrained forecasts. The network and the folder take no time. A hand-over takes a hundredth
-    of a task.
+    The simulation trains no model. It uses a cluster's scheduler and policies, with the pretrained
+    forecasts. The network and the folder take no time, and a hand-over takes a hundredth of a task.
 
     Args:
         speeds: How fast each machine is, as a share of the usual: `[1, 1, 1, 0.25]`. Times vary by
             five percent from round to round.
-        standbys: So many of the last machines have no shard at first, and help where the policy
+        standbys: This many of the last machines start without a shard, and help when the policy
             wants it. `wait` does without them.
         policies: Names of policies; all of them by default.
         rounds: Rounds to simulate.
@@ -61,7 +60,7 @@ def compare_policies(
         seed: The seed of the variation.
 
     Raises:
-        SpecError: an argument is invalid; names it and what it accepts.
+        SpecError: an argument is invalid; the message names it and the values it accepts.
     """
     _check(speeds, standbys, policies, rounds, task_seconds)
     hosts = len(speeds) - standbys

@@ -1,12 +1,12 @@
 """Gradient coding, computed from the conditions: Downpour cannot train with it.
 
-A code lets a round end when enough workers have answered, no matter which, because each worker does
-the work of several shards. That needs sums of gradients, and local training over a whole shard
-yields none. So codes exist in comparisons only.
+A code lets a round end when enough workers have answered, no matter which ones, because each worker
+does the work of several shards. Codes need sums of gradients, which local training over a whole
+shard doesn't produce. So we use codes only in comparisons.
 
 *Gradient coding* (Tandon et al. 2017), by fractional repetition: any `s` workers may be missing,
 and the sum is still exact, at s + 1 times the work. *Stochastic gradient coding* (Bitar, Wootters,
-El Rouayheb): every sample is on two workers drawn at random, and the round ends without the last
+El Rouayheb): each sample is on two workers drawn at random, and the round ends without the last
 `s` workers.
 """
 
@@ -25,14 +25,14 @@ Code = Callable[[Conditions, int], RoundOutcome]
 
 
 def gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
-    """Return the outcome of a round in which each worker has two shards and one may be missing."""
+    """Return the outcome of a round with two shards per worker, in which one may be missing."""
     return _coded(conditions, number, load=TOLERATED + 1, missing=TOLERATED, lost=0.0)
 
 
 def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
-    """Return the outcome of a round in which each sample is on two workers and two are left out.
+    """Return the outcome of a round with two workers per sample, which leaves out two workers.
 
-    A sample is lost if both of its workers are left out.
+    A sample is lost if the round leaves out both of its workers.
     """
     hosts = conditions.hosts
     lost = LEFT_OUT * (LEFT_OUT - 1) / (hosts * (hosts - 1))

@@ -1,8 +1,8 @@
-"""Runs every policy in the same conditions, on the real scheduler and the simulated processes.
+"""Runs every policy under the same conditions, on the real scheduler and simulated processes.
 
 The network, the directory and the aggregation take no time, so that only the conditions and the
-policies make a difference. With `wait`, a round takes exactly as long as its slowest task.
-Publishing a state, and going on from it, take a share of a task each.
+policies make a difference. With `wait`, a round takes exactly as long as its slowest task. To
+publish a state takes a share of a task, and so does continuing from it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ORACLES: dict[str, Callable[[Reference], float]] = {
     "oracle-whole-shards": lambda known: known.whole_shards,
     "oracle-divided": lambda known: known.divided,
 }
-"""The rounds' seconds that perfect knowledge of each round would allow."""
+"""The seconds of each round that perfect knowledge of it would allow."""
 
 BASELINE = "wait"
 
 _STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
-# A round takes only what conditions and `Settings` say, because the references know no other costs.
+# A round takes only what conditions and `Settings` say; the references know no other costs.
 NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
 
 Show = Callable[[int], None]
@@ -48,8 +48,8 @@ Show = Callable[[int], None]
 class Contender:
     """A policy, a code or an oracle, with its number of standbys and its options.
 
-    With `snapshots`, a worker goes on with another's shard from the last snapshot. Without them, it
-    starts at the beginning, as in the papers that most policies come from.
+    With `snapshots`, a worker continues another's shard from the last snapshot. Without them, it
+    starts from the beginning, as in the papers that describe most of the policies.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Settings:
     """The costs of moves, as shares of the median task, and the interval of heartbeats.
 
     `saving` is the cost of publishing a worker's state, `moving` the whole cost of handing over.
-    With snapshots, each worker publishes one every `snapshot_every` of a task. A task has so
-    many `steps`; a worker hands it over, and reports it, only between two of them.
+    With snapshots, each worker publishes one after every `snapshot_every` of a task. A task has
+    `steps`; a worker hands it over, and reports its progress, only between two of them.
     """
 
     saving: float = 0.002
@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trial:
-    """A contender's result in one job, with the `evaluation` of the model if one was trained."""
+    """A contender's result in one job, with the `evaluation` of the model if we trained one."""
 
     contender: Contender
     job: str
@@ -99,12 +99,12 @@ class Trial:
 
     @property
     def mitigation(self) -> float:
-        """The share of the time lost to stragglers that was saved; 1 if all had been median."""
+        """The share of the stragglers' delay that was saved; 1 if all took the median time."""
         return self._saved([one.ideal for one in self.references])
 
     @property
     def kind_mitigation(self) -> float:
-        """The same, where 1 is the slowest task that is no straggler."""
+        """The same, where 1 stands for the slowest task that is no straggler."""
         return self._saved([one.kind_ideal for one in self.references])
 
     def _saved(self, ideals: list[float]) -> float:
@@ -130,23 +130,23 @@ class Trial:
 
     @property
     def extra_work(self) -> float:
-        """Workers' time on what did not count, over their time on what did."""
+        """Workers' time on work that did not count, over their time on work that did."""
         useful = sum(one.useful_seconds for one in self.rounds)
         return sum(one.busy_seconds for one in self.rounds) / useful - 1.0 if useful else 0.0
 
     @property
     def lost(self) -> float:
-        """The share of all samples that was dropped, or left out of shorter tasks."""
+        """The share of all samples that the policy dropped, or left out of shorter tasks."""
         return sum(one.lost for one in self.rounds) / len(self.rounds)
 
     @property
     def accuracy(self) -> float | None:
-        """The trained model's, in 0..1; None if its task has no metric of that name."""
+        """The trained model's accuracy, in 0..1; None if its task has no metric of that name."""
         return self.evaluation.metrics.get("accuracy") if self.evaluation is not None else None
 
     @property
     def loss(self) -> float | None:
-        """The trained model's on the test examples."""
+        """The trained model's loss on the test examples."""
         return self.evaluation.loss if self.evaluation is not None else None
 
     @property
@@ -157,12 +157,12 @@ class Trial:
 
     @property
     def trainable(self) -> bool:
-        """Whether a model can be trained from counted updates: only policies count any."""
+        """Whether we can train a model from counted updates: only policies count any."""
         return self.contender.name in POLICIES
 
     @property
     def moves(self) -> float:
-        """How often a shard changed hands in a round."""
+        """How often a shard changed workers per round."""
         return sum(one.moves for one in self.rounds) / len(self.rounds)
 
     def published(self, per_snapshot: float) -> float:
@@ -179,9 +179,9 @@ def contenders() -> list[str]:
 def contender_of(
     name: str, standbys: int, own: int | None = None, *, snapshots: bool = False
 ) -> Contender:
-    """Return a contender with so many standbys; none where it cannot use them, unless it has `own`.
+    """Return a contender with `standbys`, or `own` if given; with none if it cannot use any.
 
-    It goes on from snapshots if it hands shards over, and otherwise only if `snapshots` says so.
+    It continues from snapshots if it hands shards over; otherwise only if `snapshots` is true.
     """
     alone = name == BASELINE or name in CODES
     goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
@@ -203,8 +203,8 @@ def run_trial(
         contender: one of `contenders`, with at most as many standbys as the conditions have.
         conditions: the job.
         settings: the costs of moves, and so on.
-        predictor: makes a new predictor; absent: nothing is forecast.
-        show: called with the number of rounds done, from time to time.
+        predictor: makes a new predictor; without it, managers don't forecast.
+        show: called with the number of finished rounds, from time to time.
         policies: the policies that a contender may name.
 
     Raises:
@@ -237,7 +237,7 @@ def rounds_on(
 ) -> tuple[RoundOutcome, ...]:
     """Simulate a policy on the first of the conditions' machines, with a shard for each host.
 
-    There may be fewer machines than hosts, and more; for the rest see `run_trial`.
+    There may be fewer machines than hosts, or more. The other arguments are as in `run_trial`.
     """
     names = tuple(f"host-{n}" for n in range(machines))
     plan = replace(_plan(contender, conditions, settings, names), policies=policies)
@@ -252,7 +252,7 @@ def rounds_on(
     )
     cluster.begin()
     stuck_at = conditions.rounds * conditions.task_seconds * _STUCK_FACTOR
-    gc.disable()  # because the collector would visit all messages under way, and free none of them
+    gc.disable()  # the collector would visit all messages under way, and free none of them
     try:
         while not ledger.ended:
             for _ in range(_STEPS_BETWEEN_LOOKS):

@@ -1,6 +1,6 @@
 """The conditions for comparing policies: the speed of each host in each round.
 
-A job has hosts that train, followed by hosts that stand by. The conditions here are synthetic;
+A job has hosts that train, followed by standby hosts. The conditions here are synthetic;
 `traced.py` takes them from recorded jobs.
 """
 
@@ -14,7 +14,7 @@ from downpour.base.values import SystemState
 from downpour.virtual.policylab.curves import Curve
 
 SAMPLES = 3200
-"""In a shard of the usual size."""
+"""The number of samples in a shard of the usual size."""
 
 _NOISE = 0.05
 _SLOWER = 4.0
@@ -28,7 +28,7 @@ _BUSY = SystemState(cpu_others=0.9, load_average=4.0, memory_used=0.4, io_wait=0
 class Conditions(Protocol):
     """A job's hosts in each of its rounds, independent of the policy.
 
-    `hosts` of them train, and `standbys` more are there. `task_seconds` is the median time of a
+    `hosts` of them train, and `standbys` more are available. `task_seconds` is the median time of a
     shard, `samples` its size.
     """
 
@@ -58,9 +58,10 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneStraggler:
-    """One host at a quarter of its speed, from a share of the round on; another every ten rounds.
+    """One host drops to a quarter of its speed during a round; every ten rounds, another one does.
 
-    With a `from_share` of 0 it is the same host in the whole job. The others vary by five percent.
+    `from_share` says at which share of a round it slows down. If that is 0, the same host is slow
+    in the whole job. The speeds of the others vary by five percent.
     """
 
     from_share: float
@@ -109,8 +110,8 @@ class OneStraggler:
 class Memoryless:
     """Hosts whose tasks take random times, independent of the host and of its past.
 
-    This holds if every task runs on its own machine, as functions in a cloud do. A shard
-    takes three quarters of the usual time, and an exponential tail whose mean is the last quarter.
+    This holds if every task runs on its own machine, as functions in a cloud do. A shard takes
+    three quarters of the usual time, plus an exponential tail whose mean is the last quarter.
     """
 
     seed: int = 0
@@ -131,7 +132,7 @@ class Memoryless:
         return "memoryless"
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return the work that a host would do in a round: shard after shard, drawn one by one."""
+        """Return the work that a host would do in a round, drawing the shards one by one."""
         draw = Random(f"memoryless {self.seed} {number} {host}")
         seconds, done = [0.0], [0.0]
         for shard in range(_SHARDS_DRAWN):
@@ -147,9 +148,9 @@ class Memoryless:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unequal:
-    """Machines that are always as fast as their `speeds` say; 1 takes the usual time for a shard.
+    """Machines with constant `speeds`; a machine of speed 1 takes the usual time for a shard.
 
-    All vary by five percent from round to round.
+    All times vary by five percent from round to round.
     """
 
     speeds: tuple[float, ...]
@@ -167,7 +168,7 @@ class Unequal:
 
     @property
     def standbys(self) -> int:
-        """The machines beyond one for each shard."""
+        """The machines that remain after one for each shard."""
         return max(0, len(self.speeds) - self.hosts)
 
     def curve(self, number: int, host: int) -> Curve:
@@ -176,5 +177,5 @@ class Unequal:
         return Curve((0.0, self.task_seconds * noise / self.speeds[host]), (0.0, 1.0))
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
-        """Return a host's state: nothing else runs there."""
+        """Return a host's state: it runs nothing else."""
         return _CALM

@@ -1,7 +1,8 @@
-"""Work done over time: lines through points, which continue at their last slope.
+"""Work done over time: lines through points, which continue with their last slope.
 
-Work is counted in shards of the usual size. A task is a stretch of its host's curve. So a task that
-is interrupted at any point, and continued by the same host, ends when it would have ended.
+We count work in shards of the usual size. A task is a stretch of its host's curve. So if a task is
+interrupted at any point, and the same host continues it, the task ends when it would have ended
+without the interruption.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ class Curve:
 
     Args:
         seconds: the times of the points, ascending, from 0.
-        done: the work done by then, not descending, from 0.
+        done: the work done by these times, not descending, from 0.
 
     Raises:
-        ValueError: the points violate that, or the curve does not rise at its end.
+        ValueError: the points violate these rules, or the curve does not rise at its end.
     """
 
     __slots__ = ("_done", "_rate", "_seconds")
@@ -44,13 +45,13 @@ class Curve:
         return _read(self._seconds, self._done, self._rate, seconds)
 
     def when(self, done: float) -> float:
-        """Return when this much work is done; the latest moment if there are several."""
+        """Return when this much work is done; if at several moments, return the latest."""
         return _read(self._done, self._seconds, 1.0 / self._rate, done)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A task of some `work` on a curve, begun at a moment; its seconds run from there."""
+    """A task of some `work` on a curve, begun at some moment; seconds count from there."""
 
     curve: Curve
     begun_at: float
@@ -58,16 +59,16 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """How long the task takes."""
         return self.when(1.0)
 
     def share(self, seconds: float) -> float:
-        """Return the share of it that is done after some seconds, in 0..1."""
+        """Return the share of the task that is done after some seconds, in 0..1."""
         so_far = self.curve.done(self.begun_at + seconds) - self.curve.done(self.begun_at)
         return min(1.0, so_far / self.work)
 
     def when(self, share: float) -> float:
-        """Return the seconds after which this share of it is done."""
+        """Return the seconds after which this share of the task is done."""
         return self.curve.when(self.curve.done(self.begun_at) + share * self.work) - self.begun_at
 
 

@@ -1,9 +1,9 @@
 """The figure of a comparison: mitigation, lost gradients and extra work, by scenario and policy.
 
-A dot is a job, so that the figure shows how far they differ, and claims no more than was measured.
-With a straggler early, in the middle and late of the rounds, the rows show what figures 3 to 5 of
-DPro-SM (Ravikumar and Sriraman 2024) do. Accuracy is shown if models were trained.
-Nothing here writes a file.
+Each dot is one job, so the figure shows how far jobs differ, and claims no more than we measured.
+If a straggler appears early, in the middle and late in the rounds, the rows show the same as
+figures 3 to 5 of DPro-SM (Ravikumar and Sriraman 2024). If models were trained, a panel shows
+accuracy. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ PANELS = {
 }
 _PANEL_INCHES = 1.5
 _FIRST_PANELS = 2.0
-"""How many times as wide the first panel is: what most policies differ in by little."""
+"""How many times wider the first panel is, because most policies differ little in it."""
 _NAMES_INCHES = 1.3
 _LANE_INCHES = 0.19
 _TITLE_INCHES = 0.35
 _LABELS_INCHES = 0.7
-"""Below the last row: the measures' names, and what the marks are."""
+"""The height below the last row, for the measures' names and the legend."""
 _ROOM = 0.06
-"""Of an axis, beside the outermost dots."""
+"""The share of an axis that stays free beyond the outermost dots."""
 _LEAST_ROOM = 0.5
 _SHOWN_MIN = -100.0
-"""A job that a policy costs far more than waiting does is an arrow at the edge, with its number."""
+"""If a policy costs a job far more than waiting, we draw an arrow at the edge and the number."""
 
 Values = list[float]
 
 
 def policy_figure(trials: Sequence[Trial]) -> Figure:
-    """Draw a row of panels for each scenario, a panel for each measure, and a lane a policy.
+    """Draw a row of panels for each scenario, a panel for each measure, and a lane per policy.
 
-    All panels of a measure have one axis, and all of a row the policies' names at its left.
+    All panels of a measure share one axis. Each row has the policies' names on the left.
     """
     from matplotlib.figure import Figure
 
@@ -88,8 +88,8 @@ def _values(trials: Sequence[Trial], measure: str) -> Values:
 
 
 def _draw(axis: Axes, lanes: Sequence[Values]) -> None:
-    """Draw each policy's jobs as dots in its lane, and their mean as an upright line."""
-    # A dot on the edge keeps its other half.
+    """Draw each policy's jobs as dots in its lane, and their mean as a vertical line."""
+    # Don't clip, so that a dot on the edge stays whole.
     look: dict[str, Any] = {"linestyle": "", "clip_on": False}
     dots = [(value, lane) for lane, values in enumerate(lanes) for value in values]
     near = [dot for dot in dots if dot[0] >= _SHOWN_MIN]
@@ -113,7 +113,7 @@ def _across(dots: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:
 
 
 def _limits(measure: str, values: Values) -> tuple[float, float]:
-    """Return the limits of a measure's axis: no share is below zero, and time saved may be."""
+    """Return the limits of a measure's axis: shares are never negative, but time saved may be."""
     low, high = min(values), max(values)
     if measure == "accuracy":
         room = max(_LEAST_ROOM, 0.2 * (high - low))

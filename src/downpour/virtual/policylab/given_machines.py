@@ -9,9 +9,9 @@ from downpour.virtual.simulated.machines import Course
 
 
 class GivenMachines:
-    """Machines in given conditions; the first of `names` is the first host.
+    """Machines under given conditions; the first of `names` is the first host.
 
-    A round begins when the first worker trains in it. Every machine is in the newest round.
+    A round begins when the first worker trains in it. All machines are then in the newest round.
     """
 
     def __init__(self, conditions: Conditions, names: tuple[str, ...]) -> None:
@@ -21,7 +21,7 @@ class GivenMachines:
         self._newest = 0
 
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
-        """Return how training goes on that begins now."""
+        """Return the course of a training that begins now."""
         number = attempt.round
         began_at = self._began_at.setdefault(number, at_seconds)
         self._newest = max(self._newest, number)
@@ -29,6 +29,6 @@ class GivenMachines:
         return Stretch(curve, at_seconds - began_at, work)
 
     def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return the state of a machine that a heartbeat reports now."""
+        """Return the machine's state, which a heartbeat reports now."""
         since = at_seconds - self._began_at.get(self._newest, at_seconds)
         return self._conditions.state(self._newest, self._hosts[machine], since)

@@ -1,8 +1,8 @@
 """Trains models from simulated rounds, to measure a policy's cost in accuracy.
 
-A model depends only on the shards that a round dropped or trained in part, and on how it was cut.
-It does not depend on which worker trained what and when. So one training serves all policies that
-drop nothing. Codes and oracles are not trained, because they count no updates of shards.
+A model depends only on the shards that a round dropped or trained partly, and on how the round was
+cut. Which worker trained what, and when, does not matter. So one training serves all policies that
+drop nothing. We don't train codes and oracles, because they count no updates of shards.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], ...]
 
 
 class Learning:
-    """An experiment that is trained in this process, once for each pattern of counted work.
+    """An experiment that we train in this process, once for each pattern of counted work.
 
     Args:
-        spec: what to train; rounds and shards are those of the comparison.
+        spec: what to train; the comparison sets rounds and shards.
         shards: the number of shards.
         folder: an empty temporary folder.
-        data_dir: where datasets are, in torchvision's layout.
+        data_dir: the folder with the datasets, in torchvision's layout.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together, or updates
-            are compressed, or rounds overlap.
+        SpecError: dataset, split, batches and model don't fit together, or the spec compresses
+            updates or overlaps rounds.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:

@@ -1,7 +1,7 @@
 """Keeps a ledger of the workers' time in a simulated run; it observes and never interferes.
 
-A worker's time is useful if its training counted, even if another worker finished the shard.
-All other time is extra: copies, shards begun again, shards dropped, and the time that moves take.
+A worker's time is useful if its training counted, even if another worker finished the shard. All
+other time is extra: copies, restarted shards, dropped shards, and the time that moves take.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from downpour.virtual.simulated.environment import Observation, Observer, Timing
 class RoundOutcome:
     """A round's outcome: its seconds, and the share of samples that were `lost`.
 
-    `busy_seconds` is the time of all workers at its attempts, `useful_seconds` the counted part.
-    `moves` is how often a shard was handed over, `updates` and `snapshots` how many were published.
-    `dropped` names shards. `sizes` has all shards if the policy resized them, `shares` how much of
-    its steps each shard trained if not all did all.
+    `busy_seconds` is the time of all workers on the round's attempts, `useful_seconds` the part
+    that counted. `moves` is how often workers handed a shard over, `updates` and `snapshots` how
+    many they published. `dropped` names shards. If the policy resized shards, `sizes` has all of
+    them. If some shards did not train all of their steps, `shares` says how much each shard
+    trained.
     """
 
     seconds: float
@@ -41,7 +42,7 @@ class RoundOutcome:
 
 @dataclass(slots=True)
 class _Attempt:
-    """The times of an attempt, the snapshot that it went on from, and when it published others."""
+    """The times of an attempt: its end, the snapshots it published, and the one it began from."""
 
     begun_at: float
     snapshot: str | None
@@ -61,14 +62,14 @@ class _Round:
     shares: dict[int, float] = field(default_factory=dict)
 
     def trained(self, shards: int) -> tuple[float, ...]:
-        """Return how much each shard has trained of its steps."""
+        """Return how much of its steps each shard has trained."""
         return tuple(
             0.0 if shard in self.dropped else self.shares.get(shard, 1.0) for shard in range(shards)
         )
 
 
 class Ledger(Observer):
-    """Keeps the outcome of each round of the one experiment."""
+    """Keeps the outcome of each round of the run's only experiment."""
 
     def __init__(self, timings: Timings, shards: int) -> None:
         self.done = 0
@@ -162,7 +163,7 @@ class Ledger(Observer):
         entry.saved_at = [*(entry.saved_at or []), self._now]
 
     def _accept(self, attempt: AttemptId) -> None:
-        """Count the time that has led to an update: of its attempt, and of those before it."""
+        """Count the time that led to an update: of its attempt, and of the attempts before it."""
         until, entry = self._now, self._attempts.get(attempt)
         while entry is not None:
             saving = sum(at <= until for at in entry.saved_at or []) * self._timings.saving_seconds
@@ -171,6 +172,7 @@ class Ledger(Observer):
             former = self._savers.get(entry.snapshot or "")
             if former is None:
                 return
-            # The steps of an earlier attempt after its snapshot were lost, so it counts until then.
+            # Steps that an earlier attempt made after its snapshot are lost, so it counts until
+            # then.
             attempt, until = former
             entry = self._attempts[attempt]

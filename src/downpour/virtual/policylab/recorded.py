@@ -1,8 +1,8 @@
-"""Reads from a record the speed of its workers at each moment, and all other durations.
+"""Reads from a record how fast its workers were at each moment, and all other durations.
 
-A worker's speed is known while it trained: by its updates, its snapshots and the quarters of its
-tasks at which it was forecast. Between two tasks it counts as that of the next one. Seconds run
-from the first assignment.
+We know a worker's speed while it trained: from its updates, its snapshots and its reports at the
+quarters of its tasks, at which a forecast was made. Between two tasks we use the speed of the next
+one. Seconds count from the first assignment.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from downpour.virtual.policylab.curves import Curve
 Record = Sequence[tuple[float, RecordLine]]
 
 _EXPECTED = {*BLAMELESS, FailureKind.LOST}
-"""How attempts end that a simulation ends, too."""
+"""How attempts also end in a simulation."""
 _FEWEST = 2
 _SHORTEST_SECONDS = 1e-6
 _TOLERANCE = 0.05
-"""In shards of the usual size: about what a report of progress may be wrong by."""
+"""In shards of the usual size: roughly the error of a progress report."""
 _Line = TypeVar("_Line")
 _Name = TypeVar("_Name")
 _Each = TypeVar("_Each")
@@ -51,7 +51,7 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """When a worker was not there; until infinity if it did not come back."""
+    """When a worker was away; until infinity if it did not come back."""
 
     from_seconds: float
     until_seconds: float = inf
@@ -62,8 +62,8 @@ class Absence:
 class RecordedWorker:
     """A worker: the work it would have done by each moment, in shards of the usual size.
 
-    Its first task took `first_load_seconds` to load, later ones `load_seconds`. From a task's last
-    step to the manager's knowing of the update it took `finish_seconds`.
+    Its first task took `first_load_seconds` to load, later ones `load_seconds`. After a task's last
+    step, the manager learned of the update within `finish_seconds`.
     """
 
     name: str
@@ -76,11 +76,11 @@ class RecordedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run by its record: it took `seconds` from its first assignment to its last version.
+    """A run according to its record: `seconds` from its first assignment to its last version.
 
-    `sizes` are those of the shards, in shards of the usual size. Between the last update of a round
-    and the next round's first assignment there were `between_seconds`. `failed` attempts were
-    neither moved nor stopped by a decision.
+    `sizes` are the shards' sizes, in shards of the usual size. Between the last update of a round
+    and the first assignment of the next round, `between_seconds` passed. The `failed` attempts
+    ended although no decision moved or stopped them.
     """
 
     experiment: str
@@ -95,11 +95,11 @@ class RecordedRun:
 
     @classmethod
     def of(cls, experiment: str, record: Record) -> RecordedRun:
-        """Take from a record what a simulation of the run needs.
+        """Take from a record everything that a simulation of the run needs.
 
         Raises:
-            SpecError: it has no finished round, one worker only, or is one of shards out of step
-                that has not finished.
+            SpecError: the record has no finished round or only one worker, or its shards were out
+                of step and the run has not finished.
         """
         return _Reading(experiment, record).run()
 
@@ -144,7 +144,7 @@ class _Reading:
         )
 
     def _checked(self) -> tuple[ResolvedSpec, int]:
-        """Return the spec, and how many rounds there were."""
+        """Return the spec and the number of rounds."""
         submitted = self._of(SubmittedLine)
         if not submitted or not self._versions or not self._updated:
             raise SpecError("ID", self._experiment, "has no finished round to learn from")
@@ -171,7 +171,7 @@ class _Reading:
         return {shard: each / usual for shard, each in samples.items()}
 
     def _shares_reached(self) -> dict[_Key, list[_Point]]:
-        """Return the shares of its shard that an attempt is known to have reached, and when."""
+        """Return the shares of the shard that each attempt is known to have reached, and when."""
         reached: defaultdict[_Key, list[_Point]] = defaultdict(list)
         for at, saved in self._of(SavedLine):
             reached[_key(saved)].append((at, saved.step / self._steps))
@@ -181,7 +181,7 @@ class _Reading:
         return reached
 
     def _between(self, spec: ResolvedSpec, rounds: int) -> float:
-        """Return how long it usually took from a round's last update to the next round's begin."""
+        """Return the usual time from a round's last update to the beginning of the next round."""
         if not spec.in_step or spec.overlap:
             return median(line.seconds for _, line in self._versions.values())
         last = dict[int, float]()
@@ -200,7 +200,7 @@ class _Reading:
     # Workers
 
     def _worker(self, name: str) -> RecordedWorker | None:
-        """Return a worker; None if nothing is known of its speed."""
+        """Return a worker; None if the record doesn't show its speed."""
         updates = [self._updated[key] for key in self._tasks[name] if key in self._updated]
         loads = [one.load_seconds for one in updates]
         usual_load = median(loads[1:] or loads or [0.0])
@@ -221,7 +221,7 @@ class _Reading:
         )
 
     def _curve(self, name: str, usual_load: float) -> Curve | None:
-        """Return a worker's work by each moment, in shards of the usual size."""
+        """Return the work that a worker has done by each moment, in shards of the usual size."""
         seconds, done = [0.0], [0.0]
         rate = 0.0
         for points in sorted(self._stretch(key, usual_load) for key in self._tasks[name]):
@@ -240,12 +240,12 @@ class _Reading:
                 done.append(max(done[-1], before + so_far))
         if not rate:
             return None
-        # It goes on as fast as in its whole last task, and not as in the last moment of it.
+        # It continues at the rate of its whole last task, not of that task's last moment.
         points = [*zip(seconds, done, strict=True), (seconds[-1] + 1.0, done[-1] + rate)]
         return Curve(*zip(*_simplified(points), strict=True))
 
     def _stretch(self, key: _Key, usual_load: float) -> list[_Point]:
-        """Return how far an attempt had come by when; times ascend, and work does not shrink."""
+        """Return an attempt's work by each moment; times ascend, and work never shrinks."""
         at, assigned = self._assigned[key]
         update = self._updated.get(key)
         steps = update.steps if update else self._steps
@@ -264,7 +264,7 @@ class _Reading:
         return points
 
     def _absences(self, name: str) -> tuple[Absence, ...]:
-        """Return when a worker was not there: before it joined, and after it left."""
+        """Return when a worker was away: before it joined, and after it left."""
         end = max(at for at, _ in self._versions.values())
         tasks = [self._assigned[key][0] for key in self._tasks[name]]
         joined, left_at = self._joined.get(name, []), self._left.get(name, [])
@@ -272,7 +272,7 @@ class _Reading:
         if joined and 0.0 < joined[0] <= tasks[0] and all(at > joined[0] for at, _ in left_at):
             found.append(Absence(from_seconds=-inf, until_seconds=joined[0]))
         for at, left in left_at:
-            # A worker that gets a task is there, even if its lines say otherwise.
+            # A worker that gets a task is present, even if its lines say otherwise.
             back = min((one for one in [*joined, *tasks] if one > at), default=inf)
             if at < end and back > 0.0:
                 found.append(Absence(from_seconds=at, until_seconds=back, lost=left.lost))
@@ -280,10 +280,10 @@ class _Reading:
 
 
 def _simplified(points: Sequence[_Point], tolerance: float = _TOLERANCE) -> list[_Point]:
-    """Leave out the points from which a line between others is no farther than the tolerance.
+    """Leave out points that are within the tolerance of a line between the remaining ones.
 
-    By Ramer, Douglas and Peucker. A worker tells its progress in whole steps and some time later,
-    so two points that are close together give a wrong speed between them.
+    This is the algorithm of Ramer, Douglas and Peucker. A worker reports its progress in whole
+    steps, and with a delay. So two points that are close together give a wrong speed.
     """
     kept, spans = {0, len(points) - 1}, [(0, len(points) - 1)]
     while spans:
@@ -304,7 +304,7 @@ def _simplified(points: Sequence[_Point], tolerance: float = _TOLERANCE) -> list
 
 
 def _grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
-    """Return the second parts of pairs by their first parts, in the order in which they come."""
+    """Group the second parts of pairs by their first parts, keeping the order."""
     groups: dict[_Name, list[_Each]] = {}
     for name, each in pairs:
         groups.setdefault(name, []).append(each)

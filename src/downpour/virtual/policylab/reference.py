@@ -1,8 +1,8 @@
 """The seconds of a round without a policy, and with perfect knowledge: computed, not simulated.
 
-All policies are measured against these. The oracles know every host's curve beforehand. One gives
-each shard to one host for good. One may also give second shards to hosts that are done. One divides
-the work as finely as it likes, which step-by-step training cannot.
+We measure all policies against these. The oracles know every host's curve beforehand. One gives
+each shard to one host for good. One may also give second shards to hosts that have finished. One
+divides the work as finely as it likes, which training in steps cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from downpour.virtual.policylab.conditions import Conditions
 STRAGGLER = 1.5
 """A straggler takes longer than this many times the round's median."""
 
-# Each halves the error: after 50 it is below the rounding of the result.
+# Each halving halves the error: after 50, it is below the rounding of the result.
 _HALVINGS = 50
 
 
@@ -24,8 +24,8 @@ _HALVINGS = 50
 class Reference:
     """One round's seconds, without a policy and for each oracle.
 
-    `wait` is its slowest task, `ideal` its median one, and `kind_ideal` its slowest one that is no
-    straggler.
+    `wait` is the time of its slowest task, `ideal` of its median task, and `kind_ideal` of its
+    slowest task that is no straggler.
     """
 
     wait: float

@@ -1,7 +1,8 @@
 """Reruns a recorded run in virtual time: under its own policy and mode, or under others.
 
-Each machine follows the speed that its worker had at that moment of the run. So a policy that is
-done sooner meets the run's later troubles never, and one that moves a shard pays for loading again.
+Each machine is as fast as its worker was at that moment of the run. So a policy that finishes
+earlier never meets the run's later troubles, and a policy that moves a shard pays for loading
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from downpour.virtual.simulated.machines import Course
 from downpour.virtual.trials.cluster import Cluster
 
 _PREPARED_SECONDS = 5.0
-"""Longer than all workers take to join."""
+"""Longer than all workers need to join."""
 _AWAY_AT_SECONDS = 2.0
 _NEVER_SECONDS = 1e9
 _STUCK_FACTOR = 100.0
@@ -41,7 +42,7 @@ _CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tactic:
-    """A policy in a mode, with their options; absent ones have their defaults."""
+    """A policy in a mode, with their options; missing options have their defaults."""
 
     policy: str
     mode: str
@@ -51,7 +52,7 @@ class Tactic:
 
     @classmethod
     def of(cls, spec: ResolvedSpec) -> Tactic:
-        """Return what a run used."""
+        """Return the tactic of a run."""
         return cls(
             policy=spec.policy,
             mode=spec.mode,
@@ -62,12 +63,12 @@ class Tactic:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """The tactic's name."""
         overlap = f", overlap {self.overlap}" if self.overlap else ""
         return f"{self.policy}, {self.mode}{overlap}"
 
     def fields(self) -> dict[str, object]:
-        """Return the fields of a spec that uses it."""
+        """Return the fields of a spec that uses the tactic."""
         return {
             "policy": self.policy,
             "policy_options": dict(self.policy_options),
@@ -81,7 +82,7 @@ class Tactic:
 class Rerun:
     """A tactic's result: `seconds` from the first assignment to the last version.
 
-    `counted` is the share of all examples that the model was made of.
+    `counted` is the share of all examples that contributed to the model.
     """
 
     tactic: Tactic
@@ -90,17 +91,17 @@ class Rerun:
 
 
 def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
-    """Return what a run could have used, its own tactic first.
+    """Return the tactics that a run could have used, its own tactic first.
 
-    These are the policies in the run's mode, and the other modes with the policy `wait`. It
-    leaves out tactics that the spec does not allow, but refuses such a name from the user.
+    These are the policies in the run's mode, and the other modes with the policy `wait`. We leave
+    out tactics that the spec does not allow. If the user names such a tactic, we refuse it.
 
     Args:
         run: the run.
-        names: of policies and modes, if not all are wanted.
+        names: policies and modes to try; empty means all.
 
     Raises:
-        SpecError: a policy or a mode of these names cannot be used for this run.
+        SpecError: this run cannot use one of the named policies or modes.
     """
     own = Tactic.of(run.spec)
     policies = [Tactic(policy=name, mode=own.mode, overlap=own.overlap) for name in POLICIES]
@@ -135,9 +136,9 @@ def rerun(
     Args:
         run: the run.
         tactic: one of `tactics_for`.
-        predictor: makes a new predictor; absent: nothing is forecast.
-        show: called with the number of rounds done, from time to time.
-        seed: decides what the simulation draws, such as the order in which workers join.
+        predictor: makes a new predictor; without it, managers don't forecast.
+        show: called with the number of finished rounds, from time to time.
+        seed: decides the simulation's random choices, such as the order in which workers join.
 
     Raises:
         AssertionError: the simulation does not end, or the experiment fails in it.
@@ -151,7 +152,7 @@ def rerun(
         predictor=predictor if POLICIES[tactic.policy].watches else None,
     )
     cluster.begin()
-    gc.disable()  # because the collector would visit all messages under way, and free none of them
+    gc.disable()  # the collector would visit all messages under way, and free none of them
     try:
         while not watch.ended:
             for _ in range(_STEPS_BETWEEN_LOOKS):
@@ -177,7 +178,7 @@ class RecordedMachines:
         self._loaded: dict[str, AttemptId] = {}
 
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
-        """Return how training goes on that begins now; an attempt's first course loads its task."""
+        """Return the course of a training that begins now; an attempt's first also loads."""
         if self._began_at is None:
             self._began_at = at_seconds
         worker = self._workers[machine]
@@ -191,13 +192,13 @@ class RecordedMachines:
         return _Loaded(stretch, load, worker.finish_seconds)
 
     def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
-        """Return the state of an idle machine: the record does not say enough of it."""
+        """Return the state of an idle machine, because the record doesn't say enough about it."""
         return _CALM
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A stretch of a curve, with a task's seconds before its first step and after its last."""
+    """A stretch of a curve, with the seconds before a task's first step and after its last."""
 
     stretch: Stretch
     load_seconds: float
@@ -205,23 +206,23 @@ class _Loaded:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """How long the task takes."""
         return self.when(1.0)
 
     def share(self, seconds: float) -> float:
-        """Return the share of it that is done after some seconds."""
-        if not self.stretch.work:  # a policy left nothing of it
+        """Return the share of the task that is done after some seconds."""
+        if not self.stretch.work:  # a policy left no work for it
             return 1.0
         return self.stretch.share(max(0.0, seconds - self.load_seconds))
 
     def when(self, share: float) -> float:
-        """Return the seconds after which this share of it is done."""
+        """Return the seconds after which this share of the task is done."""
         finish = self.finish_seconds if share >= 1.0 else 0.0
         return self.load_seconds + self.stretch.when(share) + finish
 
 
 class RerunWatch(Observer):
-    """Takes the time of the one experiment, and counts its tasks."""
+    """Times the run's only experiment, and counts its tasks."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.seconds = 0.0
@@ -235,7 +236,7 @@ class RerunWatch(Observer):
 
     @property
     def counted(self) -> float:
-        """The share of all examples that counted so far."""
+        """The share of all examples that have counted so far."""
         return sum(self._counted.values()) / self._tasks
 
     def acting(self, step: Observation) -> None:
@@ -261,14 +262,14 @@ class RerunWatch(Observer):
 
 
 def _check(run: RecordedRun, tactic: Tactic) -> None:
-    """Refuse what a run's spec does not allow together with a tactic."""
+    """Refuse a tactic that the run's spec does not allow."""
     asked = run.spec.replace(**tactic.fields())
     check_policy(asked, POLICIES[tactic.policy], len(run.workers))
     check_mode(asked)
 
 
 def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
-    """Return the plan of a simulation: the run's workers, who come and go as they did."""
+    """Return the plan of a simulation: the run's workers, which come and go as they did."""
     timings = Timings(
         patience=1.0,
         network_seconds=0.0,
@@ -304,8 +305,8 @@ def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
 
 
 def _faults(workers: tuple[RecordedWorker, ...]) -> tuple[Fault, ...]:
-    """Return the absences of workers, which leave and are back later."""
-    # The client submits at 0.3 s (`trials/cluster.py`), and then the experiment is prepared.
+    """Return the absences as faults: workers that leave and may come back later."""
+    # The client submits at 0.3 s (`trials/cluster.py`); then the manager prepares the experiment.
     begin = 0.3 + _PREPARED_SECONDS
     found: list[Fault] = []
     for worker in workers:

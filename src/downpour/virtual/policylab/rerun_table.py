@@ -1,8 +1,8 @@
 """Turns reruns of a recorded run into rows and a table: other settings, and their durations.
 
 A simulation leaves out what it does not know. So the remarks say how far its result for the run's
-own tactic is off: that tells how far to trust the others. The times are not scaled by that: on
-runs whose truth was known, this made most of them worse.
+own tactic is off, which shows how far to trust the others. We don't scale the times by that error:
+on runs whose true times we knew, scaling made most of them worse.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DOUBTFUL = 0.1
 def rerun_rows(run: RecordedRun, reruns: Sequence[Rerun]) -> list[dict[str, Any]]:
     """Return a row for each rerun, fastest first; the first rerun has the run's own tactic.
 
-    That row has the time which the run really took. `saves` is the share of it that another tactic
-    saves, and below 0 if that takes longer.
+    That row has the time that the run really took. `saves` is the share of this time that another
+    tactic saves; it is negative if that tactic takes longer.
     """
     rows = []
     for one in reruns:

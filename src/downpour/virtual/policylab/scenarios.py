@@ -1,4 +1,4 @@
-"""The conditions for comparing policies, by scenario: recorded and synthetic."""
+"""The conditions under which we compare policies, by scenario: recorded and synthetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downpour.virtual.policylab.traced import Recording, TracedJob
 Make = Callable[..., Conditions]
 
 WHEN = {"straggler-early": 0.1, "straggler-middle": 0.5, "straggler-late": 0.8}
-"""The share of a round from which on one host is slow."""
+"""The share of a round after which one host is slow."""
 
 MADE_UP: dict[str, Make] = {
     "one-straggler": partial(OneStraggler, from_share=0.0),
@@ -24,7 +24,7 @@ MADE_UP: dict[str, Make] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How many jobs to use of each scenario, how many rounds of each, and how many standbys."""
+    """How many jobs of each scenario to use, how many rounds of each job, and how many standbys."""
 
     jobs: int
     rounds: int
@@ -33,17 +33,17 @@ class Choice:
 
 
 def scenarios_of(recordings: Sequence[Recording]) -> list[str]:
-    """Return the names of all scenarios, those of the trace first."""
+    """Return the names of all scenarios, beginning with those of the trace."""
     return [*dict.fromkeys(recording.scenario for recording in recordings), *MADE_UP]
 
 
 def conditions_of(
     recordings: Sequence[Recording], scenario: str, choice: Choice
 ) -> list[Conditions]:
-    """Return the jobs of a scenario; if it has more than are wanted, evenly spread ones.
+    """Return the jobs of a scenario; if it has too many, pick evenly spread ones.
 
     Raises:
-        SpecError: there is no such scenario, or more standbys than workers.
+        SpecError: the scenario doesn't exist, or there are more standbys than workers.
     """
     hosts = min(recording.workers for recording in recordings)
     if not 0 <= choice.standbys <= hosts:

@@ -27,9 +27,9 @@ Measure = Callable[[Trial], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The price of a node's hour, the model's size, and how many models are held and saved.
+    """The price of a node's hour, the model's size, and how many models a node holds and saves.
 
-    A node that trains holds `held_models` times the model: parameters, gradients and momentum. A
+    A training node holds `held_models` times the model: parameters, gradients and momentum. A
     snapshot is `snapshot_models` times as large: parameters and momentum.
     """
 
@@ -39,7 +39,7 @@ class Prices:
     snapshot_models: float = 2.0
 
     def of(self, trial: Trial) -> dict[str, float]:
-        """Return the resources of a job: nodes, memory, what a round writes, and money."""
+        """Return the resources of a job: nodes, memory, a round's written data, and money."""
         hourly = trial.nodes * self.node_hour
         hours = trial.seconds / len(trial.rounds) * _ROUNDS / _HOUR_SECONDS
         return {
@@ -70,7 +70,7 @@ _ONE_OF = {"accuracy", "loss", "moves"}
 
 
 def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
-    """Return a row for each policy in each job; the work of oracles is not measured."""
+    """Return a row for each policy in each job; we don't measure the work of oracles."""
     return [
         {
             "scenario": trial.scenario,
@@ -98,7 +98,7 @@ def csv_of(trials: Sequence[Trial], prices: Prices) -> str:
 
 
 def estimate(trials: Sequence[Trial], measure: str) -> Estimate | None:
-    """Return the mean of a measure over jobs, with its interval; None if it is not measured."""
+    """Return a measure's mean over jobs, with its interval; None if no job has the measure."""
     return Estimate.of(measured(trial, measure) for trial in trials)
 
 
@@ -159,7 +159,7 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
 
 
 def _shown(trials: Sequence[Trial]) -> list[str]:
-    """Return the measures to show: of accuracy, loss and moves only the first that is known."""
+    """Return the measures to show: of accuracy, loss and moves, only the first known one."""
     trained = any(trial.evaluation is not None for trial in trials)
     accurate = any(trial.accuracy is not None for trial in trials)
     last = "accuracy" if accurate else "loss" if trained else "moves"
@@ -167,13 +167,13 @@ def _shown(trials: Sequence[Trial]) -> list[str]:
 
 
 def measured(trial: Trial, measure: str) -> float | None:
-    """Return a policy's measure in one job; None if it is not measured."""
+    """Return a policy's measure in one job; None if the job doesn't have it."""
     oracle = trial.contender.name.startswith(_NO_WORK)
     return None if oracle and measure in _OF_WORK else MEASURES[measure][1](trial)
 
 
 def _number(value: float, written: str) -> str:
-    """Return a number as text; one that is rounded to zero has no sign."""
+    """Return a number as text; a number that rounds to zero has no sign."""
     text = f"{value:{written}}"
     return text.removeprefix("-") if float(text) == 0 else text
 

@@ -1,8 +1,8 @@
 """Conditions from recorded jobs: the progress of each worker in each round of a trace.
 
-A worker's curve goes through what it had done by its reports and by its end. In some jobs the sizes
-of tasks differ. Here every shard has the usual size, and a worker whose task was smaller goes on at
-its last rate. The standbys are workers of another job of the same scenario.
+A worker's curve goes through the work it had done at each report and at its end. In some jobs the
+sizes of tasks differ. Here every shard has the usual size, and a worker whose task was smaller
+continues at its last rate. The standbys are workers of another job of the same scenario.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Table = np.ndarray[Any, np.dtype[Any]]
 class Recording:
     """A recorded job, as arrays of shape [round, worker, ...].
 
-    `seconds` are those of the reports and of the end. `shares` are the work done by then, in shards
-    of the usual size. `states` are the machine's, at the beginning and at the reports.
+    `seconds` are the times of the reports and of the end. `shares` are the work done by then, in
+    shards of the usual size. `states` are the machine's, at the beginning and at the reports.
     """
 
     number: int
@@ -53,12 +53,12 @@ class Recording:
 
     @property
     def rounds(self) -> int:
-        """How many there were."""
+        """The number of rounds."""
         return len(self.seconds)
 
     @property
     def workers(self) -> int:
-        """How many there were."""
+        """The number of workers."""
         return int(self.seconds.shape[1])
 
 
@@ -67,10 +67,10 @@ class TracedJob:
 
     Args:
         job: the recording.
-        others: the recordings from which standbys are taken.
+        others: the recordings that the standbys come from.
         standbys: the number of standbys.
-        seed: decides which workers of the others these are.
-        rounds: how many of the job's rounds to use; absent: all of them.
+        seed: decides which of the others' workers stand by.
+        rounds: how many of the job's rounds to use; without it, all of them.
     """
 
     samples = SAMPLES
@@ -104,7 +104,7 @@ class TracedJob:
         return Curve((0.0, *seconds), (0.0, *shares))
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:
-        """Return a host's state by its last report; after its end, that of the next beginning."""
+        """Return a host's state at its last report; after its end, at the next beginning."""
         job, at = self._find(number, host)
         place = int(np.searchsorted(job.seconds[at], seconds, side="right"))
         if place < len(_SHARES):
@@ -123,11 +123,11 @@ def _state(values: Table) -> SystemState:
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """Read the jobs of a trace; `jobs.json` beside it has their scenarios.
+    """Read the jobs of a trace; `jobs.json` next to it has their scenarios.
 
     Raises:
-        SpecError: a file cannot be read, a column is missing or holds impossible values, or a round
-            lacks workers.
+        SpecError: a file cannot be read, a column is missing or holds impossible values, or a
+            round lacks workers.
     """
     traces = read_traces(path)
     for name in _NEEDED:
@@ -163,7 +163,7 @@ def _recording(
 
 
 def _scenarios(path: Path) -> Mapping[int, str]:
-    """Read the scenario of each job; empty if there is no such file."""
+    """Read the scenario of each job; empty if the file doesn't exist."""
     beside = path.with_name("jobs.json")
     if not beside.is_file():
         return {}

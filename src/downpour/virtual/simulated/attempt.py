@@ -1,4 +1,4 @@
-"""An attempt as a simulated worker carries it out."""
+"""An attempt that a simulated worker carries out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Phase = Literal["waiting", "reading", "training", "saving", "publishing", "repor
 class SimulatedAttempt(HeldAttempt):
     """An attempt that follows a machine's `course` since `set_out_at`, from a `share` of its task.
 
-    `course` is None while it does not train. `start` is the state that its training began with, at
-    `loaded_at_seconds`; `loop` decides between its steps.
+    `course` is None while the attempt does not train. `start` is the state that its training began
+    with, at `loaded_at_seconds`. `loop` decides between its steps.
     """
 
     task: TrainRequest = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""A client: submits an experiment, and repeats that until a manager acknowledges it."""
+"""A client: submits an experiment, and repeats the call until a manager acknowledges it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SimulatedClient(Process):
         self.acknowledged: set[str] = set()
 
     def submit(self, experiment: str, spec: ResolvedSpec) -> None:
-        """Submit an experiment, again and again until it is acknowledged."""
+        """Submit an experiment, repeating the call until a manager acknowledges it."""
 
         def taken(_: Any) -> None:
             if experiment not in self.acknowledged:
@@ -32,11 +32,11 @@ class SimulatedClient(Process):
         self._insist(taken, "submit", experiment, spec)
 
     def cancel(self, experiment: str) -> None:
-        """Cancel an experiment, again and again until that is acknowledged."""
+        """Cancel an experiment, repeating the call until a manager acknowledges it."""
         self._insist(lambda _: None, "cancel", experiment)
 
     def drain(self, worker: str) -> None:
-        """Ask a worker to end what it has and leave, once: who asks sees whether it does."""
+        """Ask a worker once to finish its tasks and leave; the caller sees whether it does."""
         self._environment.network.call(
             self, worker, "drain", answered=lambda _: None, failed=lambda _: None
         )

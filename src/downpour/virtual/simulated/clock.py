@@ -13,7 +13,7 @@ Action = Callable[..., None]
 
 
 class Clock:
-    """A queue of actions; those due at the same time run in the order in which they were added."""
+    """A queue of actions; actions due at the same time run in the order of their addition."""
 
     def __init__(self) -> None:
         self.now_seconds = 0.0
@@ -24,13 +24,13 @@ class Clock:
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
         """Add an action that runs after some seconds."""
-        # Counted, so that actions of one moment run in the order in which they were added, and the
-        # heap never compares two actions.
+        # The count keeps actions of one moment in the order of their addition, and the heap never
+        # compares two actions.
         self._count += 1
         heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
 
     def step(self) -> bool:
-        """Run the next action; returns whether there was one."""
+        """Run the next action; return whether there was one."""
         if not self._heap:
             return False
         self.now_seconds, _, action, args = heappop(self._heap)
@@ -41,14 +41,14 @@ class Clock:
 
     @property
     def digest(self) -> str:
-        """A digest of when everything has happened so far."""
-        # Almost all that happens draws how long it takes, so two runs that differ in anything
-        # differ in this.
+        """A digest of the times of everything that has happened so far."""
+        # Almost every action draws how long it takes, so two runs that differ anywhere also have
+        # different digests.
         return self._trace.hexdigest()
 
 
 class Process:
-    """A process that can stand still for a while, and die; restarted, it is another object.
+    """A process that can stand still for a while, and die; a restart makes another object.
 
     All its actions go through `after` or `do`. `host` is the machine that it runs on, `role` the
     interface that it serves.
@@ -63,11 +63,11 @@ class Process:
         self._still_until = 0.0
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
-        """Run an action after some seconds, if the process lives then."""
+        """Run an action after some seconds, if the process is still alive."""
         self.clock.after(seconds, self.do, action, args)
 
     def do(self, action: Action, args: tuple[Any, ...]) -> None:
-        """Let it do something now: not where it is dead, and later where it stands still."""
+        """Run an action now; later if the process stands still, and never if it is dead."""
         if not self.alive:
             return
         still = self._still_until - self.clock.now_seconds
@@ -77,11 +77,11 @@ class Process:
             action(*args)
 
     def stand_still(self, seconds: float) -> None:
-        """Run no actions for a while, as a process that is suspended or swapped out."""
+        """Run no actions for a while, like a suspended or swapped-out process."""
         self._still_until = self.clock.now_seconds + seconds
 
     def connection_ended(self, host: str) -> None:
-        """Note that the connections from a host have ended; only some processes act on that."""
+        """Note that the connections from a host have ended; only some processes react."""
 
     def die(self) -> None:
         """Run no actions from now on."""

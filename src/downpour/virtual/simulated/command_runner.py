@@ -1,6 +1,6 @@
 """Runs a manager's commands in virtual time; `cluster/manager/command_runner.py` is the real one.
 
-`core/node/effects.py` says which commands wait for each other; here each lane is a queue of jobs.
+`core/node/effects.py` says which commands wait for each other. Here, each lane is a queue of jobs.
 The result of a command comes back to the manager as an event.
 """
 
@@ -30,7 +30,7 @@ from downpour.virtual.simulated.messages import TrainRequest
 from downpour.virtual.simulated.network import UNREACHABLE
 
 ASKED_WRONGLY = "asked wrongly"
-"""Why an experiment cannot be prepared whose spec is at fault."""
+"""Why the manager can't prepare an experiment with a faulty spec."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +65,11 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
                     self._environment.disk.delete(self._manager.host, name, file_name)
 
     def enter(self, name: str, address: str, identity: int) -> str:
-        """Register a worker; returns its name."""
+        """Register a worker; return its name."""
         return self._roster.enter(name, identity, _Registered(address)).name
 
     def connection_ended(self, address: str) -> None:
-        """Call back the workers heard from there, as the real one does."""
+        """Call the workers that connected from there, as the real one does."""
         for name in self._roster.names():
             entry = self._roster.get(name)
             if entry is not None and entry.address == address:
@@ -178,7 +178,8 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
             self._with_states.add(name)
 
         def ready(model: PublishedFile, rest: Sequence[PublishedFile | None]) -> None:
-            # As in a real manager: an experiment cancelled meanwhile has been released.
+            # As in a real manager: if a client cancelled the experiment meanwhile, the manager
+            # released it.
             if not self._manager.core.state.experiments[name].life.state.ended:
                 self._answers.prepared(
                     command,
@@ -205,7 +206,7 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         self._manager.after(self._takes(self._environment.timings.prepare_seconds), publish)
 
     def _adopt(self, command: do.Adopt, done: Done) -> None:
-        """Find the updates of attempts that were published and not reported."""
+        """Find the updates of attempts that workers published but did not report."""
 
         def look() -> None:
             disk, workers = self._environment.disk, dict(command.attempts)
@@ -261,10 +262,10 @@ class SimulatedCommandRunner(DirectoryWork, Effects[[Done]]):
         unusable: Mapping[int, float],
         waited: float,
     ) -> None:
-        """Read the updates of a round, again and again while one cannot be used.
+        """Read the updates of a round, and repeat that while one of them is unusable.
 
-        Each of them has its own patience, as in the real fold: `unusable` maps a shard to how
-        long its update could not be used.
+        Each update has its own patience, as in the real fold: `unusable` maps a shard to how long
+        its update has been unusable.
         """
         name, number = command.experiment, command.round
         contents: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""A simulated manager's work in the shared directory; it retries, and waits."""
+"""A simulated manager's work in the shared directory, with retries and waits."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class DirectoryWork:
         )
 
     def _give_out(self, done: Done) -> None:
-        """End the manager, because the directory stays away; the next manager goes on."""
+        """End the manager, because the directory stays away; the next manager continues."""
         self._manager.crash("because the shared directory stays away")
         done()
 
     def _insist(self, act: Callable[[], None], done: Done, waited: float = 0.0) -> None:
-        """Repeat an action while the directory fails; end the manager when patience ends."""
+        """Repeat an action while the directory fails; end the manager when its patience ends."""
         try:
             act()
         except SharedDirectoryError:
@@ -83,7 +83,7 @@ class DirectoryWork:
         done: Done,
         own: Mapping[int, bytes] | None = None,
     ) -> None:
-        """Publish a model version; before it the outer state and the shards' own parameters."""
+        """Publish a model version, after the outer state and the shards' own parameters."""
         token = self._environment.token()
         files = deque([(layout.outer_name(number, token), outer)] if outer is not None else [])
         files += ((layout.own_name(number, n, token), made) for n, made in (own or {}).items())

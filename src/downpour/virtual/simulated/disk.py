@@ -1,8 +1,8 @@
-"""The shared directory, in memory: slow, stale, refusing, and forgetful of unsynced data.
+"""The shared directory, in memory: slow and stale, refuses operations, forgets unsynced data.
 
-A file appears whole, or not at all if its writer died before; others may see it late. Lines of a
-journal that were written outlive their writer, and only synced lines outlive its machine. Nothing
-here decides what to write.
+A file appears whole, or not at all if its writer died first. Other hosts may see it late. Written
+journal lines outlive their writer, but only synced lines outlive its machine. Nothing here decides
+what to write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from downpour.virtual.simulated.troubles import Operation, Trouble, refuse
 
 LOOK_AGAIN_SECONDS = 0.5
 _LINKED_SHARE = 0.3
-"""Of publishings that fail, the share whose file is there all the same: the answer was lost."""
+"""The share of failed publishings whose file exists anyway, because only the answer was lost."""
 
 Damage = Literal[
     "journal's end", "journal's middle", "journal", "copied", "foreign", "update lost",
@@ -38,10 +38,10 @@ _CLUSTER = "here"
 
 @dataclass(slots=True)
 class DiskState:
-    """The directory's present faults: how much slower it is, how late others see files, what fails.
+    """The directory's present faults: how much slower it is, how late files appear, what fails.
 
-    Each trouble of `once` makes one operation fail. `slower_at` says how much slower the directory
-    is for a single host.
+    Each trouble in `once` makes one operation fail. `slower_at` says how much slower the directory
+    is for single hosts.
     """
 
     slower: float = 1.0
@@ -53,7 +53,7 @@ class DiskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskTimings:
-    """The seconds that it takes to read a file, to write one, and to sync a journal."""
+    """The seconds it takes to read a file, to write one, and to sync a journal."""
 
     read_seconds: float = 0.01
     write_seconds: float = 0.02
@@ -63,7 +63,7 @@ class DiskTimings:
 
 @dataclass(slots=True)
 class _Lines:
-    """A segment, and how many of its lines are synced; it may be `torn`: end in half a line."""
+    """A segment, and how many of its lines are synced; if `torn`, it ends in half a line."""
 
     host: str
     lines: list[Line]
@@ -96,8 +96,8 @@ class Disk:
         """Raise the error of an operation that fails at present.
 
         Raises:
-            FileMissing: the file to be read is not visible.
-            SharedDirectoryError: the directory cannot be used.
+            FileMissing: the host cannot see the file yet.
+            SharedDirectoryError: the host cannot use the directory.
         """
         state = self.state
         if not state.troubles and not state.once:
@@ -111,7 +111,7 @@ class Disk:
     # Files
 
     def store(self, experiment: str) -> MemoryStore:
-        """Return an experiment's files, as the server of the directory has them."""
+        """Return an experiment's files, as the directory's server has them."""
         return self._stores[experiment]
 
     def names(self, host: str, experiment: str) -> list[str]:
@@ -120,7 +120,7 @@ class Disk:
         return self.store(experiment).list()
 
     def delete(self, host: str, experiment: str, name: str) -> None:
-        """Remove a file; if the directory fails, the file stays, which costs only its room."""
+        """Remove a file; if the directory fails, the file stays and only takes up room."""
         try:
             self.ask(host, "delete", name)
         except SharedDirectoryError:
@@ -129,17 +129,18 @@ class Disk:
             self.store(experiment).delete(name)
 
     def sweep(self, host: str, experiment: str, unwanted: Callable[[str], bool]) -> None:
-        """Remove what an experiment that has ended does not need any more."""
+        """Remove files that an ended experiment no longer needs."""
         self._swept.add(experiment)
         for name in self.store(experiment).list():
             if unwanted(name):
                 self.delete(host, experiment, name)
 
     def may_stay(self, name: str) -> bool:
-        """Whether no process can remove a file of an experiment that has ended.
+        """Whether no process can remove a file of an ended experiment.
 
-        Either an attempt to remove it failed. Or a worker that was cut off published it after
-        that, and died before it could report it or hear that it was not wanted.
+        Either an attempt to remove it failed, or a worker that was cut off published it later.
+        That worker then died before it could report the file, or hear that the manager did not want
+        it.
         """
         writer = self._published_late.get(name)
         return name in self.left_over or (writer is not None and not writer.alive)
@@ -155,9 +156,9 @@ class Disk:
         patience_seconds: float = inf,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write a file; it is visible and durable when `done` is called.
+        """Write a file; it is visible and durable when we call `done`.
 
-        The writer stops waiting for the directory once the file is no longer wanted (`is_wanted`).
+        The writer stops waiting for the directory if `is_wanted` says that the file is unwanted.
         """
 
         def appear(waited: float) -> None:
@@ -194,9 +195,9 @@ class Disk:
         away_seconds: float = inf,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Read a file, again and again until patience with it, or with the directory, ends.
+        """Read a file, retrying until patience with it, or with the directory, ends.
 
-        The reader also stops once the file is no longer wanted (`is_wanted`).
+        The reader also stops if `is_wanted` says that the file is unwanted.
         """
         patience = patience_seconds or self.timings.patience_seconds
 
@@ -215,12 +216,12 @@ class Disk:
         reader.after(self.takes(self.timings.read_seconds, reader.host), look, 0.0)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
-        """Return what a file holds, as a process sees it now.
+        """Return the content of a file, as a process sees it now.
 
         Raises:
-            FileMissing: it does not exist, or is not visible on the process's host yet.
-            FileCorrupt: it differs from the published file.
-            SharedDirectoryError: the directory cannot be used.
+            FileMissing: the file does not exist, or the process's host cannot see it yet.
+            FileCorrupt: the file differs from the published one.
+            SharedDirectoryError: the process cannot use the directory.
         """
         self.ask(reader.host, "read", file.name)
         writer, seen_at = self._seen_by_all_at.get(file.name, ("", 0.0))
@@ -254,7 +255,7 @@ class Disk:
             written.lines += lines[:whole]
             written.torn = written.torn or whole < len(lines)
             raise
-        # A line that is appended to half a line cannot be read.
+        # A line that follows half a line cannot be read.
         written.lines += lines[1:] if written.torn else lines
         written.torn = False
         if sync:
@@ -262,7 +263,7 @@ class Disk:
             written.synced = len(written.lines)
 
     def lose_unsynced(self, host: str) -> None:
-        """Lose lines that a machine had not synced when it died; not always all of them."""
+        """Lose some or all of the lines that a machine had not synced when it died."""
         for segments in self._journals.values():
             for segment in segments.values():
                 if segment.host == host:
@@ -272,7 +273,7 @@ class Disk:
     def stories(self) -> dict[str, list[Line]]:
         """Read the journals that managers of this cluster have written, one at a time.
 
-        Journals that cannot be read are `left_out`, with the reason.
+        Journals that cannot be read go to `left_out`, with the reason.
         """
         stories = {}
         for experiment in sorted(self._journals):
@@ -339,7 +340,7 @@ class Disk:
     # The lock and the terms
 
     def lock(self, process: Process) -> bool:
-        """Try to become the leading manager; returns whether it has.
+        """Try to become the leading manager; return whether that worked.
 
         Raises:
             SharedDirectoryError: the directory refuses.
@@ -352,24 +353,24 @@ class Disk:
         return True
 
     def unlock_later(self, process: Process, seconds: float) -> None:
-        """Keep the lock of a machine that has died until the server notices."""
+        """Keep the lock of a dead machine until the server notices."""
         if self.holder is process:
             self._locked_until = self._clock.now_seconds + seconds
 
     def lose_lock(self, holder: Process | None = None) -> None:
-        """Free the lock without its holder's knowledge, if this process holds it; None: any."""
+        """Free the lock if this process holds it, without its knowledge; None means any holder."""
         if holder is None or self.holder is holder:
             self.holder = None
 
     def claim(self, address: str) -> int:
-        """Begin a term; returns its number. May raise SharedDirectoryError."""
+        """Begin a term; return its number. May raise SharedDirectoryError."""
         self.ask(address, "claim")
         self.terms.append(address)
         return len(self.terms)
 
     def takes(self, seconds: float, host: str) -> float:
-        """Return how long something takes a host at present that usually takes `seconds`."""
-        # The slower of both and not their product: a plan says how long a transfer takes at most.
+        """Return how long something that usually takes `seconds` takes a host at present."""
+        # We use the slower factor, not the product: a plan says how long a transfer takes at most.
         slower = max(self.state.slower, self.state.slower_at.get(host, 1.0))
         return seconds * slower * (0.5 + self._random.random())
 

@@ -26,12 +26,12 @@ Stories = dict[str, list[Line]]
 class Timings:
     """How long everything takes, in seconds.
 
-    `task_seconds` is the median time of a shard; it differs between workers by `worker_spread`, and
+    `task_seconds` is the median time of a shard. It differs between workers by `worker_spread`, and
     between the tasks of one worker by `spread`, both relative to it. `event_seconds` is the
-    manager's time for an event, `update_seconds` the time of each update in an aggregation. A
-    worker publishes the state of its task every `snapshot_seconds`; 0: never. It does not train for
-    `saving_seconds` then, nor for `resuming_seconds` when it goes on from a snapshot.
-    A shard has `shard_samples` examples, and a task `shard_steps` steps.
+    manager's time for an event, `update_seconds` the time for each update in an aggregation. A
+    worker publishes the state of its task every `snapshot_seconds`; 0 means never. It pauses
+    training for `saving_seconds` then, and for `resuming_seconds` when it continues from a
+    snapshot. A shard has `shard_samples` examples, and a task `shard_steps` steps.
     """
 
     task_seconds: float = 2.0
@@ -90,12 +90,12 @@ What = Literal[
 class WorkerAction:
     """A visible action of a worker.
 
-    It `met` a manager of a term, was `asked` for an attempt, had one `cancelled`, or is `to hand
-    over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has `stopped` or
-    `trained` it, and is `free` of it when its report is acknowledged. It `drains`: begins nothing
-    that it is asked for from now on. It `beats`: sends a heartbeat
-    that mentions the `attempts` it holds; the manager has `heard` it. `own_steps` are the
-    attempt's steps that the worker itself has made, and `steps_left` the remaining ones.
+    A worker `met` a manager of a term, was `asked` for an attempt, had one `cancelled`, or is `to
+    hand over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has
+    `stopped` or `trained` it, and is `free` of it when the manager acknowledges its report. If it
+    `drains`, it begins no attempt that it is asked for from now on. If it `beats`, it sends a
+    heartbeat that mentions the `attempts` it holds; then the manager has `heard` it. `own_steps`
+    are the attempt's steps that the worker itself has made, and `steps_left` the remaining ones.
     """
 
     worker: object
@@ -117,7 +117,7 @@ class Observer:
         """A core has handled an event."""
 
     def acting(self, step: Observation) -> None:
-        """A manager has journaled what it must of an event, and acts on it now."""
+        """A manager has journaled an event as far as it must, and acts on it now."""
 
     def working(self, happened: WorkerAction) -> None:
         """A worker has acted."""
@@ -127,8 +127,8 @@ class Observer:
 class Environment:
     """The clock, network, directory and machines of a run; `tell` adds a line to its story.
 
-    Each manager makes its own predictor with `predictor`; None: nothing is forecast. The `hopeless`
-    tasks, by experiment, round and shard, fail on every worker.
+    Each manager makes its own predictor with `predictor`; without it, managers don't forecast. The
+    `hopeless` tasks, by experiment, round and shard, fail on every worker.
     """
 
     clock: Clock

@@ -1,9 +1,9 @@
 """The contents of simulated files: short digests instead of parameters.
 
-An update's digest is made of exactly what a shard's training depends on. A model's is made of its
-updates in shard order and of the model that they were trained from. So the last model of a run
-shows whether in every round each shard was trained from the right model and the right state, and
-counted once.
+An update's digest covers exactly what a shard's training depends on. A model's digest covers its
+updates in shard order and the model that the shards trained from. So the last model of a run shows
+whether, in every round, each shard trained from the right model and the right state, and counted
+once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def dataset(spec: ResolvedSpec) -> str:
 
 
 def first_model(spec: ResolvedSpec) -> bytes:
-    """Return what the first model version holds."""
+    """Return the content of the first model version."""
     return _digest("model", str(spec.seed))
 
 
 def step_file(base: bytes, model: bytes) -> bytes:
-    """Return what a version's file holds that is published as a step from the one before it."""
+    """Return the file of a version that is published as a step from the previous version."""
     return _STEP + base + _difference(base, model)
 
 
@@ -50,7 +50,7 @@ def led_to(base: bytes, step: bytes) -> bytes:
 
 
 def version_in(content: bytes) -> bytes:
-    """Return the model of a version's file, as one who knows all versions sees it."""
+    """Return the model of a version's file, as if we knew all versions."""
     if not is_step(content):
         return content
     return led_to(content[len(_STEP) : -_DIGEST_BYTES], content)
@@ -71,7 +71,7 @@ def trained(
 
 
 def moved_by(model: bytes, step: bytes) -> bytes:
-    """Return where a shard begins whose rounds overlap: a model, and the shard's last update."""
+    """Return the start of a shard in overlapping rounds: a model plus the shard's last update."""
     return _digest("begun", model.hex(), step.hex())
 
 
@@ -97,7 +97,7 @@ def paused(
 
 
 def gone_on(snapshot: bytes) -> tuple[bytes, int]:
-    """Return the update that follows from a snapshot, and how many steps are in the snapshot."""
+    """Return the update that follows from a snapshot, and the number of steps in the snapshot."""
     number, shard, first, last, share, model, state, steps = snapshot.decode().split()
     portion = (int(first), int(last)) if first != "-" else None
     kept = bytes.fromhex(state) if state != "-" else b""
@@ -106,12 +106,12 @@ def gone_on(snapshot: bytes) -> tuple[bytes, int]:
 
 
 def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the next model: a model and the updates trained from it, in shard order."""
+    """Return the next model, from a model and the updates trained from it, in shard order."""
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
 def moved(model: bytes, pushes: Iterable[tuple[int, bytes, float]], *, mixes: bool) -> bytes:
-    """Return an asynchronous mode's next model: made of updates and their weights, in order."""
+    """Return an asynchronous mode's next model, from updates and their weights, in order."""
     made = (f"{shard} {update.hex()} {weight:.6g}" for shard, update, weight in pushes)
     return _digest("mixed" if mixes else "moved", model.hex(), *made)
 
@@ -127,13 +127,13 @@ def first_outer(spec: ResolvedSpec) -> bytes:
 
 
 def stepped(model: bytes, aggregate: bytes, outer: bytes) -> tuple[bytes, bytes]:
-    """Return the next model of an outer optimizer, and its state after that."""
+    """Return an outer optimizer's next model, and the optimizer's state after that."""
     after = _digest("outer", model.hex(), aggregate.hex(), outer.hex())
     return _digest("model", model.hex(), aggregate.hex(), after.hex()), after
 
 
 def loss_of(model: bytes) -> float:
-    """Return a model's loss: one of few numbers, so that some models are as good as others."""
+    """Return a model's loss: one of few numbers, so that some models are equally good."""
     return model[0] % 5 / 4
 
 
@@ -157,8 +157,8 @@ def update_of(
 class Cut:
     """A policy's decisions about a round: the `dropped` shards, and the `sizes` of all shards.
 
-    Sizes are in samples; without any, the round is cut as the spec says. `shares` are how much of
-    their steps some shards train; the others train all.
+    Sizes are in samples; if there are none, the round is cut as the spec says. `shares` are how
+    much of their steps some shards train; the other shards train all steps.
     """
 
     dropped: frozenset[int] = frozenset()
@@ -186,11 +186,11 @@ class Version:
 
     Args:
         spec: the experiment's spec.
-        number: how many rounds it is made of.
-        model: what its file holds.
-        states: the optimizers' states by shard, where the spec keeps them.
+        number: how many rounds it contains.
+        model: the content of its file.
+        states: the optimizers' states by shard, if the spec keeps them.
         outer: the state of the outer optimizer, if there is one.
-        before: the version before it, from which shards begin whose rounds overlap.
+        before: the version before it, which shards begin from if rounds overlap.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Version:
 
 
 def first_version(spec: ResolvedSpec) -> Version:
-    """Return the version that an experiment begins with."""
+    """Return an experiment's first version."""
     outer = first_outer(spec) if spec.outer.keeps_state else None
     return Version(spec, 0, first_model(spec), {}, outer)
 

@@ -30,14 +30,14 @@ class MemorySegments:
 
 
 class SimulatedPersistence:
-    """A manager's journals, as `cluster/manager/persistence.py` has them, with few observations.
+    """A manager's journals, as in `cluster/manager/persistence.py`, with few observations.
 
     Args:
         disk: the simulated directory.
         writer: the manager.
         term: the manager's term.
         first_order: the place of the next entry among those of all experiments.
-        rounds: how many rounds lie between two checkpoints.
+        rounds: the number of rounds between two checkpoints.
         journal_class: the class of writers; tests plant defects in it.
     """
 
@@ -58,14 +58,14 @@ class SimulatedPersistence:
         self._journals: dict[str, JournalWriter | None] = {}
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
-        """Go on with a journal: its next commit ends what counts of an earlier manager's lines.
+        """Continue a journal; the next commit ends what counts of an earlier manager's lines.
 
-        The journal of an experiment that has ended takes no more lines.
+        The journal of an ended experiment takes no more lines.
         """
         self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write to the journals that were taken up.
+        """Write to the journals that this manager continues.
 
         Raises:
             SharedDirectoryError: the directory fails, or another manager has taken over.
@@ -74,7 +74,7 @@ class SimulatedPersistence:
             journal.commit()
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be journaled; returns what replay needs of it."""
+        """Gather what must be journaled; return the part of it that replay needs."""
         begun = [each for each in output.commands if isinstance(each, do.Aggregate)]
         story = event, *output.facts, *map(aggregating, begun)
         return [kept.entry for kept in self.journaling.keep(core, event, output.facts, story)]

@@ -36,7 +36,7 @@ class Lane:
 
 
 class Commander(Process):
-    """A process that has commands carried out; what comes of them is posted to it as events."""
+    """A process that orders commands, and gets their results as events."""
 
     core: Scheduler
     term: int
@@ -44,7 +44,7 @@ class Commander(Process):
     @property
     @abstractmethod
     def now_seconds(self) -> float:
-        """Experiment time."""
+        """The experiment time."""
 
     @abstractmethod
     def post(self, event: on.Event) -> None:

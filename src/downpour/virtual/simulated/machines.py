@@ -1,6 +1,6 @@
-"""The workers' machines: the progress of a training that begins at some moment, and their state.
+"""The workers' machines: their state, and the course of a training that begins at some moment.
 
-In the search for faults, both are drawn at random, or constant.
+In the search for faults, both are random or constant.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0
 
 
 def labels_of(machine: str) -> tuple[str, str]:
-    """Return the labels of a worker's machine: its site, a or b in turns, and its rack."""
+    """Return the labels of a worker's machine: its site (a and b take turns) and its rack."""
     number = int("".join(filter(str.isdigit, machine)) or 0)
     return f"site={'ba'[number % 2]}", f"rack={number % 3}"
 
 
 class Course(Protocol):
-    """How an undisturbed task goes on; seconds run from its beginning."""
+    """How an undisturbed task progresses; seconds count from its beginning."""
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """How long the task takes."""
         ...
 
     def share(self, seconds: float) -> float:
-        """Return the share of it that is done after some seconds, in 0..1."""
+        """Return the share of the task that is done after some seconds, in 0..1."""
         ...
 
     def when(self, share: float) -> float:
-        """Return the seconds after which this share of it is done."""
+        """Return the seconds after which this share of the task is done."""
         ...
 
 
@@ -41,26 +41,26 @@ class Machines(Protocol):
     """The machines of all workers."""
 
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
-        """Return how training goes on that begins now; `work` is in shards of the usual size."""
+        """Return the course of a training that begins now; `work` is in usual shards."""
         ...
 
     def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return the state of a machine that a heartbeat reports now."""
+        """Return the machine's state, which a heartbeat reports now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A task that is trained at a constant speed."""
+    """A task that trains at a constant speed."""
 
     seconds: float
 
     def share(self, seconds: float) -> float:
-        """Return the share of it that is done after some seconds."""
+        """Return the share of the task that is done after some seconds."""
         return min(1.0, seconds / self.seconds) if self.seconds else 1.0
 
     def when(self, share: float) -> float:
-        """Return the seconds after which this share of it is done."""
+        """Return the seconds after which this share of the task is done."""
         return share * self.seconds
 
 
@@ -70,8 +70,8 @@ class RandomMachines:
     Args:
         names: the machines.
         task_seconds: the median time of a shard.
-        worker_spread: how much machines differ: the standard deviation of the time's logarithm.
-        spread: how much the tasks of one machine differ, likewise.
+        worker_spread: how much machines differ, as the standard deviation of the log times.
+        spread: how much the tasks of one machine differ, in the same way.
         random: the generator to draw from.
     """
 
@@ -94,7 +94,7 @@ class RandomMachines:
         at_seconds: float,  # noqa: ARG002
         work: float,
     ) -> Course:
-        """Return how training goes on that begins now: at a constant speed."""
+        """Return the course of a training that begins now: a constant speed."""
         return Steady(self._varied(self._paces[machine], self._spread) * work)
 
     def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002

@@ -1,8 +1,8 @@
 """A manager that a `ManagerNode` drives in virtual time, and that can die at any point.
 
 It drives the node as `cluster/manager/driver.py` does, and answers calls as
-`cluster/manager/service.py` does. A fault can name the point at which it dies (`die_at`), because a
-random moment hardly ever lies between journaling and acting.
+`cluster/manager/service.py` does. A fault can name the point at which the manager dies (`die_at`),
+because a random moment hardly ever falls between journaling and acting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEATH_POINTS: tuple[DeathPoint, ...] = (
 )
 
 _LOCK_SECONDS = 0.5
-# A wait is a difference of times, so it may end a rounding error before the tick is due.
+# A wait is a difference of times. So it may end a rounding error before the tick is due.
 _ROUNDING_SECONDS = 1e-6
 _INSIST_SECONDS = 1.0
 
@@ -101,7 +101,7 @@ class SimulatedManager(ManagerCalls):
             self.after(_LOCK_SECONDS, self.start)
 
     def _begins(self, step: Callable[[], T]) -> T | None:
-        """Take a step of the start; if the directory fails, end, and let another manager try."""
+        """Take a step of the start; if the directory fails, end, so that another can try."""
         try:
             return step()
         except SharedDirectoryError:
@@ -122,7 +122,7 @@ class SimulatedManager(ManagerCalls):
             self._serve({name: story for name, story in stories.items() if name not in left_out})
 
     def read_journals(self) -> Stories:
-        """Read the journals, and sync them first, because all later lines rest on them."""
+        """Sync the journals and then read them, because all later lines rest on them."""
         self.environment.disk.ask(self.host, "read")
         self.environment.disk.settle()
         return self.environment.disk.stories()
@@ -157,11 +157,11 @@ class SimulatedManager(ManagerCalls):
         self.after(LOOK_SECONDS, self._check_leader)
 
     def begin_journals(self) -> None:
-        """Write the journals that were read, before any file is removed."""
+        """Write the journals that we read, before we remove any file."""
         self.persistence.begin()
 
     def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
-        """Die at once; if the machine dies as well, lines that were not synced may be lost."""
+        """Die at once; if the machine dies as well, it may lose lines that it had not synced."""
         if not self.alive:
             return
         if self._committing:
@@ -176,7 +176,7 @@ class SimulatedManager(ManagerCalls):
         self._on_death(self.host)
 
     def stop(self) -> None:
-        """Stop in order: finish the events at hand, and refuse the others."""
+        """Stop in order: finish the current events, and refuse the others."""
         if not self.alive:
             return
         self._stopping = True
@@ -213,11 +213,11 @@ class SimulatedManager(ManagerCalls):
     # The driver
 
     def post(self, event: on.Event, answer: Answer | None = None) -> None:
-        """Queue an event; it is answered when it is journaled and its commands have begun."""
+        """Queue an event; answer it when it is journaled and its commands have begun."""
         self._put(Posted(event, answer))
 
     def ask(self, question: Question, answer: Answer) -> None:
-        """Queue a question, which is answered between two events."""
+        """Queue a question, to answer between two events."""
         self._put(Asked(question, answer))
 
     def _put(self, item: _Item) -> None:
@@ -230,7 +230,7 @@ class SimulatedManager(ManagerCalls):
             self._work()
 
     def _work(self) -> None:
-        """Take in the events that have arrived, after the time that they cost the manager."""
+        """Handle the events that have arrived, after the time that they cost the manager."""
         self._working = True
         together = min(len(self._queue), BATCH_MAX_EVENTS)
         self.after(self.environment.timings.event_seconds * max(1, together), self._take, together)
@@ -245,7 +245,7 @@ class SimulatedManager(ManagerCalls):
             self._work()
         elif not self._is_due_later:
             self._is_due_later = True
-            # A clock that was set back must not stop this simulation's own queue.
+            # If a clock is set back, this simulation's own queue must not stop.
             self.after(min(wait, STOOD_STILL_SECONDS) + _ROUNDING_SECONDS, self._due)
 
     def _due(self) -> None:
@@ -263,7 +263,7 @@ class SimulatedManager(ManagerCalls):
         self.commit(lambda: self._act(ready, kept=kept))
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast, if there is a predictor."""
+        """Forecast, if the manager has a predictor."""
         return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:

@@ -21,7 +21,7 @@ from downpour.virtual.simulated.network import Answer, Refusal
 
 
 class ManagerCalls(Commander):
-    """A manager that is called by workers and clients; `SimulatedManager` drives its node."""
+    """A manager that workers and clients call; `SimulatedManager` drives its node."""
 
     role = "manager"
     environment: Environment
@@ -34,11 +34,11 @@ class ManagerCalls(Commander):
 
     @abstractmethod
     def post(self, event: on.Event, answer: Answer | None = None) -> None:
-        """Queue an event; it is answered when it is journaled and its commands have begun."""
+        """Queue an event; answer it when it is journaled and its commands have begun."""
 
     @abstractmethod
     def ask(self, question: Question, answer: Answer) -> None:
-        """Queue a question, which is answered between two events."""
+        """Queue a question, to answer between two events."""
 
     def connection_ended(self, host: str) -> None:
         """Call the workers of a host whose connections have ended."""
@@ -47,7 +47,7 @@ class ManagerCalls(Commander):
     def register_worker(
         self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
     ) -> None:
-        """Register a worker once it has answered at its address."""
+        """Register a worker, once it answers at its address."""
 
         def called_back(answering: str) -> None:
             if answering != name:
@@ -73,7 +73,7 @@ class ManagerCalls(Commander):
     def heartbeat(
         self, answer: Answer, worker: str, running: tuple[Progress, ...], system: SystemState
     ) -> None:
-        """Take a heartbeat in; answer whether the worker is known, and what it should not run."""
+        """Take a heartbeat; answer whether we know the worker, and what it should not run."""
         event = on.HeartbeatReceived(
             at_seconds=self.now_seconds, worker=worker, running=running, system=system
         )
@@ -88,7 +88,7 @@ class ManagerCalls(Commander):
     def report_update(
         self, answer: Answer, worker: str, attempt: AttemptId, update: Update
     ) -> None:
-        """Take an update in."""
+        """Take an update."""
         self.post(
             on.UpdatePublished(
                 at_seconds=self.now_seconds, worker=worker, attempt=attempt, update=update
@@ -99,7 +99,7 @@ class ManagerCalls(Commander):
     def report_failure(
         self, answer: Answer, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Take in that an attempt has failed."""
+        """Note that an attempt has failed."""
         self.post(
             on.AttemptFailed(
                 at_seconds=self.now_seconds,
@@ -114,7 +114,7 @@ class ManagerCalls(Commander):
     def report_hand_over(
         self, answer: Answer, worker: str, attempt: AttemptId, snapshot: Snapshot
     ) -> None:
-        """Take in the snapshot with which an attempt was stopped."""
+        """Take the snapshot with which a worker stopped an attempt."""
         event = on.HandedOver(
             at_seconds=self.now_seconds, worker=worker, attempt=attempt, snapshot=snapshot
         )
@@ -126,7 +126,7 @@ class ManagerCalls(Commander):
         self.post(event, answer)
 
     def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
-        """Submit an experiment; a repeated request waits for the first one, and adds nothing."""
+        """Submit an experiment; a repeated request waits for the first one and adds nothing."""
         now = self.now_seconds
         if experiment in self._submitted or experiment in self.core.state.experiments:
             self.post(on.Tick(at_seconds=now), answer)

@@ -8,11 +8,11 @@ from downpour.base.values import AttemptId, PublishedFile
 
 
 class TrainRequest(NamedTuple):
-    """Train a shard of this many `samples`; `term` is that of the calling manager.
+    """Train a shard of this many `samples`; `term` is the term of the calling manager.
 
-    `portion` is the range of the samples, if the policy resized shards, and `share` how much of the
-    steps is trained. If rounds overlap, the shard begins from the model moved by `step`. The
-    steps of the versions that are `leading` lead to the model.
+    `portion` is the range of the samples, if the policy resized shards. `share` is how much of the
+    steps to train. If rounds overlap, the shard begins from the model moved by `step`. The steps of
+    the versions in `leading` lead to the model.
     """
 
     attempt: AttemptId
@@ -29,7 +29,7 @@ class TrainRequest(NamedTuple):
 
 
 class RegistrationReply(NamedTuple):
-    """A worker is registered under this name, by the manager of this term."""
+    """A manager of this term has registered the worker under this name."""
 
     worker: str
     term: int

@@ -1,7 +1,7 @@
 """Calls between processes: they take time, and faults lose, delay, double or block them.
 
-A call is answered or fails: at once if no process listens, at its deadline if no answer comes. As
-in reality, the caller does not know then whether the call or its answer was lost.
+A call ends with an answer or fails: at once if no process listens, at its deadline if no answer
+comes. As in reality, the caller then does not know whether the call or its answer was lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = Callable[[Any], None]
 Failed = Callable[[str], None]
 
 DIRECTIONS = HEARS_NOTHING, IS_NOT_HEARD = "hears nothing", "is not heard"
-"""Of a host that is cut off in one direction. One that is not heard answers no call, either."""
+"""How a fault cuts a host off in one direction. A host that is not heard can't answer either."""
 
 UNREACHABLE = "cannot be reached"
 OVERDUE = "did not answer in time"
@@ -33,15 +33,15 @@ class Refusal:
 
 
 STOPPING = "is stopping"
-"""The reason of a manager that is stopping; workers repeat their reports after it."""
+"""The reason that a stopping manager gives; workers then repeat their reports."""
 
 
 @dataclass(slots=True)
 class NetworkState:
     """The network's present faults: shares of messages, and seconds.
 
-    `lost_at` are the shares that a single host loses, of the messages to and from it; `far` are the
-    seconds that each of its messages takes longer.
+    `lost_at` are the shares of messages to and from single hosts that are lost. `far` are the
+    seconds that each message of a host takes longer.
     """
 
     delay_seconds: float = 0.005
@@ -77,7 +77,7 @@ class _Call:
 class Network:
     """Carries calls to the process that serves at an address; an address is its host's name.
 
-    `carried` hears of each call that arrives, `refused` of the kind of each refusal.
+    We call `carried` for each call that arrives, and `refused` with the kind of each refusal.
     """
 
     def __init__(self, clock: Clock, random: Random, deadline_seconds: float | None) -> None:
@@ -89,19 +89,19 @@ class Network:
         self._deadline_seconds = deadline_seconds
         self._servers: dict[str, Process] = {}
         self._open: dict[_Call, None] = {}
-        # Counted, because the faults of a run overlap: the end of one leaves the cuts of another.
+        # We count cuts, because faults overlap: the end of one must leave the cuts of another.
         self._cut: Counter[tuple[str, str]] = Counter()
 
     def serve(self, address: str, process: Process) -> None:
-        """Have a process serve at an address, instead of the process that did before."""
+        """Let a process serve at an address, instead of the previous one."""
         self._servers[address] = process
 
     def cut(self, source: str, target: str) -> None:
-        """Drop all messages from one host to another, until `mend` takes that back."""
+        """Drop all messages from one host to another, until `mend` undoes it."""
         self._cut[source, target] += 1
 
     def mend(self, source: str, target: str) -> None:
-        """Take one cut back."""
+        """Undo one cut."""
         self._cut[source, target] -= 1
         if not self._cut[source, target]:
             del self._cut[source, target]
@@ -109,10 +109,10 @@ class Network:
     def hang_up(self, process: Process) -> None:
         """End the connections of a process, as its operating system does when it dies.
 
-        Callers that wait for its answers see that, and so do all servers that it was connected to.
+        Callers that wait for its answers notice, and so do all servers that it was connected to.
         """
         host = process.host
-        # The end of a connection may be lost on its way, too: then only the deadline tells.
+        # The network may also lose the end of a connection. Then only the deadline reveals it.
         for call in [c for c in self._open if host in (c.target, c.caller.host)]:
             other = call.caller.host if call.target == host else call.target
             self._carry(host, other, self._end, call, None, UNREACHABLE)
@@ -128,13 +128,13 @@ class Network:
         answered: Answer,
         failed: Failed,
     ) -> None:
-        """Call a method of the process at `target`, with a function to answer before `args`."""
+        """Call a method of the process at `target`; pass a function to answer before `args`."""
         call = _Call(caller, target, method, args, answered, failed)
         if self._deadline_seconds is not None:
             self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
         self._carry(caller.host, target, self._arrive, call)
         if self.state.doubled and self._random.random() < self.state.doubled:
-            # Its answer is ignored: a caller hears one answer, and the server acts twice.
+            # We ignore its answer: the caller hears one answer, but the server acts twice.
             again = _Call(caller, target, method, args, _ignore, _ignore)
             self._carry(caller.host, target, self._arrive, again)
 

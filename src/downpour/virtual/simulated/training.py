@@ -1,7 +1,7 @@
-"""Carries out the attempts of a simulated worker: it reads, lets time pass, saves and publishes.
+"""Carries out the attempts of a simulated worker: reads, lets time pass, saves and publishes.
 
-Its visible actions are those of `cluster/worker/task_runner.py` and `cluster/worker/snapshots.py`.
-The time of a task's steps follows from the course of the machine.
+Its visible actions match `cluster/worker/task_runner.py` and `cluster/worker/snapshots.py`. The
+course of the machine gives the time of a task's steps.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from downpour.virtual.simulated.environment import Environment, What
 from downpour.virtual.simulated.machines import Course
 
 PHASES: tuple[Phase, ...] = tuple(each for each in get_args(Phase) if each != "waiting")
-"""In which a worker may be due to die."""
+"""The phases in which a fault may kill a worker."""
 ALIKE = "alike"
-"""How a task fails that fails with the same words on every worker."""
-# At the time of a step, the share may be a rounding error below it.
+"""Marks a task that fails with the same words on every worker."""
+# When a step ends, the share may be a rounding error below it.
 _ROUNDING = 1e-9
 
 
 class Trainer(Process):
-    """A process that trains: its node decides, and `ended` tells it how an attempt has ended."""
+    """A process that trains: its node decides, and `ended` tells it how an attempt ended."""
 
     node: WorkerNode[SimulatedAttempt]
 
@@ -86,7 +86,7 @@ class Training:
                 self._restore(running, task.snapshot, begun)
 
         def with_model(model: bytes) -> None:
-            # As a real worker does: the next version may be a step from it.
+            # Keep it, as a real worker does: the next version may be a step from it.
             self._last = task.model, model
             others = task.step, task.optimizer_state
             self._read(running, others, partial(afresh, model))
@@ -128,7 +128,7 @@ class Training:
         then: Callable[..., None],
         *read: bytes,
     ) -> None:
-        """Read files one after the other, and call with their contents; nothing for no file."""
+        """Read files in turn, then call `then` with their contents; None reads as empty."""
         if not needed:
             then(*read)
             return
@@ -146,7 +146,7 @@ class Training:
         )
 
     def _restore(self, running: SimulatedAttempt, snapshot: PublishedFile, afresh: bytes) -> None:
-        """Go on from a snapshot, or from the beginning if it cannot be read."""
+        """Continue from a snapshot, or from the beginning if the snapshot cannot be read."""
         self._environment.disk.read(
             self._worker,
             running.attempt.experiment,
@@ -159,14 +159,14 @@ class Training:
         )
 
     def stop(self, running: SimulatedAttempt) -> None:
-        """End a cancelled attempt at its step; one that is publishing goes on."""
+        """End a cancelled attempt at its step; if it is publishing, let it continue."""
         if running.phase == "training" and running.cancelled:
             self._proceed(running)
 
     def end_step(self, running: SimulatedAttempt) -> None:
         """Carry out an attempt's orders at its next step; it trains until then.
 
-        An attempt that does not train at present does so as soon as it goes on.
+        If an attempt is not training at present, it does so as soon as it continues.
         """
         if running.phase == "training" and running.course is not None:
             steps = self.steps_done(running) + 1
@@ -187,7 +187,7 @@ class Training:
         running = self._worker.node.running
         if running is None or running.phase != "training" or running.course is None:
             return
-        # One that is to end does so at the end of its step, which is on its way.
+        # If it is to end, it does so at the end of its step, which is already scheduled.
         if not running.cancelled and not running.to_save:
             self.look()
             self._proceed(running)
@@ -204,7 +204,7 @@ class Training:
 
     def steps_done(self, running: SimulatedAttempt) -> int:
         """Return how many steps an attempt has done."""
-        # Never all of it: the last step is done when the training ends.
+        # Never all steps, because the last step is done when the training ends.
         return min(self._steps - 1, int(self._steps * self._share(running) + _ROUNDING))
 
     def _share(self, running: SimulatedAttempt) -> float:
@@ -216,7 +216,7 @@ class Training:
     # The training
 
     def _enter(self, running: SimulatedAttempt, phase: Phase) -> None:
-        """Go on to the next phase; the worker may be due to die in it."""
+        """Enter the next phase; a fault may be due to kill the worker in it."""
         running.phase = phase
         if self.dies_at == phase:
             self._worker.after(0.0, self._worker.crash, f"while {phase}")
@@ -234,12 +234,12 @@ class Training:
             self._proceed(running)
 
     def _resumed(self, running: SimulatedAttempt) -> None:
-        """Begin to train from a snapshot, unless the attempt was stopped while it was restored."""
+        """Begin to train from a snapshot, unless the attempt was stopped during the restore."""
         if running.phase == "training":
             self._proceed(running)
 
     def _go_on(self, running: SimulatedAttempt) -> None:
-        """Decide what comes next once a snapshot is published, or cannot be."""
+        """Decide what comes next, after a snapshot was published or failed to be."""
         running.phase = "training"
         self._proceed(running)
 
@@ -250,7 +250,7 @@ class Training:
             self._proceed(running)
 
     def _proceed(self, running: SimulatedAttempt) -> None:
-        """Do what the attempt's loop decides now; asked only where it may decide otherwise."""
+        """Carry out the loop's decision; we ask it only when its decision may have changed."""
         match running.loop.next(self._worker.clock.now_seconds):
             case NextStep.TRAIN:
                 if running.course is None:
@@ -282,7 +282,7 @@ class Training:
         running.phase = "saving"
 
     def _save_and_go_on(self, running: SimulatedAttempt) -> None:
-        """Publish the state, and train on."""
+        """Publish the state and continue training."""
         steps = running.steps_done
         self._stand_still(running)
 
@@ -300,7 +300,7 @@ class Training:
         self._save(running, steps, published, go_on)
 
     def _hand_over(self, running: SimulatedAttempt) -> None:
-        """Publish the state and end, or go on training if it cannot be published."""
+        """Publish the state and end; if the directory prevents that, continue training."""
         steps = running.steps_done
         self._stand_still(running)
 
@@ -319,7 +319,7 @@ class Training:
         failed: Callable[[StoreError], None],
     ) -> None:
         self._worker.see("saves", running.attempt)
-        # All but the last word say what the training depends on, which a hand-over does not change.
+        # All words but the last say what the training depends on. A hand-over does not change that.
         content = b" ".join([*running.start.split()[:-1], str(steps).encode()])
         name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
 
@@ -342,7 +342,7 @@ class Training:
         )
 
     def _end_training(self, running: SimulatedAttempt) -> None:
-        """Remove a snapshot that the manager has not heard of, and train no more."""
+        """End the training, and remove a snapshot that the manager has not heard of."""
         running.course, running.phase = None, "reporting"
         withdrawn = running.withdraw_unknown()
         if withdrawn is not None:
@@ -363,7 +363,7 @@ class Training:
         self._publish(running, update, seconds)
 
     def _failure(self, attempt: AttemptId) -> Failure | None:
-        """Return how an attempt fails that is due to fail."""
+        """Return how an attempt fails; None if no fault is due."""
         task = attempt.experiment, attempt.round, attempt.shard
         how = self.fails_next.pop() if self.fails_next else ""
         if how == ALIKE:
@@ -372,11 +372,11 @@ class Training:
             return Failure(FailureKind.TASK, f"round {attempt.round} has no shard {attempt.shard}")
         if not how:
             return None
-        # Its machine is at fault and not the task, so it fails like no other attempt.
+        # The machine is at fault and not the task, so the attempt fails like no other.
         return Failure(FailureKind(how), f"{how} on {self._worker.host}, in {attempt}")
 
     def _publish(self, running: SimulatedAttempt, content: bytes, seconds: float) -> None:
-        """Publish the optimizer's state, then the update, so that an update is always complete."""
+        """Publish the optimizer's state before the update, so that an update is always complete."""
         attempt, disk, token = running.attempt, self._environment.disk, self._environment.token()
         experiment, worker = attempt.experiment, self._worker
         state_name = layout.attempt_name("optimizer", attempt, token)
@@ -422,7 +422,8 @@ class Training:
     def _fail(self, running: SimulatedAttempt, error: StoreError) -> None:
         """End an attempt whose files cannot be read or written, or that was cancelled meanwhile.
 
-        A worker that waits for the directory checks between two tries whether it was cancelled.
+        A worker that waits for the directory checks between two tries whether the manager
+        cancelled.
         """
         self._enter(running, "reporting")
         stopped = running.cancelled

@@ -1,4 +1,4 @@
-"""The faults of a simulated disk, and a store's reaction to them."""
+"""The faults of a simulated disk, and how a store reacts to them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "appen
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _READS = {"read", "list"}
 ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
-"""The errors of a file server. The last one, raised by every operation, means that it is away."""
+"""The errors of a file server. If every operation raises the last one, the server is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The directory fails an operation, or all of them, on a host, or on all, with an error."""
+    """An error with which one or all operations of the directory fail, on one or all hosts."""
 
     error: str = "ENOENT"
     operation: Operation | None = None
@@ -37,10 +37,10 @@ AWAY = Trouble()
 
 
 def refuse(trouble: Trouble, operation: Operation, name: str) -> None:
-    """Raise what the store makes of a system's error."""
+    """Raise the store's error for a system error."""
     one_file = bool(name) and operation == "read" == trouble.operation
     if trouble.error == "ENOENT" and one_file:
-        raise FileMissing(name)  # in a folder that can be listed
+        raise FileMissing(name)  # the folder itself can be listed
     code = getattr(errno, trouble.error)
     translated = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
     with translated:

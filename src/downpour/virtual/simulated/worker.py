@@ -41,12 +41,12 @@ class SimulatedWorker(Trainer):
 
     Args:
         environment: what all processes share.
-        name: its name, after its machine; the manager may register it under another one.
-        host: its machine, which is its address.
-        manager: the address of the manager that it was given.
+        name: its name, after its machine; the manager may register it under another name.
+        host: its machine, which is also its address.
+        manager: the address of its first manager.
         on_death: called when it has left or crashed.
         node_class: makes the node that decides.
-        loop_class: what decides between the steps of a task.
+        loop_class: decides between the steps of a task.
     """
 
     role = "worker"
@@ -75,7 +75,7 @@ class SimulatedWorker(Trainer):
 
     @property
     def name(self) -> str:
-        """Its own name, or that under which the manager has registered it."""
+        """Its own name, or the one that the manager registered it under."""
         return self.node.name
 
     # The service
@@ -85,7 +85,7 @@ class SimulatedWorker(Trainer):
         answer(self.name)
 
     def train(self, answer: Answer, task: TrainRequest) -> None:
-        """Accept a task, but not from a manager that was replaced."""
+        """Accept a task, unless it comes from a replaced manager."""
         self.see("asked", task.attempt, term=task.term)
         try:
             actions = self.node.train(
@@ -139,7 +139,7 @@ class SimulatedWorker(Trainer):
     # Its life
 
     def start(self) -> None:
-        """Register, again and again until a manager answers; then send heartbeats."""
+        """Register, repeating the call until a manager answers; then send heartbeats."""
         self.environment.network.serve(self.host, self)
         self._register(self._registered, self._try_to_register_again)
 
@@ -166,7 +166,7 @@ class SimulatedWorker(Trainer):
         )  # fmt: skip
 
     def crash(self, why: str, *, with_machine: bool = False) -> None:
-        """Die at once; its peers don't hear its connections end if its machine dies as well."""
+        """Die at once; if its machine dies too, its peers don't notice that connections end."""
         if self.alive:
             self.die()
             if not with_machine:
@@ -200,7 +200,7 @@ class SimulatedWorker(Trainer):
     # The heartbeat
 
     def _beat_later(self) -> None:
-        """Wait for the next heartbeat, which is due sooner if a task begins meanwhile."""
+        """Wait for the next heartbeat, which comes sooner if a task begins meanwhile."""
         self.training.look()
         self._waits_to_beat = True
         self._beat_number += 1
@@ -247,7 +247,7 @@ class SimulatedWorker(Trainer):
     # Tasks, one after the other
 
     def _next(self) -> None:
-        """Begin the next attempt, or say goodbye when there is none to come."""
+        """Begin the next attempt, or say goodbye if none will come."""
         running = self.node.take(self.clock.now_seconds)
         if running is not None:
             self.see("begins", running.attempt)
@@ -258,7 +258,7 @@ class SimulatedWorker(Trainer):
             self._call("leave", self.name, answered=self._go, failed=self._go)
 
     def ended(self, running: SimulatedAttempt, end: End) -> None:
-        """Report how an attempt has ended, if the node says so."""
+        """Report how an attempt ended, if the node says so."""
         if isinstance(end, Stopped):
             self.see("stopped", running.attempt, held=running)
         report = self.node.ended(end)
@@ -297,7 +297,7 @@ class SimulatedWorker(Trainer):
         term: int = 0,
         held: SimulatedAttempt | None = None,
     ) -> None:
-        """Show an action to the observer, and how far the `held` attempt has come by it."""
+        """Show an action to the observer, and how far the `held` attempt had come by then."""
         action = WorkerAction(self, what, self.clock.now_seconds, attempts, term)
         if held is not None:
             steps = max(held.steps_done, self.training.steps_done(held))

@@ -1,4 +1,4 @@
-"""The promises that apply to a run: if one is never compared with anything, the run fails."""
+"""The promises that apply to a run; if a run compares nothing with one of them, it fails."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.RESULTS: lambda _plan, seen: seen["ending", "finished"],
     Promise.TIDY: lambda _plan, _seen: True,
 }
-"""Counted by `Happenings` alone: a check that looks away must not decide that it may."""
+"""Only `Happenings` counts these, because a check must not decide that it may look away."""
 
 
 def check_compared(
     plan: Plan, seen: Happened, comparisons: Comparisons, harmed: Collection[str]
 ) -> None:
-    """Raise Broken for a promise that applies, and that nothing was compared with.
+    """Raise Broken for a promise that applies, but that no check compared anything with.
 
-    Little can be compared of experiments that have lost files or may fail.
+    Experiments that lost files or may fail leave little to compare.
     """
     excused = {name for name, _ in plan.specs} <= plan.may_fail | set(harmed)
     for promise, applies in _APPLIES.items():

@@ -30,11 +30,11 @@ class Cluster:
 
     Args:
         plan: which processes there are, and what to train.
-        observer: makes the observer of the run, which is given the directory.
+        observer: makes the observer of the run from the directory.
         tell: takes lines of the story.
         manager_class: the class of managers; tests plant defects in it.
-        machines: the machines of workers; absent: drawn at random, by the plan's timings.
-        predictor: makes a manager's predictor; absent: nothing is forecast.
+        machines: the workers' machines; without it, random ones with the plan's timings.
+        predictor: makes a manager's predictor; without it, managers don't forecast.
         worker_node: makes the node of a worker; tests plant defects in it.
         step_loop: decides between the steps of a worker's task; tests plant defects in it.
     """
@@ -83,7 +83,7 @@ class Cluster:
         self._striking = Striking(self, plan)
 
     def report_to(self, happenings: Happenings) -> None:
-        """Have what happens counted that no observer sees: faults, messages and refusals."""
+        """Report events that no observer sees: faults, messages and refusals."""
         self._striking.struck = happenings.struck
         self.network.carried, self.network.refused = happenings.carried, happenings.refused
 
@@ -132,10 +132,10 @@ class Cluster:
     # What the faults of a plan need (`trials/striking.py`)
 
     def stays_away(self, host: str, seconds: float) -> None:
-        """Have the next process that ends on a host start again after some seconds."""
+        """Let the next process that ends on a host restart only after some seconds."""
         self._away[host] = seconds
 
     def double(self, name: str, twin: str) -> SimulatedWorker:
-        """Start another worker of the same name."""
+        """Start another worker with the same name."""
         self._start_worker(name, twin)
         return self.workers[twin]

@@ -1,4 +1,4 @@
-"""Runs seeds again in another process: one seed must be one run, after any other runs.
+"""Repeats seeds in another process, because earlier runs must not change what a seed gives.
 
 The other process hashes text differently, so an order that comes from a set shows. It has run no
 other seeds, so anything that one run leaves behind for the next shows as well.
@@ -15,12 +15,12 @@ from downpour.virtual.faults.plan import plan_of
 from downpour.virtual.trials.simulation import Outcome, simulate
 
 _EVERY = 100
-"""One seed in so many is run twice."""
+"""One of this many seeds runs twice."""
 _OTHER_HASHES = "20121026"
 
 
 def is_repeated(seed: int) -> bool:
-    """Whether a seed is run twice."""
+    """Whether a seed runs twice."""
     return seed % _EVERY == 0
 
 

@@ -1,4 +1,4 @@
-"""Searches for a seed whose plan fails, and for the fewest of its faults that reproduce it."""
+"""Searches for a seed whose plan fails, and for the fewest of its faults that still fail."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def outcomes(
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
     """Return a plan with the fewest of its faults that still fails.
 
-    The search leaves faults out while the plan still fails, many at once at first, until it can
-    leave out none. A plan that does not fail is returned as it is.
+    The search leaves out faults while the plan still fails, many at once at first, until it can
+    leave out none. It returns a plan that does not fail unchanged.
     """
 
     def fails(numbers: set[int]) -> bool:
@@ -44,7 +44,7 @@ def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan
 
 
 def _fewest(kept: list[int], fails: Callable[[set[int]], bool]) -> list[int]:
-    """Leave out parts of a list, at first half of it, at last one, while the rest still fails."""
+    """Leave out parts of a list, first halves and finally single items, while the rest fails."""
     size = len(kept)
     while size >= 1:
         begin = 0

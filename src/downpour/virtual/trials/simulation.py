@@ -46,17 +46,17 @@ from downpour.virtual.trials.cluster import Cluster, ManagerClass
 _GRACE_SECONDS = 60.0
 _FAULT_GRACE_SECONDS = 45.0
 _TASK_GRACE = 8.0
-"""A run must end within this many times what its tasks take one after the other, and the graces."""
+"""A run must end in this many times what its tasks take in sequence, plus the graces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a run: the first check that failed in `failure`, if any; `seconds` virtual.
+    """The result of a run; `failure` is the first failed check, if any; `seconds` are virtual.
 
-    `broken` is the promise that was not kept, if the failure is one of these. `compared` counts the
-    comparisons made with each promise, `happened` the events that the run has shown. Runs of one
-    plan have the same `digest`, which is of all that they did and when. `records` are the lines of
-    each experiment's record, if they are wanted.
+    `broken` is the promise that the run broke, if that was the failure. `compared` counts the
+    comparisons with each promise, `happened` the events that the run has shown. Runs of one plan
+    have the same `digest`, which covers everything that they did and when. `records` are the lines
+    of each experiment's record, if the caller wants them.
     """
 
     plan: Plan
@@ -141,7 +141,7 @@ class _Run:
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
     def records(self) -> dict[str, tuple[str, ...]]:
-        """Project the records from the journals, as far as they go."""
+        """Project the records from the journals, as far as these go."""
         disk, found = self.cluster.disk, {}
         for name in (name for name, _ in self._plan.specs if name not in disk.harmed):
             view = View()
@@ -156,7 +156,7 @@ class _Run:
         self._records = RecordCheck(made, disk)
         self._ending = _Ending(disk)
         observers: list[Observer] = [
-            # First: an event counts even if a check fails at it.
+            # This comes first, so that an event counts even if a check fails on it.
             self.happenings,
             InvariantCheck(made),
             self._counting,
@@ -177,7 +177,7 @@ class _Run:
         return _All(observers)
 
     def to_its_end(self) -> None:
-        """Run until all experiments have ended; raises AssertionError if a check fails."""
+        """Run until all experiments have ended; raise AssertionError if a check fails."""
         clock, timings = self.cluster.clock, self._plan.timings
         all_tasks = self._plan.tasks * timings.task_seconds
         grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
@@ -189,7 +189,7 @@ class _Run:
                 wrong = "nothing has gone wrong for long, and the run does not end"
                 raise Broken(Promise.ENDS, wrong)
         self.comparisons.expect(Promise.ENDS, True, "")  # noqa: FBT003
-        # From the journals alone: the manager that ended it may be dead, or believe lost entries.
+        # We use only the journals: the last manager may be dead, or believe entries that were lost.
         core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed
@@ -206,7 +206,7 @@ class _Run:
         check_compared(self._plan, self.happenings.counted, self.comparisons, harmed)
 
     def _tidy_up(self, limit_seconds: float, kept: Collection[str]) -> None:
-        """Let the last commands end; raises AssertionError if files are left over."""
+        """Let the last commands end; raise AssertionError if files are left over."""
         clock, disk = self.cluster.clock, self.cluster.disk
         stores = [disk.store(name) for name, _ in self._plan.specs if name not in disk.harmed]
         limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)

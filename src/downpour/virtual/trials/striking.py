@@ -1,4 +1,4 @@
-"""Brings a plan's faults to a simulated cluster, and ends temporary ones."""
+"""Applies a plan's faults to a simulated cluster, and ends temporary ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from downpour.virtual.simulated.troubles import AWAY, Operation, Trouble
 from downpour.virtual.simulated.worker import SimulatedWorker
 
 _LOCK_SECONDS = 5.0
-"""How long the server keeps the lock of a machine that has died, or that it does not hear."""
+"""How long the server keeps the lock of a machine that has died or that it does not hear."""
 _DISK_SLOWER = 20.0
 _CLIENT = "client"
 
@@ -30,7 +30,7 @@ Ends = Iterable[tuple[str, str]]
 
 
 class Stricken(Protocol):
-    """The cluster that faults are brought to."""
+    """The cluster that faults strike."""
 
     clock: Clock
     network: Network
@@ -41,16 +41,16 @@ class Stricken(Protocol):
     workers: dict[str, SimulatedWorker]
 
     def stays_away(self, host: str, seconds: float) -> None:
-        """Have the next process that ends on a host start again after some seconds."""
+        """Let the next process that ends on a host restart only after some seconds."""
         ...
 
     def double(self, name: str, twin: str) -> SimulatedWorker:
-        """Start another worker of the same name."""
+        """Start another worker with the same name."""
         ...
 
 
 class Striking:
-    """Brings faults; `struck` hears of each one that has found its target."""
+    """Applies faults; calls `struck` for each one that has found its target."""
 
     def __init__(self, cluster: Stricken, plan: Plan) -> None:
         self.struck: Callable[[Fault], None] = lambda _: None
@@ -58,7 +58,7 @@ class Striking:
         self._plan = plan
 
     def strike(self, fault: Fault) -> None:
-        """Bring a fault; if it lasts, it ends on its own."""
+        """Apply a fault; if it lasts, it ends on its own."""
         cluster = self._cluster
         cluster.environment.tell(f"[{fault.number}] {fault}")
         manager, worker = cluster.managers.get(fault.target), cluster.workers.get(fault.target)
@@ -107,7 +107,7 @@ class Striking:
         manager.die_at = ""
 
     def _damage(self, what: Damage, name: str) -> None:
-        """Damage a file of an experiment that was acknowledged and has not ended."""
+        """Damage a file of an experiment that is acknowledged and has not ended."""
         disk, client = self._cluster.disk, self._cluster.client
         core = Scheduler()
         replay(core, disk.stories())
@@ -145,7 +145,7 @@ class Striking:
     # The network
 
     def _cut(self, fault: Fault) -> bool:
-        """Cut links if the fault does so, and return whether it does."""
+        """Cut links if the fault does so; return whether it does."""
         ends = [*self._ends(fault)]
         if ends:
             pause = fault.amount * (1 - fault.share) if fault.amount else 0.0
@@ -178,7 +178,7 @@ class Striking:
                 return []
 
     def _cut_for(self, ends: Ends, seconds: float, pause: float, until: float) -> None:
-        """Cut links for some seconds; with a pause, again and again until some moment."""
+        """Cut links for some seconds; with a pause, repeat that until some moment."""
         clock, network = self._cluster.clock, self._cluster.network
         for source, target in ends:
             network.cut(source, target)
@@ -189,7 +189,7 @@ class Striking:
     # The shared directory, for one host
 
     def _take_folder(self, fault: Fault) -> None:
-        """Have every operation of a host fail; a manager's lock ends when its lease does."""
+        """Let every operation of a host fail; a manager's lock ends when its lease does."""
         disk, clock = self._cluster.disk, self._cluster.clock
         gone = Trouble(host=fault.target)
         disk.state.troubles.append(gone)
@@ -199,7 +199,7 @@ class Striking:
             clock.after(_LOCK_SECONDS, disk.lose_lock, holder)
 
     def _impair(self, fault: Fault) -> bool:
-        """Slow a host down, or have it lose messages; returns whether the fault does that."""
+        """Slow a host down, or lose its messages; return whether the fault does that."""
         network, disk = self._cluster.network.state, self._cluster.disk.state
         table, value = {
             FaultKind.HOST_FAR: (network.far, fault.amount),

@@ -1,4 +1,4 @@
-"""The combined results of many runs: comparisons made, and events that never occurred."""
+"""The combined results of many runs: the comparisons made, and the events that never occurred."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downpour.virtual.trials.simulation import Outcome
 
 
 class RunsTally:
-    """Adds outcomes up; `to_repeat` are those whose seeds are run a second time."""
+    """Adds outcomes up; `to_repeat` are the outcomes whose seeds run a second time."""
 
     def __init__(self) -> None:
         self.runs = self.steps = 0
@@ -36,7 +36,7 @@ class RunsTally:
         return different(self.to_repeat)
 
     def never(self, messages: Iterable[str], refusals: Iterable[str]) -> dict[str, list[str]]:
-        """Return what has happened in no run, by group."""
+        """Return, by group, what happened in no run."""
         missing: dict[str, list[str]] = {}
         for group, name in catalogue(messages, refusals):
             if not self.happened[group, name]:
