@@ -1,6 +1,6 @@
 """The Python call that trains: `run`, with a manager and workers that end with the call.
 
-It imports no torch; the processes that it starts do.
+It imports no torch; only the processes that it starts do.
 """
 
 from __future__ import annotations
@@ -52,35 +52,37 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     Args:
         spec: What to train: a spec, its fields by name, or the path of a TOML file; without one, a
             small network on scikit-learn's digits.
-        workers: The number of worker processes; by default one a shard, but no more
-            than this machine has cores.
-        shared: The shared directory, made if it is missing; the results stay there. By default
-            DOWNPOUR_SHARED, or else ./shared_dir.
+        workers: The number of worker processes; by default one per shard, but no more than this
+            machine has cores.
+        shared: The shared directory, which `run` makes if it is missing; the results stay there. By
+            default DOWNPOUR_SHARED, or else ./shared_dir.
         data_dir: A folder of datasets in torchvision's layout; by default DOWNPOUR_DATA.
         patience: Multiplies every timeout: of heartbeats, of progress and of missing files.
         on_status: Called with each new status, at most ten times a second.
-        on_round: Called with each epoch that was evaluated, a `RoundResult` with its metrics,
-            losses, seconds and bytes. It runs in its own thread and delays no training. The
-            first error that it raises is logged, and training goes on.
-        on_event: Called, likewise, with each `ExperimentEvent`, such as "finished" or "failed".
-        loggers: Where epochs are logged: texts as `--log` takes them, such as `"csv:log.csv"`,
-            or a `Logger` of `downpour.extending` each.
-        progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
-            drawn unless `on_status` is given.
-        tensorboard: A folder for TensorBoard, in which event files are written during the run.
+        on_round: Called with each evaluated epoch, a `RoundResult` with its metrics, losses,
+            seconds and bytes. It runs in its own thread and delays no training. If it raises, the
+            first error is logged and training continues.
+        on_event: Called in the same way with each `ExperimentEvent`, such as "finished" or
+            "failed".
+        loggers: Where to log epochs: texts as `--log` takes them, such as `"csv:log.csv"`, or a
+            `Logger` of `downpour.extending` each.
+        progress: Whether to draw bars, which needs a terminal or a notebook; by default `run` draws
+            them unless `on_status` is given.
+        tensorboard: A folder for TensorBoard; `run` writes event files into it during the run.
         on: The launcher of workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
             `downpour.launchers`. By default, the one of the file's `[launch]`, or `"local"`.
         slow: Workers to slow down on purpose, by name: `{"worker-3": 0.25}` runs at a quarter of
             its speed, and `"0.25,pauses=6/10"` also stands still for 6 of each 10 seconds.
-        kill: Processes to kill on purpose: `"worker-2@round3"` (from 1), or `"manager@20s"` after
-            training began. A manager starts again; a worker stays away unless `,restart` follows.
+        kill: Processes to kill on purpose: `"worker-2@round3"` (rounds count from 1), or
+            `"manager@20s"` after training began. A killed manager restarts; a worker stays away
+            unless `,restart` follows.
 
     Raises:
-        SpecError: an argument or a field is invalid; names it and the accepted values.
+        SpecError: an argument or a field is invalid; the message names it and the accepted values.
         MissingPackage: the library of `tensorboard` or of a logger is not installed.
-        ExperimentFailed: training ended without a model; says why.
-        NotBegun: the same, where it was refused before it began, and nothing of it is kept.
+        ExperimentFailed: training ended without a model; the message says why.
+        NotBegun: the same, but Downpour refused the training before it began, and keeps nothing.
         LaunchError: a process could not be started.
     """
     asked = spec_of(spec)
@@ -95,10 +97,10 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
 def _placed(
     spec: Asked, asked: Spec, workers: int | None, on: Launcher | str | None
 ) -> tuple[int | None, Launcher | str | None]:
-    """Return the workers and what starts them; a file may say both where the caller does not.
+    """Return the workers and their launcher; a file may name both if the caller does not.
 
     Raises:
-        SpecError: they cannot train the spec.
+        SpecError: these workers cannot train the spec.
     """
     if on is None and isinstance(spec, str | os.PathLike):
         table = launch_of(path_of("spec", spec))

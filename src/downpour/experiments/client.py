@@ -40,7 +40,7 @@ _POLL_SECONDS = 1.0
 _BEGUN = {ExperimentState.RUNNING, ExperimentState.FINISHED}
 _AWAY_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
-"""Between two looks: changes come by the hundred, and a person sees ten a second at most."""
+"""The time between two looks: changes come by the hundred, but people see ten a second at most."""
 
 
 @checked_calls
@@ -48,20 +48,20 @@ class Client:
     """A client of a manager.
 
     Args:
-        manager: The manager's address, `HOST:PORT`; by default DOWNPOUR_MANAGER, or else the one
-            that leads in the shared directory.
+        manager: The manager's address, `HOST:PORT`; by default DOWNPOUR_MANAGER, or else the
+            manager that leads in the shared directory.
         shared: The manager's shared directory or bucket, if this machine has it; results then name
-            the files. Without an address it is DOWNPOUR_SHARED by default. With neither, the leader
-            in ./shared_dir is meant or else localhost:9090.
+            the files. Without an address, the default is DOWNPOUR_SHARED. Without either, the
+            client asks the leader in ./shared_dir, or else localhost:9090.
         credentials: A token or certificates; by default those of the environment
             (`DOWNPOUR_TOKEN` and others).
         connect_seconds: How long `submit` and `watch` wait for a manager that does not answer yet.
         follow: Whether to turn to the leading manager, which the shared directory names, if the
-            one at the address does not answer.
+            manager at the address does not answer.
 
     Raises:
-        SpecError: the address is invalid, or a credential cannot be read. The first call raises it
-            where the address and the directory belong to different clusters.
+        SpecError: the address is invalid, or a credential cannot be read. If the address and the
+            directory belong to different clusters, the first call raises it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Client:
     ) -> None:
         if manager is None:
             manager = os.environ.get("DOWNPOUR_MANAGER") or None
-            # An address that the program names itself needs no directory of the environment.
+            # If the program itself names an address, we ignore the environment's directory.
             shared = os.environ.get("DOWNPOUR_SHARED") or None if shared is None else shared
         elif not isinstance(manager, str) or not manager:
             raise SpecError("manager", manager, "must be a string HOST:PORT")
@@ -83,7 +83,7 @@ class Client:
         trust = Trust.load(credentials or Credentials.from_environment())
         self._managers = managers_for(manager, shared if follow else None, trust)
         seen = seen_location(shared) if shared is not None else None
-        # An object store has no folders of experiments for a result to name.
+        # An object store has no experiment folders that a result could name.
         self._shared = seen.root if seen is not None and seen.bucket is None else None
         self._manager: ManagerClient | None = None
         self._met = False
@@ -99,11 +99,11 @@ class Client:
         self._managers.close()
 
     def submit(self, spec: Asked, request: str = "") -> str:
-        """Submit an experiment; returns its identifier at once.
+        """Submit an experiment; return its identifier at once.
 
-        Takes a spec in the forms that `run` takes. Submitting the same `request` again, 4 to 32
-        hexadecimal digits, returns the same experiment, whose identifier ends with it; by default
-        the request is random.
+        Takes a spec in the forms that `run` takes. If you submit the same `request` again, 4 to 32
+        hexadecimal digits, you get the same experiment, whose identifier ends with the request. By
+        default the request is random.
 
         Raises:
             SpecError: the manager refuses the spec.
@@ -112,7 +112,7 @@ class Client:
         return self._ask(lambda manager: manager.submit(text, request))
 
     def status(self, experiment: str = "") -> Status:
-        """Return the current status of an experiment; by default of the active one."""
+        """Return the current status of an experiment; by default, of the active one."""
         return self._ask_now(lambda manager: manager.status(experiment, 0, 0.0))
 
     def watch(
@@ -120,9 +120,9 @@ class Client:
     ) -> Iterator[Status]:
         """Yield the status of an experiment at each change, until the experiment has ended.
 
-        By default it is the active experiment, or the next that becomes active. `check` is called
-        between two looks and may raise to end the iteration. If the manager stops answering, this
-        waits for it for a minute.
+        By default, this is the active experiment, or the next one that becomes active. The client
+        calls `check` between two looks; it may raise to end the iteration. If the manager stops
+        answering, the client waits for it for a minute.
         """
         status = self._ask(lambda manager: manager.status(experiment, 0, 0.0), check)
         while True:
@@ -145,10 +145,10 @@ class Client:
     ) -> Result:
         """Wait for an experiment's end and return its result.
 
-        When it begins to train, this logs a warning for each field of its spec without an effect.
+        When the experiment begins to train, this logs a warning for each field without an effect.
 
         Raises:
-            ExperimentFailed: it failed, or a user cancelled it.
+            ExperimentFailed: the experiment failed, or a user cancelled it.
         """
         end: ExperimentSummary | None = None
         warned = False
@@ -183,10 +183,10 @@ class Client:
     def record(
         self, experiment: str, from_line: int = 0, *, check: Callable[[], None] | None = None
     ) -> list[str]:
-        """Return the lines of an experiment's record from one on, as the manager wrote them.
+        """Return an experiment's record from line `from_line` on, as the manager wrote it.
 
-        If a manager that answered before stops answering, this waits for it for a minute. `check`
-        is then called between two tries; it may start that manager again, or raise.
+        If a manager that has answered before stops answering, the client waits for it for a minute.
+        Between two tries it calls `check`, which may restart that manager, or raise.
         """
         lines: list[str] = []
         ask = partial(self._ask, check=check) if self._met else self._ask_now
@@ -198,19 +198,19 @@ class Client:
             lines += page.lines
 
     def cancel(self, experiment: str) -> None:
-        """Stop an experiment; does nothing if it has ended."""
+        """Stop an experiment; do nothing if it has ended."""
         self._ask_now(lambda manager: manager.cancel(experiment))
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
-        """Put on record that you disturb a process on purpose: what happens to whom, in words."""
+        """Put on record, in words, that you disturb a process on purpose: which one, and how."""
         self._ask_now(lambda manager: manager.disturbed(experiment, who, what))
 
     def experiments(self, last: int | None = None) -> tuple[ExperimentSummary, ...]:
-        """Return a summary of the manager's last experiments, by default of all, oldest first."""
+        """Return a summary of the manager's last experiments, oldest first; by default of all."""
         return tuple(islice(self.newest(), last))[::-1]
 
     def newest(self) -> Iterator[ExperimentSummary]:
-        """Yield a summary of each experiment of the manager, the one submitted last first."""
+        """Yield a summary of each experiment of the manager, the newest submission first."""
         before = ""
         while page := self._ask_now(_experiments_before(before)):
             yield from reversed(page)
@@ -221,14 +221,14 @@ class Client:
         question: Callable[[ManagerClient], _Answer],
         check: Callable[[], None] | None = None,
     ) -> _Answer:
-        """Ask the manager, and wait for it if it does not answer."""
+        """Ask the manager; if it does not answer, wait for it."""
         seconds = _AWAY_SECONDS if self._met else self._connect_seconds
         answer: _Answer = awaiting(seconds, check or _nothing)(self._ask_now, question)
         self._met = True
         return answer
 
     def _ask_now(self, question: Callable[[ManagerClient], _Answer]) -> _Answer:
-        """Ask the manager or, if it cannot be reached, the one that has taken over."""
+        """Ask the manager; if it cannot be reached, ask the one that has taken over."""
         asked = self._manager or self._managers.first()
         try:
             return self._answer(asked, question)
@@ -268,10 +268,10 @@ def _nothing() -> None:
 
 
 def spec_of(asked: Asked) -> Spec:
-    """Return the spec that was given as one, as its fields, or as the path of a file.
+    """Return the spec, given as a spec, as its fields, or as the path of a file.
 
     Raises:
-        SpecError: it has another type, or a field is invalid.
+        SpecError: the argument has another type, or a field is invalid.
     """
     match asked:
         case Spec():

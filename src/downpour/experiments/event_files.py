@@ -1,10 +1,10 @@
 """Writes TensorBoard's event files from a record, at once or while the experiment runs.
 
-TensorBoard is given a folder of runs. Each run has its own folder in it, named after the
-experiment or its place in a grid. Steps are rounds, counted from 1; times of day follow from the
-experiment's identifier, which holds that of its submission. The record is all that is needed, so
-every entrance comes through here. The file's layout and its messages are those of the `tensorboard`
-package.
+You give TensorBoard a folder of runs. Each run has its own folder in it, named after the experiment
+or its place in a grid. Steps are rounds, counted from 1. The experiment's identifier holds the time
+of its submission, from which we compute times of day. A record is all that we need, so every
+command and call writes event files through this module. The `tensorboard` package writes the file's
+layout and messages.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class EventFiles:
     """The event files of one experiment, which grow as its record does; a context manager.
 
     Args:
-        folder: TensorBoard's folder of runs, made where it is missing.
-        name: what to call the run; its experiment's identifier where absent. Event files that
-            were written under this name before are replaced, nothing else is.
+        folder: TensorBoard's folder of runs; made if it is missing.
+        name: the name of the run; by default, its experiment's identifier. This replaces event
+            files that were written under the same name before, and nothing else.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
-        SpecError: here and later: the folder cannot be written.
-        FileCorrupt: later: the record's experiment has a name that would lead out of the folder.
+        SpecError: the folder cannot be written. Later calls may raise this too.
+        FileCorrupt: in later calls: the experiment's name would lead out of the folder.
     """
 
     does = "event files are written"
@@ -78,7 +78,7 @@ class EventFiles:
         self.close()
 
     def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
-        """Write further lines of a record, the first of them its submission."""
+        """Write further lines of a record, whose first line is its submission."""
         with self._writing():
             for at_seconds, fact in record:
                 self._record.append((at_seconds, fact))
@@ -108,7 +108,7 @@ class EventFiles:
             case PreparedLine():
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
             case UpdatedLine():
-                # By shard, because an update that is lost is followed by another one.
+                # We sort by shard, because another update may follow one that was lost.
                 self._updates[fact.round][fact.shard] = fact
             case ResourcesUsedLine():
                 self._used[fact.round].append(fact)
@@ -130,7 +130,7 @@ class EventFiles:
 
 
 def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
-    """Write the event files of a record; of a line that it has twice, the later one counts.
+    """Write the event files of a record; if it has a line twice, the later one counts.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
@@ -142,9 +142,9 @@ def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name:
 
 
 class EndedRuns:
-    """Writes event files of runs that have ended, each under the name of its record's folder.
+    """Writes event files of ended runs, each under the name of its record's folder.
 
-    If they can no longer be written, one warning is logged and the study goes on.
+    If writing fails, it logs one warning and the study continues.
 
     Args:
         folder: TensorBoard's folder of runs.
@@ -155,11 +155,11 @@ class EndedRuns:
     """
 
     def __init__(self, folder: Path) -> None:
-        EventFiles(folder)  # refuses what cannot be
+        EventFiles(folder)  # raises if the folder cannot be used
         self._folder: Path | None = folder
 
     def write(self, record: Path) -> None:
-        """Write those of one run."""
+        """Write the event files of one run."""
         if self._folder is None:
             return
         try:
@@ -170,10 +170,10 @@ class EndedRuns:
 
 
 class _EventFile:
-    """One file of events: the spec as text and as hyperparameters first, then scalars.
+    """One file of events: first the spec as text and as hyperparameters, then scalars.
 
     Args:
-        folder: The run's own; made, and rid of event files that an earlier call wrote.
+        folder: The run's own folder. We make it, and remove event files of earlier calls from it.
         at_seconds: The time of the submission, as the record has it.
         submitted: The record's line of the submission.
     """
@@ -205,7 +205,7 @@ class _EventFile:
         self._file.close()
 
     def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
-        """Write numbers by their tags, without missing measurements."""
+        """Write numbers by their tags, leaving out missing measurements."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
@@ -225,7 +225,7 @@ class _EventFile:
 
 
 def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
-    """Give an epoch's numbers; a worker that trained several shards took their mean."""
+    """Return an epoch's numbers; if a worker trained several shards, use their mean."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
         seconds[update.worker].append(update.completion_seconds)
@@ -239,7 +239,7 @@ def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
 
 
 def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
-    """Give what workers' processes used in an epoch: mean shares of time, the most of all else."""
+    """Return the resources used in an epoch: mean shares of time, and the maximum of all else."""
     samples: defaultdict[str, list[Sample]] = defaultdict(list)
     for attempt in used:
         for sample in attempt.samples:
@@ -289,5 +289,5 @@ def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
 
 
 def _plain(value: Any) -> bool | float | str:
-    """Make a value one that TensorBoard can compare."""
+    """Turn a value into one that TensorBoard can compare."""
     return value if isinstance(value, bool | int | float) else str(value)

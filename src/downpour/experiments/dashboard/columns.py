@@ -1,7 +1,7 @@
 """Attempts in columns: tens of bytes each, because a long experiment has millions.
 
-An attempt's number is its place. Blocks of a few thousand hold them; once all attempts of a block
-have ended, it is compressed, and read again only for a viewer that is new.
+An attempt's number is its index. Blocks of a few thousand attempts hold the columns. Once all
+attempts of a block have ended, we compress it. We then unpack it only for a new viewer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from downpour.experiments.dashboard.versioned import Row
 
 BLOCK = 4096
 _LOOSE_BLOCKS = 4
-"""The newest blocks stay as they are, because viewers ask for their rows twice a second."""
+"""The newest blocks stay unpacked, because viewers ask for their rows twice a second."""
 
 Outcome = str
 OUTCOMES: tuple[Outcome | None, ...] = (
     *(None, "trained", "last", "moved", "stopped", "failed"),
-    "stopped",  # needless, as far as is known (`rounds.py`)
+    "stopped",  # needless, as far as we know (`rounds.py`)
 )
-"""How an attempt ended, by its number in the column; None: it has not."""
+"""How an attempt ended, by its number in the column; None means that it has not ended."""
 
 _COLUMNS = {
     "worker": "i",
@@ -45,17 +45,17 @@ _COLUMNS = {
 }
 """Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes.
 
-Seconds and shares are whole thousandths: compressed, floats would take three times the room.
+Seconds and shares are whole thousandths, because compressed floats would take three times the room.
 """
 _MOST = 4_000_000.0
-"""Seconds that a column can hold: 46 days."""
+"""The seconds that a column can hold: 46 days."""
 _FORESEEN = ("at", "done", "q10", "q50", "q90")
 _NOTHING = (0,) * 9
-"""The columns from `end` on of an attempt that has just begun."""
+"""The values of a new attempt in the columns from `end` on."""
 
 
 class _Block:
-    """Up to `BLOCK` attempts; the lines of its first attempt and of its last change."""
+    """Up to `BLOCK` attempts, with the lines of its first attempt and of its last change."""
 
     def __init__(self, line: int) -> None:
         self.begun = line
@@ -70,17 +70,17 @@ class _Block:
         return bool(self._packed)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns, to be read; those of a packed block are a copy."""
+        """Return the columns for reading; for a packed block, they are a copy."""
         return self._unpacked() if self._packed else self._columns
 
     def pack(self) -> None:
-        """Compress it."""
+        """Compress the block."""
         if not self._packed:
             content = b"".join(column.tobytes() for column in self._columns.values())
             self._packed, self._columns = zlib.compress(content, level=6), {}
 
     def unpack(self) -> dict[str, Any]:
-        """Return the columns, to be changed."""
+        """Return the columns for writing."""
         if self._packed:
             self._columns, self._packed = self._unpacked(), b""
         return self._columns
@@ -97,7 +97,7 @@ class _Block:
 
 
 class AttemptColumns:
-    """All attempts of an experiment; see the module. Lines are numbers of lines of the record."""
+    """All attempts of an experiment, in blocks. A `line` is the number of a line of the record."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -108,8 +108,8 @@ class AttemptColumns:
         """Add an attempt and return its number.
 
         Args:
-            known: worker, round, shard, attempt, begin, share and the step it goes on from.
-            line: the line that tells of it.
+            known: worker, round, shard, attempt, begin, share and the step that it continues from.
+            line: the line that reports it.
         """
         *task, begin, share, step = known
         if self.count % BLOCK == 0:
@@ -125,7 +125,7 @@ class AttemptColumns:
         return self.count - 1
 
     def replace(self, number: int, worker: int, begin: float, line: int) -> None:
-        """Let an attempt begin once more, as one does that a manager before this one began."""
+        """Let an attempt begin once more, if an earlier manager had begun it before."""
         _, columns, place = self._changing(number, line)
         columns["worker"][place], columns["begin"][place] = worker, _thousandths(begin)
         columns["born"][place] = line
@@ -138,14 +138,14 @@ class AttemptColumns:
         columns["ended"][place] = line
 
     def foresee(self, number: int, forecast: Sequence[float], line: int) -> None:
-        """Set an attempt's forecast: elapsed seconds, the share that is done, three quantiles."""
+        """Set an attempt's forecast: elapsed seconds, the finished share, three quantiles."""
         _, columns, place = self._changing(number, line)
         for name, value in zip(_FORESEEN, forecast, strict=True):
             columns[name][place] = _thousandths(value)
         columns["foreseen"][place] = line
 
     def value(self, number: int, name: str) -> Any:
-        """Return what a column holds of an attempt."""
+        """Return an attempt's value in a column."""
         return self._blocks[number // BLOCK].columns()[name][number % BLOCK]
 
     def seconds(self, number: int, name: str) -> float:
@@ -153,7 +153,7 @@ class AttemptColumns:
         return float(self.value(number, name)) / 1000
 
     def find(self, first: int, last: int, task: tuple[int, int, int]) -> int | None:
-        """Return the number of an attempt, by round, shard and attempt, among some numbers."""
+        """Return the number of an attempt (round, shard, attempt) within a range of numbers."""
         for place in range(first // BLOCK, last // BLOCK + 1):
             columns = self._blocks[place].columns()
             keys = zip(columns["round"], columns["shard"], columns["attempt"], strict=True)
@@ -163,7 +163,7 @@ class AttemptColumns:
         return None
 
     def since(self, after: int, upto: int) -> tuple[list[Row], list[Row], list[Row]]:
-        """Return the rows of attempts, ends and forecasts that changed in lines after one."""
+        """Return the rows of attempts, ends and forecasts that changed after line `after`."""
         attempts: list[Row] = []
         ends: list[Row] = []
         forecasts: list[Row] = []
@@ -233,5 +233,5 @@ def _thousandths(value: float) -> int:
 
 
 def _short(thousandths: int) -> float:
-    """Return a number in few letters: a whole one without a point."""
+    """Return a number in few characters: without a point if it is whole."""
     return thousandths // 1000 if thousandths % 1000 == 0 else thousandths / 1000

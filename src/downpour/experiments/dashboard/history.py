@@ -1,4 +1,4 @@
-"""The history of one task in words: which worker got it and why, its progress, and its end."""
+"""The history of one task in words: which worker got it and why, its progress and its end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told]:
-    """Return what a record tells of a task.
+    """Return the history of a task from a record.
 
     Args:
-        folder: the experiment's.
-        start: when it was submitted, by the record's clock.
+        folder: the experiment's folder.
+        start: when the user submitted it, by the record's clock.
         task: round and shard, from 0.
 
     Raises:

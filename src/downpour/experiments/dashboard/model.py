@@ -1,8 +1,8 @@
-"""The lines of a record, folded into the tables that the page draws; pure.
+"""Folds the lines of a record into the tables that the page draws; pure.
 
-Frequent kinds of lines are read as they are (`plain.py`), the others as the record's own types.
-Every row knows the line that changed it last. So `since` can tell what has changed after any line,
-and the number of a line is the whole state of a viewer.
+We read frequent kinds of lines as they are (`plain.py`), the others as the record's own types.
+Every row knows the line that changed it last, so `since` can tell what has changed after any line.
+A viewer's whole state is therefore the number of a line.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from downpour.files.records.record_lines import (
 Frame = dict[str, Any]
 DECISIONS_MAX = 20_000
 _WAITED_SHARE = 0.2
-"""Of a round's time: a wait that is shorter is not worth a line."""
+"""The share of a round's time below which a wait is not worth a line."""
 _CLOCK_SECONDS = 0.02
-"""Smaller errors of the clock are not worth telling."""
+"""Smaller errors of the clock are not worth reporting."""
 _STEPPING = {"sync", "k-sync"}
 
 
 class RecordTables:
-    """The tables of one experiment. Rounds in rows count from 1, times from its submission."""
+    """The tables of one experiment. In rows, rounds count from 1 and times from its submission."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -82,10 +82,10 @@ class RecordTables:
         }
 
     def take(self, fields: Fields) -> None:
-        """Fold the next line, which counts even if it is refused.
+        """Fold the next line; it counts even if this refuses it.
 
         Raises:
-            ValueError: it is not a fact of an experiment, and has changed nothing.
+            ValueError: the line is not a fact of an experiment, and has changed nothing.
         """
         self.line += 1
         try:
@@ -107,16 +107,16 @@ class RecordTables:
         self._last_at = relative
 
     def set_clock(self, begins: float) -> None:
-        """Say where the record's clock begins, in seconds of unix time."""
+        """Set where the record's clock begins, in seconds of unix time."""
         start = begins + self.start
         if self._about and abs(start - self._about["start"]) >= _CLOCK_SECONDS:
             self._about["start"] = round(start, 3)
             self._about_line = self.line
 
     def since(self, after: int, upto: int) -> Frame:
-        """Return what changed in the lines after one, up to another, which is the frame's `seq`.
+        """Return what changed after line `after`, up to line `upto`, which is the frame's `seq`.
 
-        A row that a later line has changed again is left out; it comes with that line.
+        If a later line has changed a row again, we leave the row out; it comes with that line.
         """
         attempts, ends, forecasts = self._rounds.attempts.since(after, upto)
         tables = {
@@ -130,7 +130,7 @@ class RecordTables:
             "decisions": self._decisions.since(after, upto),
         }
         frame: Frame = {"seq": upto}
-        # A viewer that is new must know from the first frame on what it looks at.
+        # A new viewer must know from the first frame on which experiment it looks at.
         if self._about and (after == 0 or after < self._about_line <= upto):
             frame["experiment"] = self.about()
         if upto > after:
@@ -138,7 +138,7 @@ class RecordTables:
         return frame | {name: rows for name, rows in tables.items() if rows}
 
     def about(self) -> dict[str, Any]:
-        """Return what there is to say of the experiment as a whole."""
+        """Return the facts about the experiment as a whole."""
         unknown = ", ".join(self._unknown)
         newer = (
             [f"lines that this version does not know are left out: {unknown}"] if unknown else []
@@ -152,7 +152,7 @@ class RecordTables:
         }
 
     def totals(self) -> dict[str, Any]:
-        """Return the sums; the seconds that are left count from `last_line_at`."""
+        """Return the sums; the remaining seconds count from `last_line_at`."""
         rounds, left = self._rounds, None
         if not self.state.ended and rounds.last_closed is not None:
             left = time_left(rounds.durations, self._meetings.rounds - rounds.closed_count)
@@ -168,7 +168,7 @@ class RecordTables:
         }
 
     def rounds_done(self) -> tuple[int, int, int, int]:
-        """Return how many rounds are done and how many there are, and the same of epochs."""
+        """Return the finished rounds and all rounds, and the same for epochs."""
         done, meetings = self._rounds.reached, self._meetings
         if self.state is ExperimentState.FINISHED and not self._about["reason"]:
             done = meetings.rounds
@@ -176,16 +176,16 @@ class RecordTables:
 
     @property
     def start(self) -> float:
-        """When the experiment was submitted, by the record's clock."""
+        """When the user submitted the experiment, by the record's clock."""
         return self._start or 0.0
 
     @property
     def last_at(self) -> float:
-        """When the last line came about, in seconds since the experiment was submitted."""
+        """The time of the last line, in seconds since the experiment's submission."""
         return self._last_at
 
     def splits(self) -> dict[str, Any] | None:
-        """Return how many examples of each class each shard has; None where that is not known."""
+        """Return how many examples of each class each shard has; None if we don't know."""
         counts = self._shard_classes
         if not counts:
             return None
@@ -193,7 +193,7 @@ class RecordTables:
         return {"classes": names, "shards": [list(shard) for shard in counts]}
 
     def measure(self) -> dict[str, str] | None:
-        """Return how good the model is, as far as it was measured: what by, and its value."""
+        """Return how good the model is, if it was measured: the measure's name and its value."""
         last = self._results.last
         best = first_of(last.metrics, last.loss) if last else None
         return {"words": best[0].words, "text": best[0].text(best[1])} if best else None

@@ -1,8 +1,8 @@
 """Checks the plain fields of a line while reading them.
 
-The frequent kinds of lines are read without pydantic, which would take most of the time of opening
-a long record. These functions accept the same values as the lines' own types, as far as `to_fields`
-writes them. All else raises ValueError.
+We read the frequent kinds of lines without pydantic, which would take most of the time of opening a
+long record. These functions accept the same values as the lines' own types, as `to_fields` writes
+them. For anything else they raise ValueError.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _EXACT = 2**53
 
 
 def whole(value: Any) -> int:
-    """Return a whole number from 0 up that a column can hold."""
+    """Return a whole number, at least 0, that a column can hold."""
     if type(value) is not int or not 0 <= value <= _WHOLE_MAX:
         raise ValueError(f"not a whole number: {value!r:.50}")
     return value
 
 
 def number(value: Any) -> float:
-    """Return a number that is finite."""
+    """Return a finite number."""
     if type(value) is float and value - value == 0:  # neither NaN nor infinite
         return value
     if type(value) is int and -_EXACT <= value <= _EXACT:
@@ -32,7 +32,7 @@ def number(value: Any) -> float:
 
 
 def measured(value: Any) -> float | None:
-    """Return a number; None for one that was NaN or infinite, which JSON has no words for."""
+    """Return a number; None for NaN or infinity, which JSON cannot express."""
     return None if value is None else number(value)
 
 
@@ -44,12 +44,12 @@ def text(value: Any) -> str:
 
 
 def task_of(fields: Fields) -> tuple[int, int, int]:
-    """Return the round, the shard and the attempt that a line is about."""
+    """Return the round, the shard and the attempt of a line."""
     return whole(fields["round"]), whole(fields["shard"]), whole(fields["attempt"])
 
 
 def quantiles(fields: Fields) -> tuple[float, float, float] | None:
-    """Return the forecast of a line; None without one."""
+    """Return the forecast of a line; None if it has none."""
     low, middle, high = map(fields.get, ("q10_seconds", "q50_seconds", "q90_seconds"))
     if low is None or middle is None or high is None:
         return None

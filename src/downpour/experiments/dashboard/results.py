@@ -33,26 +33,26 @@ class Results:
         self._model_bytes = 0
 
     def prepared(self, size_bytes: int) -> None:
-        """Take in the initial model."""
+        """Note the initial model."""
         self._model_bytes = size_bytes
         self.bytes_written += size_bytes
 
     def began(self) -> None:
-        """Take in that an attempt has begun."""
+        """Note that an attempt has begun."""
         self.bytes_read += self._model_bytes
 
     def saved(self, size_bytes: int) -> None:
-        """Take in a snapshot."""
+        """Note a snapshot."""
         self.bytes_written += size_bytes
 
     def updated(self, size_bytes: int) -> None:
-        """Take in an update that counts."""
+        """Note an update that counts."""
         self.bytes_written += size_bytes
         self.bytes_read += size_bytes
         self.bytes_for_versions += size_bytes
 
     def aggregated(self, at: float, made: AggregatedLine, updates: int, line: int) -> None:
-        """Take in a version that was made of so many updates."""
+        """Note a version, which was made from `updates` updates."""
         self._model_bytes = made.bytes
         self.bytes_written += made.bytes
         self.bytes_for_versions += made.bytes
@@ -75,7 +75,7 @@ class Results:
         self.versions.put(made.version, row, line)
 
     def evaluated(self, at: float, told: EvaluatedLine, line: int) -> None:
-        """Take in how good the model is after a round."""
+        """Note how good the model is after a round."""
         self.last = told
         self.metrics |= dict.fromkeys(told.metrics)
         row = (
@@ -91,7 +91,7 @@ class Results:
         self.evaluations.put((told.round, told.part), row, line)
 
     def measures(self) -> list[Mapping[str, Any]]:
-        """Return what the model is measured by: the metrics in their order, then the loss."""
+        """Return the model's measures: the metrics in their order, then the loss."""
         names = [*(name for name in self.metrics if name != LOSS), LOSS]
         return [
             {
@@ -106,12 +106,12 @@ class Results:
 
 
 def finite(value: float) -> float | None:
-    """Return a number as JSON can hold it, with the digits that people may want."""
+    """Return a number as JSON can hold it, with as many digits as people may want."""
     return measured(round(value, 6)) if value - value == 0 else None
 
 
 def size_of(fields: Fields) -> int:
-    """Return the bytes that a line tells of."""
+    """Return the bytes that a line reports."""
     size = fields["bytes"]
     if type(size) is not int or size < 0:
         raise ValueError(f"not a size: {size!r:.50}")

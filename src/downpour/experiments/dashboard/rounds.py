@@ -1,8 +1,8 @@
-"""Rounds and the attempts in them: which worker trains what, and when a round closes.
+"""Rounds and their attempts: the worker of each shard, and the end of each round.
 
 Rounds count from 0 here, as in the record. Attempts end as in the report's timeline
-(`reading/timeline.py`). A needless attempt ends when another attempt at its shard was accepted,
-or with its round, until a line tells when it has really ended.
+(`reading/timeline.py`). A needless attempt ends when another attempt at its shard is accepted, or
+with its round, until a line says when it really ended.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Task = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Round:
-    """A round; the numbers of its attempts lie between `first` and `last`.
+    """A round; the numbers of its attempts are between `first` and `last`.
 
-    `accepted` has the attempt whose update counts, by shard; `running` those at work, by shard.
+    By shard, `accepted` has the attempt whose update counts, and `running` the attempts at work.
     """
 
     begin: float
@@ -42,13 +42,13 @@ class _Round:
     applied: int = 0
 
     def at_work(self) -> list[int]:
-        """Return all attempts that run."""
+        """Return all running attempts."""
         return [number for several in self.running.values() for number in several]
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The last update, for which a closed round waited `seconds` after the one before."""
+    """The last update of a closed round, which waited `seconds` for it after the previous one."""
 
     attempt: int
     seconds: float
@@ -56,12 +56,12 @@ class Waited:
 
 
 class Rounds:
-    """Folds what the record says of attempts and rounds.
+    """Folds a record's lines about attempts and rounds.
 
-    `reached` is how many rounds are done, as far as the lines that it was given show.
+    `reached` is how many rounds are finished, as far as the lines so far show.
 
     Args:
-        stopped: called with an attempt and a line when a worker trains it no longer.
+        stopped: called with an attempt and a line when a worker no longer trains the attempt.
     """
 
     def __init__(self, stopped: Callable[[int, int], None]) -> None:
@@ -79,16 +79,16 @@ class Rounds:
     def assigned(
         self, task: Task, begin: float, told: tuple[int, float, int], line: int
     ) -> tuple[int, bool]:
-        """Take in that an attempt has begun.
+        """Note that an attempt has begun.
 
         Args:
-            task: which.
-            begin: when.
-            told: the worker's number, its share of the steps, and the step it goes on from.
+            task: the attempt.
+            begin: when it began.
+            told: the worker's number, its share of the steps, and the step it continues from.
             line: the line that says so.
 
         Returns:
-            Its number, and whether another attempt at the shard is running.
+            The attempt's number, and whether another attempt at the shard is running.
         """
         worker, share, from_step = told
         of_round = self._of(task[0], begin)
@@ -107,13 +107,13 @@ class Rounds:
         return number, is_copy
 
     def foreseen(self, task: Task, forecast: Sequence[float], line: int) -> None:
-        """Take in a forecast: elapsed seconds, the share that is done, three quantiles."""
+        """Note a forecast: elapsed seconds, the finished share, three quantiles."""
         number = self.number_of(task)
         if number is not None:
             self.attempts.foresee(number, forecast, line)
 
     def updated(self, task: Task, at: float, line: int) -> int | None:
-        """Take in that an attempt's update counts; returns its number."""
+        """Note that an attempt's update counts; return the attempt's number."""
         of_round, number = self._rounds.get(task[0]), self.number_of(task)
         if of_round is None or number is None:
             return None
@@ -126,12 +126,12 @@ class Rounds:
         return number
 
     def failed(self, task: Task, at: float, failure: str, line: int) -> int | None:
-        """Take in that an attempt has ended without an update that counts."""
+        """Note that an attempt has ended without an update that counts."""
         of_round, number = self._rounds.get(task[0]), self.number_of(task)
         if of_round is None or number is None:
             return None
         before = self.attempts.value(number, "outcome")
-        # Its work ended with its update, where that was lost or refused later.
+        # If its update was lost or refused later, its work had ended with that update.
         done = at if before in {0, NEEDLESS} else self.attempts.seconds(number, "end")
         self._end(of_round, number, done, _outcome(failure), line)
         if of_round.closed is None and of_round.accepted.get(task[1]) == number:
@@ -142,14 +142,14 @@ class Rounds:
         return number
 
     def dropped(self, number: int, shards: Iterable[int]) -> None:
-        """Take in that a round goes on without some shards."""
+        """Note that a round continues without some shards."""
         if number in self._open:
             self._open[number].dropped.update(shards)
 
     def aggregated(
         self, number: int, parts: Sequence[tuple[int, int]], at: float, line: int
     ) -> Waited | None:
-        """Take in a version: of a round, or of parts of rounds that are not in step."""
+        """Note a version: of a round, or of parts of rounds that are not in step."""
         if not parts:
             self.reached = max(self.reached, number + 1)
             return self._close(number, at, line)
@@ -165,7 +165,7 @@ class Rounds:
         return None
 
     def stop_all(self, at: float, line: int) -> None:
-        """Take in that the experiment has ended: nothing runs any more."""
+        """Note that the experiment has ended, so nothing runs any more."""
         for of_round in self._rounds.values():
             for attempt in of_round.at_work():
                 self._end(of_round, attempt, at, STOPPED, line)
@@ -215,7 +215,7 @@ class Rounds:
         self._stopped(number, line)
 
     def _reopen(self, of_round: _Round, shard: int, line: int) -> None:
-        """Let attempts at a shard go on, because the update that made them needless was lost."""
+        """Let attempts at a shard continue, because the update that made them needless was lost."""
         for (which, _), number in of_round.known.items():
             if which == shard and self.attempts.value(number, "outcome") == NEEDLESS:
                 self.attempts.end(number, 0.0, 0, line)
@@ -233,7 +233,7 @@ class Rounds:
         for needless in of_round.at_work():
             self._end(of_round, needless, at, NEEDLESS, line)
         of_round.closed = at
-        # New ones, because a dict that was emptied keeps its room.
+        # We make new dicts, because an emptied dict keeps its room.
         of_round.known, of_round.accepted, of_round.running = {}, {}, {}
         before = of_round.begin if self.last_closed is None else self.last_closed
         self.durations.append(at - before)
@@ -243,13 +243,13 @@ class Rounds:
         return waited
 
     def _waited(self, of_round: _Round) -> Waited | None:
-        """Return the update that came last; None if there is only one."""
+        """Return the update that came last; None if the round has only one."""
         ends = {
             number: self.attempts.seconds(number, "end") for number in of_round.accepted.values()
         }
         if len(ends) < 2:
             return None
-        # Of several at the same time the first counts, as in the timeline.
+        # If several came at the same time, the first counts, as in the timeline.
         last = max(ends, key=lambda number: (ends[number], -number))
         before = max(end for number, end in ends.items() if number != last)
         return Waited(last, ends[last] - before, ends[last] - of_round.begin)
@@ -258,7 +258,7 @@ class Rounds:
         served = of_round.accepted.keys() | of_round.running.keys() | of_round.dropped
         if in_step:
             return max(0, self.shards - len(served))
-        # Another shard may not have come to this round yet.
+        # Some shards may not have come to this round yet.
         return len({shard for shard, _ in of_round.known} - served)
 
     def _tell(self, number: int, of_round: _Round, line: int) -> None:

@@ -1,4 +1,4 @@
-"""Follows the record of one experiment, line by line: its file, or the journal it follows from."""
+"""Follows the record of one experiment, line by line, in its file or its journal."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from downpour.files.store.os_errors import reading
 
 _PIECE_BYTES = 1 << 20
 _END_BYTES = 1 << 16
-"""Of a file: these bytes hold its last line, unless that is longer."""
+"""The bytes at the end of a file that hold its last line, unless that is longer."""
 NOT_A_LINE: Fields = {}
-"""Stands for a line that cannot be read as JSON, so that the others keep their numbers."""
+"""Stands for a line that is not valid JSON, so that the other lines keep their numbers."""
 
 
 class RecordSource:
     """Yields the lines that a record has gained; for one thread.
 
-    It follows a journal that grows, with the segments of later terms, and goes over to
-    `record.jsonl` where a run replaces its journal by that.
+    It follows a growing journal with the segments of later terms. When a run replaces its journal
+    with `record.jsonl`, it switches to that file.
 
     Args:
         folder: the experiment's folder.
@@ -47,12 +47,12 @@ class RecordSource:
         self._broken: FileCorrupt | None = None
 
     def read(self, count: int) -> list[Fields]:
-        """Return the next lines, about `count` at most; an empty list: there are no more now.
+        """Return the next lines, about `count` at most; an empty list means that none are ready.
 
         Raises:
             FileMissing: the folder has neither a record nor a journal.
             FileCorrupt: the journal is damaged, or the record has become shorter.
-            SharedDirectoryError: a file cannot be read now.
+            SharedDirectoryError: a file cannot be read at present.
         """
         lines = self._read(count)
         self._given += len(lines)
@@ -61,8 +61,8 @@ class RecordSource:
     def clock(self) -> tuple[str, float]:
         """Return where the record's clock begins, in seconds of unix time.
 
-        The last line was written soon after what it tells of. Returns the name of its file as well,
-        because a manager that takes over may count from somewhere else.
+        The manager wrote the last line soon after the event in it. We return the name of the line's
+        file as well, because the next manager may count from another moment.
 
         Raises:
             SharedDirectoryError: the file cannot be read.
@@ -73,7 +73,7 @@ class RecordSource:
             known = os.fstat(file.fileno())
             file.seek(max(0, known.st_size - _END_BYTES))
             last = file.read(_END_BYTES).rpartition(b"\n")[0].rpartition(b"\n")[2]
-        # A line of a journal begins with its checksum.
+        # Each line of a journal begins with its checksum.
         fields = _parsed_alone(last[last.find(b"{") :])
         at = fields.get("at") if isinstance(fields, dict) else None
         return name, known.st_mtime - at if isinstance(at, int | float) else math.inf
@@ -99,7 +99,7 @@ class RecordSource:
             raise FileMissing(RECORD_NAME)
 
     def _taking(self, reader: RecordReader) -> Iterator[Dated]:
-        """Yield what the journal has gained; raises FileMissing once it is gone."""
+        """Yield what the journal has gained; raise FileMissing once the journal is gone."""
         if not segments(self._folder):
             raise FileMissing("journal")
         yield from reader.take()
@@ -117,7 +117,7 @@ class RecordSource:
             self._broken = error
             raise
         except (FileMissing, SharedDirectoryError):
-            # A run removes its journal once the record is there; its lines are the same.
+            # A run removes its journal once the record exists; the record has the same lines.
             self._gained = iter(())
             with reading(self._folder.parent, self._folder.name):
                 if not (self._folder / RECORD_NAME).exists():
@@ -128,7 +128,7 @@ class RecordSource:
 
 
 class _FollowedFile:
-    """The lines of a file that may grow, from one on."""
+    """The lines of a file that may grow, starting at one of them."""
 
     def __init__(self, path: Path, skipped: int) -> None:
         self._path = path
@@ -151,7 +151,7 @@ class _FollowedFile:
         return _parsed(found)
 
     def _piece(self) -> bytes:
-        """Return the next whole lines; a torn last line waits for its end."""
+        """Return the next whole lines; leave a torn last line until it is complete."""
         with (
             reading(self._path.parent, self._path.name),
             open(open_regular(self._path), "rb") as file,
@@ -175,7 +175,7 @@ def _parsed(texts: list[bytes]) -> list[Fields]:
         found: Any = from_json(b"[%b]" % b",".join(texts))
     except ValueError:
         found = []
-    # Two damaged lines may be one value together.
+    # Two damaged lines may together form one value.
     whole = found if len(found) == len(texts) else map(_parsed_alone, texts)
     return [fields if isinstance(fields, dict) else NOT_A_LINE for fields in whole]
 

@@ -1,7 +1,7 @@
 """The page as one file with its data inside: for reports, notebooks and mail.
 
-It needs no server and no network. The scripts and styles are those of the served page, and a
-Content-Security-Policy allows these alone, by their hashes.
+It needs no server and no network. It has the scripts and styles of the served page, and a
+Content-Security-Policy allows only these, by their hashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from downpour.files.records.view import Dated
 
 Record = Sequence[Dated]
 HISTORY_LINES_MAX = 20_000
-"""Lines of a record up to which the histories of its tasks are inside: a few megabytes."""
+"""Records with more lines come without their tasks' histories, to save a few megabytes."""
 _FRAME_LINES = 6000
 _BATCH_LINES = 5000
 _SCRIPT = re.compile(r'<script\b[^>]*\bsrc="/?assets/([^"]+)"[^>]*></script>\n?')
@@ -40,7 +40,7 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
 
     Args:
         sources: folders of experiments, or their records.
-        title: what the browser calls the page.
+        title: the page's title in the browser.
 
     Raises:
         StoreError: a record cannot be read.
@@ -69,7 +69,7 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
 
 
 def _lines_of(source: Path | Record) -> tuple[list[Fields], float]:
-    """Return the lines of a record, and where its clock begins in unix time, if that is known."""
+    """Return the lines of a record, and its clock's beginning in unix time, if known."""
     if not isinstance(source, Path):
         return [{"at": at, **to_fields(line)} for at, line in source], math.inf
     found: list[Fields] = []
@@ -83,7 +83,7 @@ def _take(model: RecordTables, fields: Fields) -> None:
     try:
         model.take(fields)
     except ValueError:
-        return  # left out, as the served page does
+        return  # leave it out, as the served page does
 
 
 def _frames(model: RecordTables) -> list[Frame]:
@@ -122,12 +122,12 @@ def _unused(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _inlined(page: str, data: Mapping[str, Any], title: str) -> str:
-    """Put styles, scripts and data into the page; scripts come last, because they cannot wait."""
+    """Put styles, scripts and data into the page; scripts come last, because they can't wait."""
     styles = [_style(found[1]) for found in _STYLE.finditer(page)]
     scripts = [_script(found[1]) for found in _SCRIPT.finditer(page)]
     page = _STYLE.sub("", _SCRIPT.sub("", page))
     page = _TITLE.sub(lambda _: f"<title>{html.escape(title)}</title>", page, count=1)
-    # Any `<` in the data could end the script or begin a comment.
+    # A `<` in the data could end the script or begin a comment.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     head = [_policy(styles, scripts), *(f"<style>{style}</style>" for style in styles)]
     tail = [

@@ -6,7 +6,7 @@ from downpour.experiments.figures.style import DARK, LIGHT, variables
 
 
 def theme_css() -> str:
-    """Return the style sheet; `data-theme` on the root chooses a theme, else the system does."""
+    """Return the style sheet; `data-theme` on the root, or else the system, chooses a theme."""
     light, dark = variables(LIGHT), variables(DARK)
     return (
         f":root {{ color-scheme: light dark; {light} }}\n"

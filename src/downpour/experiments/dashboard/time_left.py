@@ -1,11 +1,11 @@
 """Estimates an experiment's remaining time from the durations of its rounds.
 
-We assume that the rounds that are left are like the last ones: independent draws of one normal
-distribution. Its mean m and deviation s are estimated from n of them. With probability 0.8, the sum
-of k further draws is within k m ± t s √(k + k²/n). Here t is the quantile 0.9 of Student's t with
-n - 1 degrees of freedom. In the root, k stands for the noise of each round, and k²/n for the error
-of the mean, which is only known from n rounds. The interval is wide after two rounds, and narrows
-with each.
+We assume that the remaining rounds are like the last ones: independent draws from one normal
+distribution. We estimate its mean m and deviation s from n rounds. With probability 0.8, the sum of
+k further draws is within k m ± t s √(k + k²/n). Here t is the quantile 0.9 of Student's t with
+n - 1 degrees of freedom. In the root, k stands for the noise of each round. The term k²/n is the
+error of the mean, which we know only from n rounds. The interval is wide after two rounds, and gets
+narrower with each round.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 ROUNDS_MAX = 30
-"""How many of the last rounds count, because workers come, go and slow down."""
+"""Only this many last rounds count, because workers come, go and slow down."""
 _T90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
 _T90_MANY = 1.30
 """For 11 to 29 degrees of freedom. Their quantiles fall from 1.363 to 1.311."""
 
 
 def time_left(durations: Sequence[float], left: int) -> dict[str, float] | None:
-    """Return the quantiles 0.1, 0.5 and 0.9 of the seconds that the rounds left take.
+    """Return the quantiles 0.1, 0.5 and 0.9 of the seconds that the remaining rounds take.
 
     Args:
-        durations: how long the last rounds took, in seconds; two at least.
-        left: how many rounds are left.
+        durations: how long the last rounds took, in seconds.
+        left: how many rounds remain.
 
     Returns:
         The quantiles by name; None while fewer than two rounds have ended.

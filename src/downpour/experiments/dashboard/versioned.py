@@ -7,25 +7,25 @@ from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Row = Sequence[Any]
-"""A row as it goes over the wire; its first columns are its key."""
+"""A row as the page receives it; its first columns are its key."""
 
 
 class RowTable(Generic[Key]):
-    """A table whose rows are replaced, and never changed.
+    """A table whose rows we replace and never change.
 
     Args:
-        rows_max: how many rows it keeps; the one that changed longest ago leaves first. None: all.
+        rows_max: how many rows it keeps; the row with the oldest change leaves first. None: all.
     """
 
     def __init__(self, rows_max: int | None = None) -> None:
         self._rows_max = rows_max
-        self._rows: dict[Key, tuple[int, Row]] = {}  # the one that changed last comes last
+        self._rows: dict[Key, tuple[int, Row]] = {}  # the row with the newest change comes last
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def put(self, key: Key, row: Row, line: int) -> None:
-        """Set a row, which a line of the record has changed; the same row again is no change."""
+        """Set a row that a line of the record has changed; setting an equal row is no change."""
         before = self._rows.get(key)
         if before is not None:
             if before[1] == row:
@@ -36,7 +36,7 @@ class RowTable(Generic[Key]):
             del self._rows[next(iter(self._rows))]
 
     def since(self, after: int, upto: int) -> list[Row]:
-        """Return the rows that changed last in the lines after one, up to another."""
+        """Return the rows that changed last after line `after`, up to line `upto`."""
         found = []
         for line, row in reversed(self._rows.values()):
             if line <= after:

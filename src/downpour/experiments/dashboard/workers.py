@@ -13,7 +13,7 @@ WorkerActivity = Literal["training", "idle", "lost", "left"]
 
 @dataclass(slots=True)
 class WorkerRow:
-    """A worker; times are seconds since the experiment was submitted, `changed` is a line."""
+    """A worker; times are seconds since the experiment's submission, `changed` is a line."""
 
     number: int
     name: str
@@ -30,7 +30,7 @@ class WorkerRow:
     running: dict[int, None] = field(default_factory=dict)
 
     def row(self) -> Row:
-        """Return it as it goes over the wire."""
+        """Return the row as the page receives it."""
         return (
             self.number,
             self.name,
@@ -47,14 +47,14 @@ class WorkerRow:
 
 
 class WorkerTable:
-    """All workers by name, numbered in the order in which the record names them."""
+    """All workers by name, numbered in the order in which the record first names them."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, WorkerRow] = {}
         self._names: list[str] = []
 
     def named(self, name: str) -> WorkerRow:
-        """Return a worker, a new one if the record has not named it before."""
+        """Return a worker, or a new one if the record has not named it before."""
         known = self._by_name.get(name)
         if known is None:
             known = self._by_name[name] = WorkerRow(len(self._names), name)
@@ -72,7 +72,7 @@ class WorkerTable:
         worker.state, worker.changed = "training", line
 
     def stopped(self, number: int, attempt: int, line: int) -> None:
-        """Note that a worker trains an attempt no longer."""
+        """Note that a worker no longer trains an attempt."""
         worker = self.at(number)
         if worker.running.pop(attempt, attempt) is None and not worker.running:
             if worker.state == "training":
@@ -80,9 +80,9 @@ class WorkerTable:
             worker.changed = line
 
     def since(self, after: int, upto: int) -> Iterator[Row]:
-        """Yield the workers that changed last in the lines after one, up to another.
+        """Yield the workers that changed last after line `after`, up to line `upto`.
 
-        All of them after line 0, because every attempt names its worker by number.
+        If `after` is 0, yield all of them, because every attempt names its worker by number.
         """
         for worker in self._by_name.values():
             if after < worker.changed <= upto or (after == 0 and worker.changed):

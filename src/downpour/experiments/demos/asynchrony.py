@@ -1,4 +1,4 @@
-"""Rounds that end with a barrier, and Downpour SGD without one, with a slow worker."""
+"""Compares rounds with a barrier and Downpour SGD without one, with a slow worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _versions(one: Acted) -> list[AggregatedLine]:
 
 
 def _stalest(one: Acted) -> int:
-    """Return how many versions old the version was that the most stale update began from."""
+    """Return the largest staleness of a run's updates, in versions."""
     return max((max(line.staleness, default=0) for line in _versions(one)), default=0)
 
 

@@ -1,4 +1,4 @@
-"""A demo: two acts, each a run that a command line repeats, and the lesson of both together."""
+"""A demo: two acts, each a run that a command line can repeat, and the lesson of both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Line = TypeVar("Line")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """A run of a demo: its title, the fields of its spec, and what `downpour run` takes besides."""
+    """A run of a demo: its title, its spec's fields, and further arguments of `downpour run`."""
 
     title: str
     fields: Mapping[str, Any]
@@ -33,25 +33,25 @@ class Act:
     kill: Sequence[str] = ()
 
     def spec(self, changes: Mapping[str, Any]) -> Spec:
-        """Return its spec, with some fields changed."""
+        """Return the act's spec, with some fields changed."""
         return Spec.make({**self.fields, **changes})
 
     @property
     def disturbances(self) -> Disturbances:
-        """Who is slow, and who dies when."""
+        """Which workers are slow, and which processes die when."""
         return Disturbances.of(self.slow, self.kill)
 
     def check(self, changes: Mapping[str, Any]) -> None:
-        """Refuse changes with which it cannot be played.
+        """Refuse changes with which the act cannot run.
 
         Raises:
-            SpecError: a field is invalid, or a kill is in none of its rounds.
+            SpecError: a field is invalid, or no round reaches a kill.
         """
         rounds = self.spec(changes).meetings.rounds
         self.disturbances.check(self.workers, rounds, is_local=True)
 
     def words(self, changes: Mapping[str, Any]) -> list[str]:
-        """Return the words of the command line that repeats it, with these fields changed."""
+        """Return the words of the command line that repeats the act with these changes."""
         options = {**self.fields, **changes, "workers": self.workers}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         words += [f"--slow={name}={speed:g}" for name, speed in self.slow.items()]
@@ -59,16 +59,16 @@ class Act:
         return ["downpour", "run", *words]
 
     def command(self, changes: Mapping[str, Any]) -> str:
-        """Return that command line as people type it."""
+        """Return the same command line as one text, as people type it."""
         return shlex.join(self.words(changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """An act that is over: its spec, its run and its record, and the shared directory.
+    """A finished act: its spec, its run, its record and the shared directory.
 
-    It took `wall_seconds`, from its start to its end. The record's clock stands still while there
-    is no manager, this one does not.
+    `wall_seconds` run from its start to its end. Unlike the record's clock, they do not stand still
+    while no manager runs.
     """
 
     act: Act
@@ -100,9 +100,9 @@ class Demo:
     """A lesson.
 
     Args:
-        about: what it shows, in a line.
+        about: what it shows, in one line.
         acts: its runs, in order.
-        table: what happened, a row for each act.
+        table: what happened, one row per act.
         notice: one sentence on what to notice, from the measurements.
         figure: draws both acts; needs matplotlib.
     """

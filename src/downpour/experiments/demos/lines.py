@@ -1,4 +1,4 @@
-"""A figure of accuracy: a line for each act, along epochs or along seconds."""
+"""A figure of accuracy, with one line per act, by epochs or by seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:
-    """Draw accuracy in percent along epochs or seconds, a line of points for each title."""
+    """Draw accuracy in percent by epochs or seconds, a line of points for each title."""
     from matplotlib.figure import Figure
 
     with styled():

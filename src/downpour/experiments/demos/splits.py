@@ -1,4 +1,4 @@
-"""Shards with a mixture of all classes, and shards with a few classes each."""
+"""Compares shards that mix all classes with shards that have only a few classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _EARLY = 2
-"""The epoch after which the table compares: later both may be good."""
+"""The epoch after which the table compares; later, both may be good."""
 
 
 def _act(split: str, title: str) -> Act:
@@ -23,7 +23,7 @@ def _act(split: str, title: str) -> Act:
 
 
 def _classes(one: Acted) -> str:
-    """Say how many classes a shard holds: "10", or "2 to 3"."""
+    """Say how many classes a shard has: "10", or "2 to 3"."""
     [cut] = cuts_of(one.spec, [], one.result.shards, one.shared)
     held = cut.classes_held
     return f"{held.min()}" if held.min() == held.max() else f"{held.min()} to {held.max()}"

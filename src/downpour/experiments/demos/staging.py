@@ -1,7 +1,7 @@
 """Plays a demo: chooses its data, trains its acts one after the other, and reads their results.
 
 It downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn
-is not installed. A file next to the results holds the clouds, so that a command line can use them
+is not installed. A file next to the results stores the clouds, so that a command line can use them
 again.
 """
 
@@ -64,7 +64,7 @@ class DemoStage:
 
 
 def data_in(folder: Path) -> dict[str, Any]:
-    """Return the fields of a spec that name a demo's data; writes them to a folder if need be.
+    """Return the spec fields that name a demo's data; write the data to a folder if needed.
 
     Raises:
         SpecError: the folder cannot be written.
@@ -81,7 +81,7 @@ def data_in(folder: Path) -> dict[str, Any]:
 
 
 def clouds() -> dict[str, Any]:
-    """Return images of 8 x 8 pixels in 10 classes: a random center each, and noise around it.
+    """Return images of 8 x 8 pixels in 10 classes: a random center per class, plus noise.
 
     Returns:
         Training images `x`, uint8 of shape (1440, 8, 8), with labels `y`. Test images `x_test` of

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SLOW = {"worker-2": 0.25}
 SMALL_STEPS = {"shards": 2, "epochs": 6, "batch_size": 1, "learning_rate": 0.002}
-"""Steps of one example, so that a shard of the digits takes about a second and can change hands.
-Two workers, because a laptop with two cores has a core for each."""
+"""Steps of one example each, so that a shard of the digits takes about a second and can change
+hands. We use two workers, because a laptop with two cores has a core for each."""
 
 
 def _act(policy: str, title: str) -> Act:
