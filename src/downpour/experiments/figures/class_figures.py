@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES_MAX = 20
-"""Of a figure by epochs: a class has a row, and must be told from its neighbors."""
+"""Maximum classes in a figure by epochs, whose rows a reader must tell apart."""
 _SQUARES_MAX = 12
-"""In a row: if there are more, none has room for its number."""
+"""Maximum squares in a row; with more, none has room for its number."""
 _TICKS_MAX = 20
 _EPOCHS_MAX = 60
-"""Of a map: of more, every nth is drawn."""
+"""Maximum epochs in a map; with more, we draw every nth epoch."""
 _LIGHT_PERCENT = 55
-"""From here on a square is light, and its number dark."""
+"""From this value on, a square is light and its number dark."""
 Shares = npt.NDArray[np.float64]
 
 
 def classes_figure(subgrid: SubgridResult) -> Figure:
-    """Draw the accuracy of each class as a map: a row a setting, a column a class."""
+    """Draw the accuracy of each class as a map: a row per setting, a column per class."""
     rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
     shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
     names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
@@ -46,10 +46,10 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
 
 
 def class_course_figure(runs: Sequence[RunResult]) -> Figure:
-    """Draw the accuracy of each class after each epoch: a row a class, a column an epoch.
+    """Draw the accuracy of each class after each epoch: a row per class, a column per epoch.
 
-    Of many epochs every nth is drawn, up to the last. The runs are the repetitions of a setting;
-    `has_class_course` must hold for them.
+    If epochs are many, we draw every nth, up to the last. The runs are the repetitions of a
+    setting; `has_class_course` must hold for them.
     """
     columns = _evaluated(runs)
     every = -(-len(columns) // _EPOCHS_MAX)
@@ -73,7 +73,7 @@ def has_class_course(runs: Sequence[RunResult]) -> bool:
 
 
 def _evaluated(runs: Sequence[RunResult]) -> dict[int, dict[str, tuple[float | None, ...]]]:
-    """Return what the runs knew of the classes after each epoch, by the experiments' names."""
+    """Return the classes' accuracies after each epoch, by the experiments' names."""
     columns: dict[int, dict[str, tuple[float | None, ...]]] = {}
     for run in runs:
         for epoch in run.result.epochs:
@@ -95,7 +95,7 @@ def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
 
 
 def _draw_squares(figure: Figure, axis: Axes, shares: Shares) -> None:
-    """Draw a square for each share, the first row on top, with numbers where they have room."""
+    """Draw a square for each share, the first row on top; write numbers where they fit."""
     squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="face", lw=0.3)
     if shares.shape[1] > _SQUARES_MAX:
         figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)

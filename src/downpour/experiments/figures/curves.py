@@ -1,4 +1,4 @@
-"""Learning curves: a metric and the losses after every epoch, or along seconds.
+"""Learning curves: a metric and the losses after every epoch, or over seconds.
 
 A line goes through the means of a setting's repetitions. If a subgrid has two axes or more,
 each value of the first axis has a panel.
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOG_RATIO = 30
-"""Losses this far apart are drawn in decades: on a straight axis all small ones look alike."""
+"""We draw losses this far apart in decades: on a linear axis, all small ones look alike."""
 _THIN: Look = {"marker": "", "linewidth": 0.9}
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """The content of lines: a value of each epoch, and the look that all of them share.
+    """The content of lines: a value for each epoch, and the look that all lines share.
 
-    On an axis of decades a band that reaches to zero would fill the panel, so losses have none.
+    On an axis of decades, a band that reaches zero would fill the panel, so losses have no bands.
     """
 
     value: Callable[[RoundResult], float | None]
@@ -71,7 +71,7 @@ def learning_figure(subgrid: SubgridResult) -> Figure:
 
 
 def pace_figure(subgrid: SubgridResult) -> Figure:
-    """Draw the first metric along the seconds of training and aggregation."""
+    """Draw the first metric over the seconds of training and aggregation."""
     figure = _metric_figure(subgrid, _seconds)
     with styled():
         figure.axes[-1].set_xlabel("training and aggregation, s")
@@ -80,7 +80,7 @@ def pace_figure(subgrid: SubgridResult) -> Figure:
 
 
 def loss_figure(subgrid: SubgridResult) -> Figure:
-    """Draw the losses by epoch; those in training are thin lines without marks."""
+    """Draw the losses by epoch; training losses are thin lines without marks."""
     tested, trained = (
         _Curve(lambda e: e.test_loss, {}, has_band=False),
         _Curve(lambda e: e.train_loss, _THIN, has_band=False),
@@ -100,7 +100,7 @@ def loss_figure(subgrid: SubgridResult) -> Figure:
 
 
 def has_loss_course(subgrid: SubgridResult) -> bool:
-    """Whether there is a loss of several epochs: one alone is no curve."""
+    """Whether there is a loss of several epochs: a single one is no curve."""
     return _has_course(subgrid, lambda e: e.train_loss) or _has_course(
         subgrid, lambda e: e.test_loss
     )
@@ -160,7 +160,7 @@ def _epoch(_: Sequence[Sequence[RoundResult]], epoch: int) -> float:
 
 
 def _seconds(runs: Sequence[Sequence[RoundResult]], epoch: int) -> float:
-    """Return when an epoch had ended, on the mean of the runs, were there no evaluations."""
+    """Return when an epoch ended, averaged over the runs and without evaluation times."""
     return fmean(
         sum(one.train_seconds + one.aggregate_seconds for one in epochs[: epoch + 1])
         for epochs in runs
@@ -168,7 +168,7 @@ def _seconds(runs: Sequence[Sequence[RoundResult]], epoch: int) -> float:
 
 
 def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Figure:
-    """Draw panels of lines, and below them a key of the settings that are drawn."""
+    """Draw panels of lines, and below them a legend of the drawn settings."""
     faceted = len(subgrid.axes) > 1
     looks = looks_of(name_of(values[faceted:]) for values in subgrid.settings)
     figure, axes = panels_of(len(panels))
@@ -183,7 +183,7 @@ def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Fig
 
 
 def _tell_kinds(axis: Axes, tested: str, *, is_alone: bool) -> None:
-    """Name the loss of each kind of line, where falling lines leave room."""
+    """Name the loss of each kind of line, in the room that falling lines leave."""
     from matplotlib.lines import Line2D
 
     look = series(0) if is_alone else {**series(0), "color": LIGHT["muted"]}

@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 REPETITIONS_MIN = 3
-"""The interval of two repetitions is wide enough to hide the rest; tables have it."""
+"""The interval of two repetitions is wide enough to hide everything else; tables have it."""
 PANEL_INCHES = 2.3
 AXIS_INCHES = 0.86 * WIDTH_INCHES
 _LEGEND_LETTERS = 30
 _LEGEND_COLUMNS = 2
 _DECADES_RATIO = 30
-"""An axis of numbers this far apart is drawn in decades."""
+"""We draw an axis in decades if its numbers are this far apart."""
 _TICKS_APART = 1 / 14
-"""Of an axis: nearer to each other, their labels touch."""
+"""The share of an axis between two ticks; labels that are closer touch."""
 _TICKS_MAX = 12
 _MARKS_MAX = 12
-"""Of one line: more hide it."""
+"""Maximum marks on one line; more would hide it."""
 _BARS_WIDTH = 0.8
-"""Of a cluster, where the next one is at a distance of 1."""
+"""The width of a cluster of bars, if clusters are 1 apart."""
 _TOP_POINTS = 7.5
 _TOP_LETTER_POINTS = 0.62 * _TOP_POINTS
 Look = dict[str, Any]
 Dot = tuple[float, Estimate]
-"""An estimate at a place of the x axis."""
+"""An estimate at a position on the x axis."""
 
 
 def place_of(subgrid: SubgridResult, ahead: int, values: Sequence[Any]) -> float:
-    """Return where a setting stands on the x axis: at its number, or at its name's."""
+    """Return a setting's position on the x axis: its number, or the position of its name."""
     if is_numeric(subgrid, subgrid.axes[ahead]):
         return float(values[ahead])
     return float(
@@ -60,7 +60,7 @@ def draw_line(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
     xs = [x for x, _ in dots]
     every = -(-len(dots) // _MARKS_MAX)
     means = [estimate.mean for _, estimate in dots]
-    axis.plot(xs, means, markevery=every, clip_on=False, **look)  # at 100 % it is whole, too
+    axis.plot(xs, means, markevery=every, clip_on=False, **look)  # at 100 % it stays whole, too
     if any(map(reach_of, (estimate for _, estimate in dots))):
         low = [estimate.mean - reach_of(estimate) for _, estimate in dots]
         high = [estimate.mean + reach_of(estimate) for _, estimate in dots]
@@ -76,7 +76,7 @@ def draw_whiskers(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
 
 
 def draw_bars(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int) -> None:
-    """Draw clusters of `count` bars, each with its whisker; `bars` are by their places in one."""
+    """Draw clusters of `count` bars with whiskers; `bars` are by their places in a cluster."""
     for place, x, estimate in _each(bars):
         middle = _middle(x, place, count)
         axis.bar(middle, estimate.mean, 0.92 * _BARS_WIDTH / count, **area(place))
@@ -85,7 +85,7 @@ def draw_bars(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int) -> None
 
 
 def mark_lost(axis: Axes, subgrid: SubgridResult, names: Sequence[str]) -> None:
-    """Put a cross in the place of each bar whose runs all failed; clusters are the first axis."""
+    """Put a cross in place of each bar whose runs all failed; clusters are the first axis."""
     for values in subgrid.lost:
         middle = _middle(place_of(subgrid, 0, values), names.index(name_of(values[1:])), len(names))
         look: Look = {"color": LIGHT["failure"], "ha": "center", "va": "bottom"}
@@ -93,7 +93,7 @@ def mark_lost(axis: Axes, subgrid: SubgridResult, names: Sequence[str]) -> None:
 
 
 def tell_heights(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int, clusters: int) -> None:
-    """Write each mean above its bar and whisker; upright where the bars are narrow."""
+    """Write each mean above its bar and whisker; vertically if the bars are narrow."""
     decimals = _decimals(estimate.mean for _, _, estimate in _each(bars))
     room = 72 * AXIS_INCHES * _BARS_WIDTH / (count * clusters)
     if room < _TOP_POINTS:
@@ -114,18 +114,18 @@ def _each(bars: Mapping[int, Sequence[Dot]]) -> Iterator[tuple[int, float, Estim
 
 
 def _middle(x: float, place: int, count: int) -> float:
-    """Return where the bar at a place of a cluster stands."""
+    """Return the center of the bar at a place of a cluster."""
     return x + _BARS_WIDTH * ((place + 0.5) / count - 0.5)
 
 
 def _decimals(means: Iterable[float]) -> int:
-    """Return how many decimals numbers of this size need to be distinct."""
+    """Return how many decimals make numbers of this size distinct."""
     most = max(means, default=0.0)
     return 3 if most < 1 else 2 if most < 10 else 1 if most < 1000 else 0
 
 
 def name_numbers(axis: Axes, places: Mapping[float, str]) -> None:
-    """Mark an axis at the given numbers; it is logarithmic where they span decades."""
+    """Mark an axis at the given numbers; make it logarithmic if they span decades."""
     numbers = sorted(places)
     if _suit_decades(numbers):
         in_decades(axis)
@@ -153,12 +153,12 @@ def name_clusters(axis: Axes, places: Mapping[float, str]) -> None:
 
 
 def reach_of(estimate: Estimate) -> float:
-    """Return how far a band or a whisker reaches; 0 if none is drawn."""
+    """Return how far a band or a whisker reaches; 0 if we draw none."""
     return (estimate.half_width or 0.0) if estimate.count >= REPETITIONS_MIN else 0.0
 
 
 def panels_of(count: int, inches: float = PANEL_INCHES) -> tuple[Figure, list[Axes]]:
-    """Make panels of one measure, which are compared: both of their axes are the same."""
+    """Make panels of one measure with equal axes, so that readers can compare them."""
     from matplotlib.figure import Figure
 
     size = WIDTH_INCHES, 0.5 + inches * count
@@ -168,14 +168,14 @@ def panels_of(count: int, inches: float = PANEL_INCHES) -> tuple[Figure, list[Ax
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """Give every line its look, the same in all panels."""
+    """Give every line its look, which is the same in all panels."""
     return {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
 
 
 def legend(
     figure: Figure, looks: Mapping[str, Look], axes: Sequence[str], *, are_areas: bool = False
 ) -> None:
-    """Put the legend below everything; leave it out for a single line, or one bar a cluster."""
+    """Put the legend below everything; leave it out for a single line, or one bar per cluster."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -199,7 +199,7 @@ def name_of(values: Sequence[Any]) -> str:
 
 
 def is_numeric(subgrid: SubgridResult, axis: str) -> bool:
-    """Whether an axis has several numbers on it; true and false are not numbers."""
+    """Whether an axis has several numbers; true and false are not numbers."""
     values = [values[subgrid.axes.index(axis)] for values in subgrid.settings]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return numbers and len(set(values)) > 1

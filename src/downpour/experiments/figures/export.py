@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DIGITS_BEYOND_HUNDREDTHS = re.compile(r"(\.\d\d)\d+")
-# Matplotlib names every group of shapes; on a page with several figures the names would clash.
+# Matplotlib names every group of shapes; names of several figures on a page would clash.
 _GROUP_NAMES = re.compile(r'<g id="[^"]*"')
 
 
@@ -27,7 +27,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Draw a figure as SVG; its letters stay text."""
+    """Draw a figure as SVG, keeping its letters as text."""
     file = io.StringIO()
     with styled(name):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
@@ -35,7 +35,7 @@ def to_svg(figure: Figure, name: str) -> str:
 
 
 def written(figure: Figure, path: Path) -> bytes:
-    """Return the content of a figure's file, as its ending says: .svg or else .png."""
+    """Return the content of a figure's file: SVG if its name ends with .svg, otherwise PNG."""
     svg = path.suffix == ".svg"
     return to_svg(figure, path.stem).encode() if svg else to_png(figure)
 
@@ -43,8 +43,8 @@ def written(figure: Figure, path: Path) -> bytes:
 def for_page(svg: str) -> str:
     """Turn an SVG file into a part of a page whose colors are the page's own variables.
 
-    Coordinates, in points, are cut to hundredths: that is invisible and makes the file a fifth
-    smaller. The background is left out, so that the page shows through.
+    We round coordinates, in points, to hundredths: that is invisible and makes the file a fifth
+    smaller. We leave out the background, so that the page shows through.
     """
     inner = svg[svg.index("<svg") :]
     inner = inner.replace(f"fill: {LIGHT['paper']}", "fill: none", 1)

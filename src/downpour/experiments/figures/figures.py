@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 TIMELINES_MAX = 24
 _SPLITS_MAX = 6
-"""Panels of a figure, and rows of panels that a screen shows at once."""
+"""Maximum panels of a figure, and rows of panels that fit a screen."""
 _INTERVALS = "are 95\u00a0% intervals over the repetitions"
 _ENLARGED = (
     "; enlarged are rounds that start with the one with most moves and failures, or with "
@@ -50,14 +50,14 @@ _ENLARGED = (
 )
 
 Part = Literal["outcome", "timeline", "resources"]
-"""Of a page: what a subgrid came to, which worker trained what, and what its processes used."""
+"""The parts of a page: results of a subgrid, worker timelines, and processes' resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
     """A figure, its subgrid, the name of its files, what it shows, and the part it belongs to.
 
-    One along time is of a single `experiment`.
+    A figure over time shows a single `experiment`.
     """
 
     subgrid: str
@@ -69,7 +69,7 @@ class Plot:
 
 
 def plots_of(study: StudyResult) -> list[Plot]:
-    """Draw everything that the study has something for."""
+    """Draw every figure that the study has data for."""
     plots: list[Plot] = []
     asides: dict[str, list[Plot]] = {}
     for subgrid in (subgrid for subgrid in study.subgrids if subgrid.runs):
@@ -86,7 +86,7 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
     bands = f"; bands {_INTERVALS}" if _has_intervals(subgrid) else ""
     first, part = measured_by(subgrid)[0], part_of(subgrid)
     words = f"{part.capitalize()} {first.words}"
-    # The figure of the losses shows a first measure that is one.
+    # If the first measure is a loss, the figure of the losses already shows it.
     if _is_measured(subgrid) and not (first.name == LOSS and has_loss_course(subgrid)):
         name = f"{subgrid.name}-{first.file_stem}"
         caption = f"{words} after each epoch{bands}"
@@ -101,7 +101,7 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw what each setting came to, if there are several."""
+    """Draw the results of each setting, if there are several settings."""
     if len(subgrid.settings) < 2:
         return
     whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""
@@ -118,7 +118,7 @@ def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw how well each class is known: by epoch if there is one setting, else by setting."""
+    """Draw the accuracy of each class: by epoch if there is one setting, else by setting."""
     name = f"{subgrid.name}-classes"
     if len(subgrid.settings) == 1 and has_class_course(subgrid.runs):
         caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in %"
@@ -129,7 +129,7 @@ def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _splits(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw the classes in each shard: a figure for each number of shards."""
+    """Draw the classes in each shard, in one figure for each number of shards."""
     by_shards: dict[int, list[ShardCounts]] = {}
     for split in subgrid.splits:
         by_shards.setdefault(len(split.sizes), []).append(split)
@@ -150,7 +150,7 @@ def _is_measured(subgrid: SubgridResult) -> bool:
 
 
 def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
-    """Draw what there is of a run over time."""
+    """Draw everything that a run has over time."""
     setting = setting_of(subgrid, run.values) or subgrid.name
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name = run.result.experiment

@@ -1,4 +1,4 @@
-"""The outcome of each setting of a subgrid: lines along an axis of numbers, else grouped bars."""
+"""The outcome of each setting of a subgrid: lines along an axis of numbers, or grouped bars."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Shown = Measure | Literal["time"]
 
 
 def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
-    """Draw the outcome of each setting: lines along an axis of numbers, else grouped bars."""
+    """Draw the outcome of each setting: lines along an axis of numbers, or grouped bars."""
     numeric = numeric_axis(subgrid)
     ahead = max(numeric, 0)
     rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
@@ -85,5 +85,5 @@ def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
 
 
 def numeric_axis(subgrid: SubgridResult) -> int:
-    """Return the place of the first axis that has several numbers on it; -1 if none has."""
+    """Return the index of the first axis that has several numbers; -1 if none has."""
     return next((place for place, axis in enumerate(subgrid.axes) if is_numeric(subgrid, axis)), -1)

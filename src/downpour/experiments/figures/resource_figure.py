@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _LINES_MAX = 12
 _COLUMNS = 2
 _GAP = 3.0
-"""Times the usual distance of two samples: farther apart, something is missing between them."""
+"""How many times the usual distance of two samples counts as a gap between them."""
 _POINTS_MAX = 300
-"""Of one line: more are not distinguishable, and make a page large."""
+"""Maximum points of one line; readers can't distinguish more, and they make a page large."""
 MEASURES: dict[str, Callable[[ResourceSample], float]] = {
     "CPU, cores": lambda sample: sample.cpu_share,
     "memory, MB": lambda sample: sample.memory_bytes / 1e6,
@@ -30,9 +30,9 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 
 
 def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
-    """Name the measures that have something to draw, because they are not 0 throughout.
+    """Name the measures worth drawing, because they are not 0 throughout.
 
-    There are none if no process has samples of two moments: a single dot shows no change.
+    If no process has samples of two moments, return none: a single dot shows no change.
     """
     workers = _drawn_workers(samples)
     drawn = [sample for sample in samples if sample.worker in workers]
@@ -43,11 +43,11 @@ def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
 
 
 def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
-    """Draw CPU, memory, threads and I/O wait over time: a panel each, a line a process.
+    """Draw CPU, memory, threads and I/O wait over time: a panel per measure, a line per process.
 
-    Only the measures that `measures_of` names have a panel; it must name one at least.
-    I/O wait is the machine's; the others are the process's own. A line is broken where samples are
-    missing, because a process that has nothing to train sends none.
+    Only the measures that `measures_of` names get a panel; it must name at least one. I/O wait is
+    the machine's; the other measures are the process's own. A line breaks where samples are
+    missing, because a process without a task sends none.
     """
     from matplotlib.figure import Figure
 
@@ -64,14 +64,14 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
             for place, worker in enumerate(workers):
                 own = _thinned([sample for sample in samples if sample.worker == worker])
                 look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
-                look["clip_on"] = False  # lines along the bottom would lose half of their width
+                look["clip_on"] = False  # keeps the full width of lines along the bottom
                 times, values, alone = _broken(own, MEASURES[name])
                 axis.plot(times, values, label=worker, markevery=alone, **look)
             axis.set_ylabel(name)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
             axis.set_xlim(left=0)
         figure.align_ylabels(axes)
-        for axis in axes[-columns:]:  # the lowest of each column
+        for axis in axes[-columns:]:  # the lowest panel of each column
             axis.set_xlabel("seconds since the first assignment")
             axis.tick_params(labelbottom=True)
         handles, names = axes[0].get_legend_handles_labels()
@@ -86,14 +86,14 @@ def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
 
 
 def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
-    """Keep every nth sample, if there are more than are distinguishable."""
+    """Keep every nth sample if there are more than a reader can distinguish."""
     return samples[:: -(-len(samples) // _POINTS_MAX)]
 
 
 def _broken(
     samples: Sequence[ResourceSample], measure: Callable[[ResourceSample], float]
 ) -> tuple[list[float], list[float], list[int]]:
-    """Return the points of a line, with no number in its gaps, and the places of lone points."""
+    """Return the points of a line, with NaN in its gaps, and the indices of lone points."""
     times = [sample.at_seconds for sample in samples]
     apart = [after - before for before, after in pairwise(times)]
     widest = _GAP * median(apart) if apart else inf

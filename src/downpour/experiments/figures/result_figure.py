@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _PANEL_INCHES = 2.0
 _METRICS_MAX = 3
-"""With the losses, that is as much as a screen shows."""
+"""A screen shows no more than this many metrics together with the losses."""
 
 
 def result_figure(result: Result) -> Figure:
-    """Draw the first metrics of a result by epoch, a panel each, and its losses in one below."""
+    """Draw a result's first metrics by epoch, one panel each, and its losses in one below."""
     metrics = [
         Measure(name, result.part)
         for name in names_of(epoch.metrics for epoch in result.epochs)[:_METRICS_MAX]

@@ -1,7 +1,7 @@
-"""One figure of a search: its goal run by run with the best so far, and against each field.
+"""The figure of a search: its goal by run, with the best so far, and its goal by each field.
 
-A pruned run is drawn at the value that it had when it was ended; one that failed has none, and
-stands at the foot. Nothing here writes a file.
+A pruned run appears at the value that it had when it ended. A failed run has no value, and appears
+at the bottom. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = 2
 _PANEL_INCHES = 1.9
 _LEGEND_INCHES = 0.3
 _ROOM = 0.5
-"""The free room at both sides of the choices."""
+"""The free room on both sides of the choices."""
 _AXIS_INCHES = 0.43 * WIDTH_INCHES
 _DECADES_RATIO = 30
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ Place = Callable[[SearchRun], float]
 
 
 def search_figure(search: SearchResult) -> Figure:
-    """Draw the panels; some run has a value."""
+    """Draw the panels; at least one run must have a value."""
     from matplotlib.figure import Figure
 
     rows = -(-len(search.fields) // _COLUMNS)
@@ -73,7 +73,7 @@ def search_figure(search: SearchResult) -> Figure:
 
 
 def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
-    """Draw the values against one field: at its number, or above the name of its choice."""
+    """Draw the values by one field: at its number, or above the name of its choice."""
     axis.set_xlabel(field.words)
     if field.choices is None:
         if field.log:
@@ -90,7 +90,7 @@ def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
 
 
 def _keep_ticks_apart(axis: Axes) -> None:
-    """Name the decades of a logarithmic axis; where it has hardly two, 2 and 5 between them."""
+    """Name the decades of a logarithmic axis; if it has hardly two, also name 2 and 5 between."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_xlim()
@@ -100,7 +100,7 @@ def _keep_ticks_apart(axis: Axes) -> None:
 
 
 def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
-    """Draw a mark for each run that has a value, the best on top."""
+    """Draw a mark for each run that has a value, with the best on top."""
     kinds: dict[str, list[SearchRun]] = {"finished": [], "pruned": [], "best": []}
     for run in search.runs:
         kind: str = "best" if run is search.best else run.state
@@ -124,7 +124,7 @@ def _draw_best(axis: Axes, search: SearchResult) -> None:
 
 
 def _draw_failed(axis: Axes, search: SearchResult, place: Place) -> None:
-    """Draw what failed at the foot, and make room for it at its place."""
+    """Draw failed runs at the bottom, and make room for them."""
     across = [place(run) for run in search.runs if run.state == "failed"]
     if across:
         foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 110
-"""Of the image in a notebook: as wide as its text, on a fine screen."""
+"""The resolution in a notebook: as wide as its text, on a fine screen."""
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
@@ -21,13 +21,13 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 @cache
 def _shown_figure() -> type[Figure]:
-    """Return the class, whose base must not be imported before it is needed."""
+    """Return the class; we must not import its base before someone needs it."""
     from matplotlib.figure import Figure as Base
 
     class ShownFigure(Base):
         """A figure that draws its own image for a notebook.
 
-        IPython knows how to show figures only once pyplot has been imported, which changes global
+        IPython can show figures only after someone has imported pyplot, which changes global
         settings.
         """
 

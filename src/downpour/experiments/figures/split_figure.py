@@ -1,8 +1,8 @@
-"""Draws how splits cut the training data, with a panel for each split.
+"""Draws how splits cut the training data, with one panel per split.
 
-Above, a bar for each shard's examples; below, a dot for each shard and class, whose area is the
-number of examples. So nothing hangs on colors, and any number of classes has the same look. All
-panels of a figure have one scale. Nothing here writes a file.
+Above, a bar shows each shard's examples. Below, a dot stands for each shard and class; its area is
+the number of examples. So the figure needs no colors, and looks the same with any number of
+classes. All panels of a figure have one scale. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TITLE_INCHES = 0.5
 _FOOT_INCHES = 0.65
 _AXIS_POINTS = 0.84 * WIDTH_INCHES * 72
 _FILLED = 0.92
-"""Of the way to the next dot, the width of the largest."""
+"""The width of the largest dot, as a share of the distance to the next dot."""
 _NAMED_MAX = 10
-"""Of an axis: more numbers than these are named at intervals."""
+"""Maximum names on an axis; with more numbers, we name them at intervals."""
 
 Counts = npt.NDArray[np.float64]
 
@@ -107,7 +107,7 @@ def _draw_classes(axis: Axes, cut: ShardCounts, counts: Counts, largest: float) 
 
 
 def _diameter(shape: tuple[int, ...]) -> float:
-    """Return the points across of the largest dot, so that neighbors do not touch."""
+    """Return the diameter of the largest dot in points, so that neighbors do not touch."""
     return _FILLED * min(72 * _LANE_INCHES, _AXIS_POINTS / shape[0])
 
 
@@ -121,7 +121,7 @@ def _name_shards(axis: Axes, shards: int) -> None:
 
 
 def _draw_key(figure: Figure, largest: float, diameter: float) -> None:
-    """Say how many examples a dot stands for: the largest, and one of a quarter of them."""
+    """Explain how many examples a dot stands for: the largest, and one of a quarter of them."""
     from matplotlib.lines import Line2D
 
     whole = round(largest)

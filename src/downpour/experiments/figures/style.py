@@ -1,8 +1,8 @@
 """The figures' style: colors for light and dark pages and for the color-blind, sizes, marks.
 
-A figure is drawn in the light colors. Every one of them has a name, so that a page can put the
-dark ones in their place. The tests measure that each stands out from its background, and from the
-others as color-blind people see them. Marks, dashes and hatches differ, too, so that nothing hangs
+We draw figures in the light colors. Every color has a name, so that a page can replace it with a
+dark one. The tests measure that each color stands out from its background, and from the other
+colors as color-blind people see them. Marks, dashes and hatches differ too, so that nothing depends
 on color alone.
 """
 
@@ -48,12 +48,12 @@ SERIES = tuple(LIGHT[name] for name in LIGHT if name.startswith("series-"))
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)), "-", "--")
 HATCHES = ("", "", "////", "...", "xxx", "---")
-"""Of areas: only the first two colors differ plainly for all of the color-blind."""
+"""Hatches of areas, because the color-blind can only tell the first two colors apart easily."""
 
 WIDTH_INCHES = 5.0
-"""As wide as a phone shows without making the letters small."""
+"""As wide as a phone can show without small letters."""
 WIDE_INCHES = 10.5
-"""As wide as a page on a desk, or a sheet of A4 on its side: for figures along time."""
+"""As wide as a page on a desktop, or a landscape A4 sheet, for figures over time."""
 PNG_DPI = 200
 _LETTERS_PER_INCH = 12
 
@@ -79,7 +79,8 @@ _SETTINGS: dict[str, Any] = {
     "ytick.labelcolor": LIGHT["ink"],
     "legend.frameon": False,
     "legend.fontsize": 9,
-    # Names are a user's: one with two dollar signs is no formula, and may not even be a valid one.
+    # Users choose names. A name with two dollar signs is no formula, and may not even be a valid
+    # one.
     "text.parse_math": False,
     "font.size": 9.5,
     "font.family": "sans-serif",
@@ -102,7 +103,7 @@ def styled(salt: str = "") -> Iterator[None]:
 
 
 def series(place: int) -> dict[str, Any]:
-    """Return how the line at a place looks; after six they differ in dashes only."""
+    """Return the look of the line at an index; after six, lines differ only in dashes."""
     return {
         "color": SERIES[place % len(SERIES)],
         "marker": MARKS[place % len(MARKS)],
@@ -111,7 +112,7 @@ def series(place: int) -> dict[str, Any]:
 
 
 def area(place: int) -> dict[str, Any]:
-    """Return how the bar at a place looks; its hatches are drawn in the color of its edge."""
+    """Return the look of the bar at an index; the edge's color also draws its hatches."""
     return {
         "facecolor": SERIES[place % len(SERIES)],
         "edgecolor": LIGHT["paper"],
@@ -121,7 +122,7 @@ def area(place: int) -> dict[str, Any]:
 
 
 def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
-    """Return how names along an axis of this width are turned, where side by side they touch."""
+    """Return the rotation of names along an axis of this width, if they would touch otherwise."""
     room = _LETTERS_PER_INCH * inches / max(1, len(names))
     if all((len(one) + len(other)) / 2 + 1 <= room for one, other in pairwise(names)):
         return {}
@@ -129,7 +130,7 @@ def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
 
 
 def in_decades(axis: Axes) -> None:
-    """Make an axis logarithmic, its numbers as a person types them: 0.001, 1e-05."""
+    """Make an axis logarithmic, with numbers as a person types them: 0.001, 1e-05."""
     from matplotlib.ticker import StrMethodFormatter
 
     axis.set_xscale("log")
@@ -137,13 +138,13 @@ def in_decades(axis: Axes) -> None:
 
 
 def keep_per_cent(axis: Axes) -> None:
-    """Show no part of a margin or an interval that no share could reach."""
+    """Cut off any part of a margin or an interval that no share could reach."""
     low, high = axis.get_ylim()
     axis.set_ylim(max(low, 0), min(high, 100))
 
 
 def count_from_one(axis: Axes) -> None:
-    """Let an axis name whole numbers only, and none below 1."""
+    """Let an axis name only whole numbers, and none below 1."""
     from matplotlib.ticker import MaxNLocator
 
     whole = MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
@@ -152,5 +153,5 @@ def count_from_one(axis: Axes) -> None:
 
 
 def variables(colours: dict[str, str]) -> str:
-    """Write colors as custom properties of CSS."""
+    """Write colors as CSS custom properties."""
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())

@@ -1,7 +1,7 @@
 """Which worker trained which shard when: a lane per worker, a box per attempt.
 
-A box has its shard's number if that fits. If most do not, the whole run is drawn without numbers,
-and below it some rounds once more, as large as their numbers need.
+A box has its shard's number if that fits. If most numbers don't fit, we draw the whole run without
+numbers. Below it we draw some rounds again, as large as their numbers need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPANS_MAX = 500
-"""Boxes with numbers in one panel."""
+"""Maximum boxes with numbers in one panel."""
 LANES_MAX = 40
 _LOOKS = {
     "moved": ("series-1", "////", "went on elsewhere"),
@@ -29,33 +29,33 @@ _LOOKS = {
     "failed": ("failure", "////", "failed"),
     "open": ("muted", "", "not ended"),
 }
-"""Color, hatch and name of attempts that have another end than an update."""
+"""Color, hatch and name of attempts that did not end with an update."""
 _NOTABLE = ("moved", "failed")
 _STRONGEST = ("failed", "moved", "stopped", "open", "trained")
-"""Of boxes that are drawn as one, the first of these counts: the reader must not miss it."""
+"""If we draw several boxes as one, the first of these counts, so that readers don't miss it."""
 _LANE_INCHES = 0.24
 _LOW_LANE_INCHES = 0.08
 _WHOLE_INCHES = 2.4
-"""Of all lanes of a whole run together; they are as low as that takes."""
+"""The height of all lanes of a whole run together; the lanes get as low as that takes."""
 _NAME_INCHES = 0.15
 _KEYS_ABREAST = 5
 _LETTER_INCHES = 0.075
 _AXIS_SHARE = 0.88
-"""Of a figure's width: the rest are the names of workers."""
+"""The axis's share of a figure's width; the names of workers take the rest."""
 _FITTING_SHARE = 0.8
-"""Of a panel with numbers: so many of its boxes have room for theirs."""
+"""The share of boxes that must have room for numbers in a panel with numbers."""
 _ENDS_MAX = 80
-"""More lines than these, of the ends of rounds, would hide the boxes."""
+"""More lines than these, at the ends of rounds, would hide the boxes."""
 _SPECK_INCHES = 0.02
-"""Narrower boxes are drawn as one with any neighbors."""
+"""We draw narrower boxes as one with any neighbors."""
 _NARROW_INCHES = 0.08
-"""Narrower boxes are drawn as one with neighbors of the same look: their edges would hide them."""
+"""We draw narrower boxes as one with neighbors of the same look; their edges would hide them."""
 _NEVER: Mapping[str, Sequence[float]] = {}
 _DASHES = (0, (4, 2))
 Look = tuple[str, str]
 """The name of a color, and a hatch."""
 Box = tuple[float, float, AttemptSpan]
-"""From when until when it reaches, and the attempt whose look it has."""
+"""Its first and last second, and the attempt whose look it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Window:
 
     @classmethod
     def around(cls, spans: Sequence[AttemptSpan], figure_inches: float) -> _Window:
-        """Return what shows all of some attempts in a figure of this width."""
+        """Return the window that shows all given attempts in a figure of this width."""
         begin = min((span.begin_seconds for span in spans), default=0.0)
         end = max((span.end_seconds for span in spans), default=1.0)
         end = end if end > begin else begin + 1.0
@@ -76,7 +76,7 @@ class _Window:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length of the window."""
         return self.end - self.begin
 
     def fits(self, span: AttemptSpan) -> bool:
@@ -89,7 +89,7 @@ class _Window:
         return sum(map(self.fits, spans)) >= _FITTING_SHARE * len(spans)
 
     def seen(self, spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-        """Return the attempts of which it shows a part."""
+        """Return the attempts that the window shows at least partly."""
         return [
             span
             for span in spans
@@ -99,10 +99,10 @@ class _Window:
 
 
 def timeline_figure(spans: Sequence[AttemptSpan], disturbed: Sequence[float] = ()) -> Figure:
-    """Draw a lane for each of the first workers, and in it each attempt.
+    """Draw a lane for each of the first workers, with its attempts.
 
-    Rounds that are enlarged begin with the one of which most went on elsewhere or failed, or else
-    with the longest. A dashed line marks the seconds at which someone `disturbed` a process.
+    Enlarged rounds begin with the round in which most attempts moved or failed, or else with the
+    longest. A dashed line marks each second at which someone `disturbed` a process.
     """
     if not is_enlarged(spans):
         return timelines_figure({"": spans}, WIDE_INCHES, {"": disturbed})
@@ -126,7 +126,7 @@ def timeline_figure(spans: Sequence[AttemptSpan], disturbed: Sequence[float] = (
 
 
 def is_enlarged(spans: Sequence[AttemptSpan]) -> bool:
-    """Whether some rounds are drawn twice, because most boxes have no room for numbers."""
+    """Whether we draw some rounds twice, because most boxes have no room for numbers."""
     has_room = len(spans) <= SPANS_MAX and _Window.around(spans, WIDE_INCHES).fit(spans)
     return not has_room and len({span.round for span in spans}) > 1
 
@@ -136,10 +136,10 @@ def timelines_figure(
     inches: float = 1.4 * WIDTH_INCHES,
     disturbed: Mapping[str, Sequence[float]] = _NEVER,
 ) -> Figure:
-    """Draw the timelines of runs, by their titles, one above the other along the same seconds.
+    """Draw the timelines of runs, by their titles, one above the other over the same seconds.
 
-    Every worker has a lane in all of them, also where it trained nothing. Of long runs the first
-    rounds are drawn, as many as are distinguishable. A dashed line marks the seconds at which
+    Every worker has a lane in all of them, even if it trained nothing. Of a long run we draw the
+    first rounds, as many as a reader can distinguish. A dashed line marks each second at which
     someone `disturbed` a process, by the run's title.
     """
     shown = {title: first_rounds(spans) for title, spans in runs.items()}
@@ -163,7 +163,7 @@ def timelines_figure(
 
 
 def first_rounds(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-    """Return whole rounds from the first on, as many as are distinguishable in a figure."""
+    """Return whole rounds from the first on, as many as a reader can distinguish in a figure."""
     shown: list[AttemptSpan] = []
     for number in sorted({span.round for span in spans}):
         own = [span for span in spans if span.round == number]
@@ -174,9 +174,9 @@ def first_rounds(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
 
 
 def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
-    """Return what shows a round worth a look, and the next ones while their numbers fit.
+    """Return a window on a round worth a look, and on the next ones while their numbers fit.
 
-    It is at most half of the run, unless that round alone is more.
+    The window is at most half of the run, unless that round alone is longer.
     """
     rounds: dict[int, list[AttemptSpan]] = {}
     for span in spans:
@@ -201,7 +201,7 @@ def _enlarged(spans: Sequence[AttemptSpan]) -> _Window:
 
 
 def _workers(spans: Sequence[AttemptSpan]) -> list[str]:
-    """Return whose lanes are drawn: of many workers those of whom there is most to see."""
+    """Return the workers to draw; if they are many, the ones with the most to see."""
     told = Counter(span.worker for span in spans if span.last or span.outcome in _NOTABLE)
     names = sorted({span.worker for span in spans}, key=natural)
     return sorted(sorted(names, key=lambda name: -told[name])[:LANES_MAX], key=natural)
@@ -210,7 +210,7 @@ def _workers(spans: Sequence[AttemptSpan]) -> list[str]:
 def _draw_lanes(
     axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], window: _Window
 ) -> None:
-    """Draw every attempt, with its shard's number where that fits."""
+    """Draw every attempt, with its shard's number if that fits."""
     lanes = {worker: lane for lane, worker in enumerate(workers)}
     for span in (span for span in spans if span.worker in lanes):
         _draw_span(axis, lanes[span.worker], span, window)
@@ -232,7 +232,7 @@ def _draw_span(axis: Axes, lane: int, span: AttemptSpan, window: _Window) -> Non
 def _draw_whole(
     axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], window: _Window
 ) -> None:
-    """Draw the boxes of one look as one shape: a page with thousands of shapes is slow."""
+    """Draw boxes of one look as one shape, because pages with thousands of shapes are slow."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -253,7 +253,7 @@ def _draw_whole(
 
 
 def _merged(spans: Sequence[AttemptSpan], scale: float) -> Iterator[Box]:
-    """Yield the boxes of a lane: specks joined with the boxes beside them, narrow ones with equals.
+    """Yield the boxes of a lane, joining specks with neighbors, and narrow boxes with equal ones.
 
     A second takes `scale` inches.
     """
@@ -294,7 +294,7 @@ def _frame(
     window: _Window,
     every: int = 1,
 ) -> None:
-    """Name the lanes, or every nth of them, and mark where rounds' last updates arrived."""
+    """Name the lanes, or every nth of them, and mark when rounds' last updates arrived."""
     ends = [span.end_seconds for span in spans if span.last]
     for at in ends if len(ends) <= _ENDS_MAX else ():
         axis.axvline(at, color=LIGHT["muted"], linewidth=0.6, zorder=0)
@@ -306,7 +306,7 @@ def _frame(
 
 
 def _mark(axis: Axes, disturbed: Sequence[float], window: _Window) -> bool:
-    """Mark the seconds that a panel shows; returns whether there are any."""
+    """Mark the disturbed seconds that a panel shows; return whether it shows any."""
     seen = [at for at in disturbed if window.begin <= at <= window.end]
     for at in seen:
         axis.axvline(at, color=LIGHT["failure"], linestyle=_DASHES)
@@ -314,7 +314,7 @@ def _mark(axis: Axes, disturbed: Sequence[float], window: _Window) -> bool:
 
 
 def _entitle(above: Axes, below: Axes, spans: Sequence[AttemptSpan], closer: _Window) -> None:
-    """Say what the whole run and the rounds below it are."""
+    """Title the whole run and the enlarged rounds below it."""
     rounds, workers = ({span.round for span in spans}, {span.worker for span in spans})
     drawn = ""
     if len(workers) > LANES_MAX:

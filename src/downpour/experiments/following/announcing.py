@@ -22,16 +22,16 @@ from downpour.host.background import Background
 from downpour.network.rpc.messages import Status
 
 OnEvent = Callable[[ExperimentEvent], object]
-"""Takes something that has happened."""
+"""Takes an event."""
 
 
 class Announcer:
     """Calls a function, in its own thread, with the events of one experiment.
 
     Args:
-        name: What the log calls the function.
+        name: The function's name in the log.
         on_event: Gets the events.
-        clock: Seconds, from any beginning.
+        clock: Returns seconds, from any beginning.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Announcer:
         self._state = ExperimentState.WAITING
 
     def take(self, record: Sequence[Dated]) -> None:
-        """Announce what these lines say."""
+        """Announce the events in these lines."""
         for _, line in record:
             for event in self._events(line):
                 self._thread.take(event)
 
     def see(self, status: Status) -> None:
-        """Announce that the experiment waits, if it has done so for too long."""
+        """Announce that the experiment waits, if it has waited for too long."""
         if status.experiment is None or status.experiment.state.ended:
             return
         self._state = status.experiment.state
@@ -60,7 +60,7 @@ class Announcer:
             self._thread.take(event)
 
     def give_up(self, error: BaseException) -> None:
-        """Announce that the caller stops waiting, unless the record has told of an end."""
+        """Announce that the caller stops waiting, unless the record has reported an end."""
         if self._state.ended:
             return
         if isinstance(error, Exception):
@@ -70,7 +70,7 @@ class Announcer:
         self._thread.take(event)
 
     def close(self) -> None:
-        """Wait a moment for calls that are not done."""
+        """Wait a moment for calls that have not finished."""
         self._thread.close()
 
     def _events(self, line: RecordLine) -> Iterator[ExperimentEvent]:

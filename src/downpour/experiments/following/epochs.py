@@ -15,17 +15,17 @@ from downpour.files.records.view import Dated
 from downpour.host.background import Background
 
 OnRound = Callable[[RoundResult], object]
-"""Takes an epoch that was evaluated."""
+"""Takes an evaluated epoch."""
 
 Call = Callable[[Logger], None]
 
 _CLOSE_SECONDS = 30.0
-"""Loggers upload or sync at their end, which takes longer than a callback should."""
+"""Loggers upload or sync at their end, which takes longer than a callback should take."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCallback:
-    """Calls a user's function with each epoch, as a logger is called."""
+    """Calls a user's function with each epoch, in the way that a logger is called."""
 
     on_round: OnRound
 
@@ -44,9 +44,9 @@ class LoggerTaker:
     """Calls one logger in its own thread, as the record grows.
 
     Args:
-        name: What the log calls the logger.
-        logger: Gets the experiment, its epochs, and its result.
-        resumes: The experiments that this one resumes, the last one first.
+        name: The logger's name in the log.
+        logger: Gets the experiment, its epochs and its result.
+        resumes: The experiments that this one resumes, the latest first.
     """
 
     def __init__(self, name: str, logger: Logger, resumes: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class LoggerTaker:
         self._told: set[int] = set()
 
     def take(self, record: Sequence[Dated]) -> None:
-        """Make the calls of the logger that follow from these lines."""
+        """Make the logger's calls that follow from these lines."""
         for dated in record:
             has_ended = self._fold.end is not None
             self._record.append(dated)
@@ -67,7 +67,7 @@ class LoggerTaker:
                 self._thread.take(call)
 
     def close(self) -> None:
-        """End the log, also of an experiment that goes on, and wait a moment for calls."""
+        """End the log, even if the experiment continues, and wait a moment for calls."""
         if self._fold.submitted is not None and self._fold.end is None:
             self._thread.take(_ending(Result.from_record(self._record)))
         self._thread.close(_CLOSE_SECONDS)
@@ -83,8 +83,8 @@ class LoggerTaker:
             yield _ending(Result.from_record(self._record))
 
     def _epochs(self) -> Iterator[RoundResult]:
-        """Yield the evaluated epochs that the logger has not been told of."""
-        # A manager that restarted may tell of an evaluation twice.
+        """Yield the evaluated epochs that the logger does not know yet."""
+        # A restarted manager may report an evaluation twice.
         for number in sorted(self._fold.evaluated.keys() - self._told):
             if number in self._fold.aggregated:
                 self._told.add(number)

@@ -1,4 +1,4 @@
-"""Passes new lines of a running experiment's record on: to files, loggers and callbacks."""
+"""Passes new lines of a running experiment's record to files, loggers and callbacks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from downpour.network.rpc.messages import Status
 log = logging.getLogger(__name__)
 
 Lines = Callable[[str, int], list[str]]
-"""Returns the lines of an experiment's record from one on, as `Client.record` does."""
+"""Returns the lines of an experiment's record from a line on, as `Client.record` does."""
 
 
 class RecordTaker(Protocol):
     """Takes the lines of one experiment's record, in order.
 
-    Its methods may raise DownpourError, and must not take long. `does` says what is no longer done
-    after an error, for the log.
+    Its methods may raise DownpourError, and must not take long. `does` is for the log: it says what
+    stops after an error.
     """
 
     does: str
@@ -32,18 +32,18 @@ class RecordTaker(Protocol):
         """Take the next lines."""
 
     def close(self) -> None:
-        """Take no more: the experiment has ended, or its caller waits no longer."""
+        """Take no more lines: the experiment has ended, or its caller has stopped waiting."""
 
 
 class Follower:
     """Reads the record of one experiment while it grows; a context manager.
 
-    After an error of one taker, a warning is logged and that taker gets no more. The experiment and
-    the other takers go on.
+    If a taker raises an error, the follower logs a warning and gives that taker nothing more. The
+    experiment and the other takers continue.
 
     Args:
         takers: Get each line once.
-        announcers: Get each line, too, and what else is known of the experiment.
+        announcers: Get each line, too, and each status of the experiment.
     """
 
     def __init__(self, takers: Sequence[RecordTaker], announcers: Sequence[Announcer] = ()) -> None:
@@ -68,7 +68,7 @@ class Follower:
             announcer.see(status)
 
     def follow(self, experiment: str, record: Lines) -> None:
-        """Hand on what has come to an experiment's record; always of the same one."""
+        """Pass on the new lines of an experiment's record; always of the same experiment."""
         if not self._takers:
             return
         try:

@@ -1,4 +1,4 @@
-"""Loggers: other places, besides our records, in which users keep their experiments' epochs."""
+"""Loggers: other places, besides our records, in which users store their experiments' epochs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LOGGERS = Family(
         "trackio": Member("downpour.experiments.loggers.trackio_run:TrackioRun"),
     },
 )
-"""The places where epochs are logged: a `LoggerKind` each."""
+"""The places that can log epochs, one `LoggerKind` each."""
 
 
 def logger_of(asked: Logger | str) -> Logger:
     """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself.
 
     Raises:
-        SpecError: there is none of that name, or its target cannot be used.
-        MissingPackage: its library is not installed.
+        SpecError: no logger has this name, or its target cannot be used.
+        MissingPackage: the logger's library is not installed.
     """
     if not isinstance(asked, str):
         return asked

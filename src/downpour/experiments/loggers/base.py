@@ -1,4 +1,4 @@
-"""The interface of a logger, which keeps an experiment's epochs outside the shared directory."""
+"""The interface of a logger, which stores an experiment's epochs outside the shared directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from downpour.experiments.reading.result_parts import RoundResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
-    """An experiment that is about to be logged.
+    """An experiment at the start of its log.
 
     `spec` holds the fields of its spec. If it resumes another experiment, `resumes` names that one
-    first, then the one that this resumed, and so on; `rounds_before` and `epochs_before` count what
-    all of them trained. Rounds and epochs that a logger gets count on from there.
+    first, then the one that this resumed, and so on. `rounds_before` and `epochs_before` count what
+    all of them trained. The rounds and epochs that a logger gets continue from there.
     """
 
     experiment: str
@@ -28,29 +28,29 @@ class LoggedRun:
 
     @property
     def first(self) -> str:
-        """The experiment with which the training began; its log is continued."""
+        """The experiment with which the training began; loggers continue its log."""
         return self.resumes[-1] if self.resumes else self.experiment
 
 
 class Logger(Protocol):
-    """Keeps one experiment's epochs; its methods are called one after the other in one thread.
+    """Stores one experiment's epochs; one thread calls its methods one after the other.
 
-    A method may raise anything: that is logged once, and training goes on. A slow method delays
-    only the calls after it.
+    A method may raise anything: Downpour logs the error once, and training continues. A slow method
+    delays only the calls after it.
     """
 
     def begin(self, run: LoggedRun) -> None:
-        """Called first, when the experiment was submitted."""
+        """Called first, after the experiment's submission."""
 
     def log(self, epoch: RoundResult) -> None:
-        """Called after each evaluation, with the epoch that was evaluated."""
+        """Called after each evaluation, with the evaluated epoch."""
 
     def end(self, result: Result) -> None:
         """Called last, when the experiment has ended, or when its caller stops waiting for it."""
 
 
 LoggerKind = Callable[[str], Logger]
-"""Makes a logger of a target, the part after the colon of `--log NAME:TARGET`; "" without one.
+"""Makes a logger from a target, the part after the colon of `--log NAME:TARGET`, or "".
 
 Raises SpecError if the target cannot be used, and MissingPackage if a library is not installed.
 """
@@ -59,8 +59,8 @@ Raises SpecError if the target cannot be used, and MissingPackage if a library i
 def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
     """Return the measurements of an epoch as numbers by name.
 
-    Metrics and the loss are of the test examples, or of the validation examples if the spec sets
-    some apart.
+    Metrics and the loss are of the test examples, or of the validation examples if the spec
+    reserves some.
     """
     part = "validation" if run.spec.get("validation") else "test"
     known = {
@@ -76,7 +76,7 @@ def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
 
 
 def ending_of(result: Result) -> dict[str, float]:
-    """Return the numbers that are known at the end: of the test, and the seconds of everything."""
+    """Return the numbers known at the end: the test results, and the seconds of everything."""
     known: dict[str, float | None] = {"seconds/total": result.total_seconds}
     if result.tested is not None:
         known |= {f"test/{name}": value for name, value in result.tested.metrics.items()}

@@ -21,13 +21,13 @@ class CsvFile:
     """Appends a row for each epoch; rows of other experiments stay.
 
     The first columns are `experiment`, `epoch` and `round`. A resumed experiment keeps the rows of
-    those before it, and replaces rows of rounds that it trains again.
+    earlier experiments, and replaces the rows of rounds that it trains again.
 
     Args:
-        target: The file, made if it is missing.
+        target: The file; made if it is missing.
 
     Raises:
-        SpecError: there is no target, or the file cannot be used.
+        SpecError: the target is missing, or the file cannot be used.
     """
 
     def __init__(self, target: str) -> None:
@@ -38,7 +38,7 @@ class CsvFile:
         self._read()
         try:
             with self._path.open("a"):
-                pass  # now, because later errors only make a line in the log
+                pass  # check now, because later errors only reach the log
         except OSError as error:
             raise self._refusal(explain(error)) from None
 
@@ -51,7 +51,7 @@ class CsvFile:
             self._write(kept)
 
     def log(self, epoch: RoundResult) -> None:
-        """Append a row; new columns are added to all rows."""
+        """Append a row; if it has new columns, add them to all rows."""
         keys = self._run.experiment, epoch.epoch, epoch.round
         scalars = scalars_of(self._run, epoch)
         row = dict(zip(_KEYS, map(str, keys), strict=True))
@@ -68,7 +68,7 @@ class CsvFile:
         """Leave the file as it is."""
 
     def _is_again(self, row: Row) -> bool:
-        """Whether a row is of a round that this experiment trains again."""
+        """Whether a row is about a round that this experiment trains again."""
         if row["experiment"] == self._run.experiment:
             return True
         return row["experiment"] in self._run.resumes and int(row["round"]) > (
@@ -94,7 +94,7 @@ class CsvFile:
         return rows
 
     def _write(self, rows: list[Row]) -> None:
-        """Replace the whole file; a crash leaves the old or the new one."""
+        """Replace the whole file; a crash leaves the old file or the new one."""
         header = dict(zip(self._columns, self._columns, strict=True))
         beside = self._path.with_name(f".{self._path.name}.new")
         beside.write_text(self._text([header, *rows]), encoding="utf-8", newline="")

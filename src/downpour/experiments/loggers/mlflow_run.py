@@ -18,10 +18,10 @@ _STATUS = {ExperimentState.FINISHED: "FINISHED", ExperimentState.CANCELLED: "KIL
 
 
 class MlflowRun:
-    """Logs to the tracking server that MLflow's own settings name, or that is the target.
+    """Logs to the tracking server that MLflow's own settings name, or to the target.
 
-    The MLflow experiment is named after the spec. A tag of the run has the identifier of the first
-    experiment of a training, so a resumed experiment finds the run again and continues it.
+    The spec's name is the name of the MLflow experiment. A tag of the run has the identifier of the
+    first experiment of a training, so a resumed experiment finds the run again and continues it.
 
     Args:
         target: A tracking URI, such as http://HOST:PORT or sqlite:///FILE; by default MLflow's own.
@@ -43,7 +43,7 @@ class MlflowRun:
             raise SpecError("log", name, shortened(str(error), 200)) from None
 
     def begin(self, run: LoggedRun) -> None:
-        """Begin a run, or go on with that of the experiment that is resumed."""
+        """Begin a run, or continue the run of the experiment that this one resumes."""
         self._run = run
         known = self._client.get_experiment_by_name(run.name)
         place = known.experiment_id if known else self._client.create_experiment(run.name)
@@ -58,7 +58,7 @@ class MlflowRun:
         self._last = self._last_step(self._id)
 
     def log(self, epoch: RoundResult) -> None:
-        """Log the metrics of an epoch at its number, unless the run has that epoch already."""
+        """Log the metrics of an epoch at its number, unless the run already has that epoch."""
         if epoch.epoch > self._last:
             self._log(scalars_of(self._run, epoch), epoch.epoch)
 

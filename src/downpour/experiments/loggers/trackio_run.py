@@ -12,9 +12,9 @@ from downpour.host.extras import require
 
 
 class TrackioRun:
-    """Logs into Trackio's local folder, or wherever Trackio's own settings say.
+    """Logs into Trackio's local folder, or to the place that Trackio's own settings name.
 
-    The run is named after the first experiment of a training, so a resumed one continues it.
+    The first experiment of a training names the run, so a resumed experiment continues it.
 
     Args:
         target: The project; by default the spec's name.
@@ -28,7 +28,7 @@ class TrackioRun:
         self._project = target
 
     def begin(self, run: LoggedRun) -> None:
-        """Begin a run, or go on with that of the experiment that is resumed."""
+        """Begin a run, or continue the run of the experiment that this one resumes."""
         import trackio
 
         self._run = run
@@ -58,5 +58,5 @@ class TrackioRun:
 
 
 def _quiet() -> AbstractContextManager[object]:
-    """Keep what Trackio prints away from standard output, which is for results."""
+    """Keep Trackio's prints away from standard output, which is for results."""
     return redirect_stdout(sys.stderr)

@@ -19,9 +19,9 @@ _MODE, _ERRORS = "WANDB_MODE", "WANDB_ERROR_REPORTING"
 class WandbRun:
     """Writes a run into ./wandb, or into WANDB_DIR; `wandb sync` uploads it later.
 
-    Nothing leaves this machine unless WANDB_MODE is "online". The run's identifier is that of the
-    first experiment of a training. Parts of a training that was resumed are therefore one run, if
-    they are synchronized with `wandb sync --append`.
+    Nothing leaves this machine unless WANDB_MODE is "online". The run has the identifier of the
+    first experiment of a training. So the parts of a resumed training become one run, if you
+    synchronize them with `wandb sync --append`.
 
     Args:
         target: The project; by default the spec's name.
@@ -38,7 +38,8 @@ class WandbRun:
         """Begin a run."""
         mode: Any = os.environ.get(_MODE, "offline")
         if mode != "online":
-            # Read when wandb is imported; otherwise it would report its own errors to its makers.
+            # wandb reads this during its import; otherwise it would report its own errors to its
+            # makers.
             os.environ.setdefault(_ERRORS, "false")
         import wandb
 

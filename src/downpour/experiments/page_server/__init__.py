@@ -1,1 +1,1 @@
-"""Serves the live page: experiments of a place, to browsers that may see them."""
+"""Serves the live page: shows a place's experiments to browsers that may see them."""

@@ -1,9 +1,9 @@
 """Decides who may see the page, and what a browser may do with it.
 
-A service with a token wants it once, in a form, and gives a cookie that holds a random number and
-nothing of the token. Programs send the token itself (`Authorization: Bearer`). Every answer forbids
-scripts and requests from elsewhere. A page of another site that a browser resolves to this address
-(DNS rebinding) has the wrong name in the `Host` header, and is refused.
+If a service has a token, a viewer types it once, in a form, and gets a cookie with a random number
+and no part of the token. Programs send the token itself (`Authorization: Bearer`). Every answer
+forbids scripts and requests from elsewhere. If a browser resolves another site's name to this
+address (DNS rebinding), the `Host` header has the wrong name, and we refuse the request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 _OPEN = ("/login", "/theme.css", "/assets/")
-"""Paths that strangers may read: the form, and files that are the same everywhere."""
+"""Paths that strangers may read: the form, and files that are the same on every server."""
 SESSION_SECONDS = 12 * 3600
 _SESSIONS_MAX = 1000
 _TOKEN_CHARACTERS_MAX = 4096
@@ -67,8 +67,8 @@ class Door:
     """Lets viewers in.
 
     Args:
-        token: what they must know; None: everybody may see the page.
-        port: the service's, because browsers send cookies to every port of a host.
+        token: the token that viewers must know; None: everybody may see the page.
+        port: the service's port, because browsers send cookies to every port of a host.
         is_secure: whether the service speaks TLS.
         names: names of this machine that `Host` may have besides addresses and localhost.
     """
@@ -81,7 +81,7 @@ class Door:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie."""
+        """The cookie's name."""
         return f"{'__Host-' if self.is_secure else ''}downpour-{self.port}"
 
     def is_known(self, connection: HTTPConnection) -> bool:
@@ -95,7 +95,7 @@ class Door:
         return time.monotonic() < until
 
     def is_token(self, given: str) -> bool:
-        """Whether a text is the token; takes as long for every wrong one."""
+        """Whether a text is the token; every wrong text takes equally long."""
         if self.token is None or len(given) > _TOKEN_CHARACTERS_MAX:
             return False
         return hmac.compare_digest(given.encode(errors="surrogateescape"), self.token)
@@ -138,7 +138,7 @@ class Door:
     def _new_session(self) -> str:
         now = time.monotonic()
         alive = {name: until for name, until in self._sessions.items() if until > now}
-        # However often someone logs in, only the oldest logins end.
+        # No matter how often someone logs in, this ends only the oldest sessions.
         self._sessions = dict(list(alive.items())[-_SESSIONS_MAX + 1 :])
         session = secrets.token_urlsafe(32)
         self._sessions[session] = now + SESSION_SECONDS
@@ -146,7 +146,7 @@ class Door:
 
 
 class Guard:
-    """Stands before all routes: checks who asks, and adds the headers to each answer."""
+    """Stands before all routes: checks each viewer, and adds the headers to each answer."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app = app
@@ -195,7 +195,7 @@ def names_here() -> frozenset[str]:
 
 
 async def _token_in(request: Request) -> str:
-    """Return what a form has in its field; empty if it is larger than any token's."""
+    """Return the value of a form's field; empty if it is larger than any token."""
     body = b""
     async for piece in request.stream():
         body += piece

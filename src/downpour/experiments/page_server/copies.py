@@ -1,4 +1,4 @@
-"""The source of a page: a folder as it is, or this machine's copy of a bucket's records."""
+"""The source of a page: a local folder, or this machine's copy of a bucket's records."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from downpour.files.store.location import seen_location
 from downpour.host.paths import is_object_store, path_of
 
 LOOK_SECONDS = 3.0
-"""Between two looks into a bucket, each of which is a request that costs money."""
+"""The time between two looks into a bucket, because each look is a request that costs money."""
 Refresh = Callable[[str], None]
-"""Called in a thread with the ID of an experiment, or with "" for all of them."""
+"""Called in a thread, with the ID of an experiment, or with "" for all experiments."""
 
 
 @contextmanager
 def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
-    """Yield the place at a path or URL, and what brings it up to date.
+    """Yield the place at a path or URL, and the function that updates it.
 
     Raises:
-        SpecError: there is no such folder, or the URL is invalid.
+        SpecError: the folder does not exist, or the URL is invalid.
         SharedDirectoryError: the bucket cannot be used.
         MissingPackage: the URL needs a library that is not installed.
     """
@@ -40,7 +40,7 @@ def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
 
 
 class _Copies:
-    """Brings copies up to date, seldom enough; safe to share between threads."""
+    """Updates copies, but not too often; safe to share between threads."""
 
     def __init__(self, copy: MirrorCopy) -> None:
         self._copy = copy

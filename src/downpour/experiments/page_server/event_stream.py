@@ -1,8 +1,8 @@
-"""Server-sent events: compressed once for all viewers, and never more than a viewer can take.
+"""Server-sent events: compressed once for all viewers, never more than a viewer can take.
 
-A chunk is compressed on its own and ends at a byte, so the same bytes fit into the gzip stream of
-every viewer. If a viewer does not take a chunk in time, its connection ends. The browser comes
-back, and says which line it knows.
+We compress each chunk separately and end it at a byte, so the same bytes fit into every viewer's
+gzip stream. If a viewer does not take a chunk in time, we end its connection. The browser then
+reconnects, and says which line it knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 SEND_SECONDS = 30.0
-"""A viewer that takes nothing for so long is away."""
+"""A viewer that takes nothing for this long is gone."""
 _HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LEVEL = 6
 
@@ -71,7 +71,7 @@ class EventStream:
     """A response of chunks, until they end, or the viewer leaves or is too slow.
 
     Args:
-        chunks: what to send.
+        chunks: the chunks to send.
         is_zipped: whether the viewer accepts gzip.
     """
 
@@ -80,7 +80,7 @@ class EventStream:
         self._gzip = Gzip() if is_zipped else None
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the chunks."""
         sending = asyncio.create_task(self._send_all(send))
         leaving = asyncio.create_task(_left(receive))
         try:

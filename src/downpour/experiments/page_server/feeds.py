@@ -18,27 +18,26 @@ from downpour.experiments.dashboard.sources import RecordSource
 from downpour.experiments.page_server.event_stream import Chunk, event
 
 TICK_SECONDS = 0.5
-"""Between two looks at a record that has nothing new: so a viewer gets two frames a second."""
+"""The time between two looks at an idle record, so a viewer gets two frames a second."""
 FEEDS_MAX = 8
-"""Experiments that are held without a viewer; each takes tens of megabytes at most."""
+"""Maximum experiments in memory without a viewer; each takes at most tens of megabytes."""
 _BATCH_LINES = 2500
-"""Lines that are folded at a time: about 20 ms, in which nothing else is answered."""
+"""Lines to fold at a time: about 20 ms, during which the server answers nothing else."""
 _FRAME_LINES = 6000
 """Lines whose rows come in one frame: fewer than 20,000 rows."""
 _FRAMES_MAX = 16
-"""Frames that are held for other viewers, a few hundred kilobytes at most each."""
+"""Frames to keep for other viewers, at most a few hundred kilobytes each."""
 
 _NO_CLOCK = "", math.inf
 Refresh = Callable[[], None]
 
 
 class RecordFeed:
-    """The tables of one experiment, and what its viewers get of them.
+    """The tables of one experiment, and its viewers' frames.
 
-    Args:
-        folder: the experiment's folder.
-        refresh: called in a thread before each look, to fetch what a bucket has gained.
-        has_logs: called in a thread: whether there are logs of processes to show.
+    Args: folder: the experiment's folder. refresh: called in a thread before each look, to fetch
+        new parts of the record from a bucket. has_logs: called in a thread; says whether there are
+        process logs to show.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class RecordFeed:
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set at the next change."""
+        """An event that the next change sets."""
         return self._changed
 
     @contextmanager
@@ -85,15 +84,15 @@ class RecordFeed:
             self.viewers -= 1
 
     async def catch_up(self, seconds: float) -> None:
-        """Fold what the record has, for so long at most."""
+        """Fold the record's lines, for at most this long."""
         deadline = time.monotonic() + seconds
         while await self._step() and time.monotonic() < deadline:
             pass
 
     def frame(self, after: int) -> tuple[Chunk, int]:
-        """Return the frame for a viewer that knows a line, and the line that it knows then.
+        """Return the frame for a viewer that knows line `after`, and the line it knows afterward.
 
-        All viewers that know the same line share it.
+        All viewers that know the same line share one frame.
         """
         upto = min(self.model.line, after + _FRAME_LINES)
         found = self._frames.get((after, upto))
@@ -110,7 +109,7 @@ class RecordFeed:
         return json.dumps(frame, separators=(",", ":"), allow_nan=False)
 
     async def history(self, task: tuple[int, int]) -> list[Told]:
-        """Return what the record tells of a task, by round and shard from 0, in words."""
+        """Return the history of a task, by round and shard from 0, in words."""
         await self.catch_up(60.0)
         return await asyncio.to_thread(task_history, self.folder, self.model.start, task)
 
@@ -120,7 +119,7 @@ class RecordFeed:
         self._tell()
 
     async def _follow(self) -> None:
-        # Never cancel this: lines that a thread has read by then would be lost.
+        # Never cancel this: we would lose lines that a thread has read by then.
         try:
             while self.viewers:
                 if not await self._step():
@@ -129,7 +128,7 @@ class RecordFeed:
             self._following = None
 
     async def _step(self) -> bool:
-        """Fold the next lines; returns whether there may be more of them now."""
+        """Fold the next lines; return whether more may be ready now."""
         async with self._reading:
             before = self.trouble, self.is_caught_up
             lines: list[Fields] = []
@@ -156,17 +155,17 @@ class RecordFeed:
             return bool(lines)
 
     def _gained(self) -> tuple[list[Fields], tuple[str, float]]:
-        """Read the next lines, and find out where their clock begins."""
+        """Read the next lines, and find out when their clock begins."""
         with suppress(StoreError):
             self._logs = self._has_logs()
         lines = self._source.read(_BATCH_LINES)
         try:
             return lines, self._source.clock() if lines else _NO_CLOCK
-        except StoreError:  # a run may have removed its journal by now
+        except StoreError:  # a run may have removed its journal meanwhile
             return lines, _NO_CLOCK
 
     def _set_clock(self, clock: tuple[str, float]) -> None:
-        # Of one file the earliest, because lines may be written late, but never early.
+        # Keep a file's earliest value: lines may be written late, but never early.
         file, begins = clock
         if math.isfinite(begins) and (file != self._clock[0] or begins < self._clock[1]):
             self._clock = clock
@@ -179,14 +178,14 @@ class RecordFeed:
 
 
 class Feeds:
-    """Feeds by the ID of their experiment; of those without a viewer, the last few stay."""
+    """Feeds by their experiment's ID; of the feeds without a viewer, the newest few stay."""
 
     def __init__(self, make: Callable[[str], RecordFeed | None]) -> None:
         self._make = make
-        self._feeds: dict[str, RecordFeed] = {}  # the one that was asked for last comes last
+        self._feeds: dict[str, RecordFeed] = {}  # the feed with the latest request comes last
 
     def of(self, experiment: str) -> RecordFeed | None:
-        """Return the feed of an experiment; None if there is no such experiment."""
+        """Return the feed of an experiment; None if the experiment does not exist."""
         feed = self._feeds.pop(experiment, None) or self._make(experiment)
         if feed is None:
             return None
@@ -198,5 +197,5 @@ class Feeds:
         return feed
 
     async def end(self) -> None:
-        """Let all viewers have the last lines, and wake them."""
+        """Give all viewers the last lines, and wake them."""
         await asyncio.gather(*(feed.end() for feed in self._feeds.values() if feed.viewers))

@@ -1,8 +1,7 @@
 """The logs during an experiment, for its viewers: we read the folder once for all of them.
 
-A feed keeps the last lines and numbers them in the order in which it read them, so that number is
-the whole state of a viewer. A second store keeps warnings and errors, which a process that talks
-much would push out.
+A feed keeps the last lines and numbers them in reading order, so a number is a viewer's whole
+state. A second store keeps warnings and errors, which a talkative process would otherwise push out.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _READ_BYTES = 16 * 1024**2
 _NAMES_MAX = 2000
 _FEEDS_MAX = 4
 _LOOK_SECONDS = 5.0
-"""Between two looks whether there are logs at all."""
+"""The time between two checks whether there are logs at all."""
 _GRAVE = LEVELS.index("warning")
 Row = tuple[float, str, str, str, str, str, str]
 """Seconds since 1970, host, process, level, source, text and traceback."""
@@ -35,7 +34,7 @@ Row = tuple[float, str, str, str, str, str, str]
 
 @dataclass(slots=True)
 class _LastLines:
-    """The last lines that have room, with their numbers; `dropped` is the last one that had not."""
+    """The newest lines that fit, with their numbers; `dropped` is the last number that did not."""
 
     dropped: int = 0
     _lines: deque[tuple[int, LogLine]] = field(default_factory=deque)
@@ -49,7 +48,7 @@ class _LastLines:
             self._characters -= _characters_of(oldest)
 
     def page(self, after: int, wanted: LogFilter) -> tuple[list[LogLine], bool]:
-        """Return the newest lines after a number, and whether they are all that are wanted."""
+        """Return the newest wanted lines after a number, and whether these are all wanted lines."""
         found: list[LogLine] = []
         room = _PAGE_CHARACTERS
         for number, line in reversed(self._lines):
@@ -81,12 +80,12 @@ class LogFeed:
         self._lock = Lock()
 
     def page(self, after: str, span: LogFilter, wanted: LogFilter) -> dict[str, Any]:
-        """Return the newest lines that a viewer wants and does not know, as the page gets them.
+        """Return the newest lines that a viewer wants and does not know, as the page receives them.
 
         Args:
-            after: what the viewer's last answer called `next`; empty for a viewer that is new.
+            after: the `next` of the viewer's last answer; empty for a new viewer.
             span: the experiment's time.
-            wanted: what the viewer wants to see of it.
+            wanted: the lines that the viewer wants to see.
 
         Raises:
             SharedDirectoryError: the logs cannot be read.
@@ -97,7 +96,8 @@ class LogFeed:
             known = int(number) if feed == self._name else 0
             kept = self._grave if LEVELS.index(wanted.level) >= _GRAVE else self._all
             lines, is_all = kept.page(known, wanted)
-            # A viewer that has missed lines starts from scratch, because its list would have a gap.
+            # If a viewer has missed lines, it starts from scratch, because its list would have a
+            # gap.
             is_new = not known or not is_all
             return {
                 "lines": [_row(line) for line in lines],
@@ -108,7 +108,7 @@ class LogFeed:
             }
 
     def _read(self, span: LogFilter) -> None:
-        """Take in what the folder has gained, seldom enough."""
+        """Take in the folder's new lines, but not too often."""
         now = self._clock()
         if now - self._looked < self._place.interval_seconds:
             return
@@ -127,11 +127,11 @@ class LogFeed:
 
 
 class LogFeeds:
-    """The feeds of the experiments whose logs somebody read last."""
+    """The feeds of the experiments whose logs viewers have read last."""
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
-        self._feeds: dict[str, LogFeed] = {}  # the one that was asked for last comes last
+        self._feeds: dict[str, LogFeed] = {}  # the feed with the latest request comes last
         self._are_kept = False
         self._looked = -math.inf
 

@@ -1,4 +1,4 @@
-"""Checks the parameters of an address that ask for lines of the logs."""
+"""Checks the URL parameters of a request for lines of the logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from downpour.files.logs.log_line import LEVELS, Level
 _CURSOR = re.compile(r"[0-9a-f]{8}\.[0-9]{1,12}", re.ASCII)
 _SECONDS = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,6})?", re.ASCII)
 _AROUND_SECONDS = 2.0
-"""A submission is known to a second, and each host has its own clock."""
+"""Margin: we know a submission to the second, and each host has its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A viewer's request: of an experiment's time, after a cursor, the lines of a filter."""
+    """A viewer's request: the lines of a filter, after a cursor, within an experiment's time."""
 
     after: str
     span: LogFilter
@@ -29,16 +29,14 @@ class LogQuery:
 
     @classmethod
     def of(cls, asked: Mapping[str, str], about: Mapping[str, Any], exported: float) -> LogQuery:
-        """Return what an address asks for.
+        """Return the request that a URL makes.
 
-        Args:
-            asked: its parameters: `after`, `worker`, `level`, and `from` and `to` in seconds since
-                the submission. All may be absent.
-            about: the experiment, as its page knows it.
-            exported: when its record was written, in seconds since 1970; 0 if it was not.
+        Args: asked: the URL's parameters: `after`, `worker`, `level`, and `from` and `to` in
+            seconds since the submission. All may be absent. about: the experiment, as its page
+            knows it. exported: when the manager wrote its record, in seconds since 1970; 0 if it
+            has not.
 
-        Raises:
-            SpecError: a parameter is not as it must be.
+        Raises: SpecError: a parameter is invalid.
         """
         after = asked.get("after", "")
         if after and not _CURSOR.fullmatch(after):

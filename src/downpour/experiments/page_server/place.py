@@ -1,7 +1,7 @@
 """The place of a page: the experiments and studies in a folder, by their names.
 
-The folder may be a shared directory, one experiment's, a grid's or a search's, or one that holds
-several of these. An ID is never joined to a path unless it is a bare name.
+The folder may be a shared directory, the folder of an experiment, a grid or a search, or a folder
+with several of these. We never join an ID to a path unless it is a bare name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from downpour.files.store.layout import RECORD_NAME
 
 _STUDIES = {kind.file_name: kind.runs_folder for kind in (Grid, Search)}
 _OF_STUDY = ":"
-"""Between a study's name and a run's: the ID of a run."""
+"""Stands between a study's name and a run's name in the ID of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundExperiment:
-    """An experiment in a place, and when its record changed last, in nanoseconds of unix time."""
+    """An experiment in a place, and its record's last change, in nanoseconds of unix time."""
 
     experiment: str
     folder: Path
@@ -43,7 +43,7 @@ class ResultsPlace:
         """Return the place at a path.
 
         Raises:
-            SpecError: there is no such folder.
+            SpecError: the folder does not exist.
         """
         try:
             names_in(root)
@@ -52,7 +52,7 @@ class ResultsPlace:
         return cls(root.absolute())
 
     def experiments(self) -> list[FoundExperiment]:
-        """Return the experiments but for runs of studies, the one that changed last first.
+        """Return the experiments without runs of studies, the most recently changed first.
 
         Raises:
             SharedDirectoryError: the folder cannot be listed.
@@ -73,7 +73,7 @@ class ResultsPlace:
         return sorted(folder.name for folder in self._folders() if _runs_in(folder) is not None)
 
     def runs_of(self, study: str) -> list[FoundExperiment]:
-        """Return the runs of a study that have ended, by name; none if there is no such study.
+        """Return the ended runs of a study, by name; none if the study does not exist.
 
         Raises:
             SharedDirectoryError: the folder cannot be listed.
@@ -89,7 +89,7 @@ class ResultsPlace:
         ]
 
     def folder_of(self, experiment: str) -> Path | None:
-        """Return the folder of an experiment or of a study's run; None if there is none."""
+        """Return the folder of an experiment or of a study's run; None if it does not exist."""
         for folder in self._named(experiment):
             if _changed_ns(folder) is not None:
                 return folder
@@ -104,7 +104,7 @@ class ResultsPlace:
         return next((runs for runs in found if runs is not None), None)
 
     def _named(self, name: str) -> Iterator[Path]:
-        """Yield where something of this name may be."""
+        """Yield the folders in which something of this name may be."""
         if name == self.root.name:
             yield self.root
         if is_bare_name(name):
@@ -113,7 +113,7 @@ class ResultsPlace:
     def _folders(self) -> Iterator[Path]:
         yield self.root
         for base in self._bases():
-            # One that is not there is no shared directory's.
+            # A base that does not exist belongs to no shared directory.
             names: Sequence[str] = names_in(base) if base == self.root else _names(base)
             yield from (base / name for name in names if is_bare_name(name))
 
@@ -129,7 +129,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _runs_in(folder: Path) -> Path | None:
-    """Return where a study has its runs; None if the folder is no study's."""
+    """Return the folder of a study's runs; None if the folder is not a study's."""
     for file, runs in _STUDIES.items():
         if (folder / file).is_file():
             return folder / runs
@@ -137,7 +137,7 @@ def _runs_in(folder: Path) -> Path | None:
 
 
 def _changed_ns(folder: Path) -> int | None:
-    """Return when the record in a folder changed last; None if there is none."""
+    """Return when the record in a folder last changed; None if it has no record."""
     with suppress(OSError):
         return (folder / RECORD_NAME).stat().st_mtime_ns
     journal = segments_among(folder, _names(folder))

@@ -1,8 +1,8 @@
 """Runs the page in its own process, which ends with the process that started it.
 
-The parent binds the socket, so a port that is in use is an error of the parent's, and a browser
-that comes early waits. It writes what to serve to the child's standard input and leaves that open:
-the child ends when it is closed, which a parent that is killed does as well.
+The parent binds the socket, so a port that is in use is the parent's error, and a browser that
+comes early waits. The parent writes the request to the child's standard input and leaves that open.
+The child ends when its standard input closes, which also happens if someone kills the parent.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from downpour.network.rpc.trust import Trust
 
 _LOOK_SECONDS = 1.0
 END_SECONDS = 8.0
-"""More than its viewers get to take the last lines."""
+"""Longer than viewers have to take the last lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """The duty of a page's process: to serve a location, on the socket of a descriptor.
+    """The task of a page's process: to serve a location, on the socket of a descriptor.
 
-    It ends with its standard input, or with the cluster that a supervisor keeps at the location.
+    It ends with its standard input, or with the cluster that a supervisor runs at the location.
     """
 
     location: str
@@ -48,7 +48,7 @@ class PageRequest:
     follows_cluster: bool = False
 
     def to_line(self) -> bytes:
-        """Write it as a line of JSON."""
+        """Write the request as a line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -64,8 +64,8 @@ def page_beside(location: str, listener: socket.socket, credentials: Credentials
 
     Args:
         location: a folder's path, or an object store's URL.
-        listener: a socket that listens; it is closed here.
-        credentials: what the page asks its viewers for.
+        listener: a listening socket, which this closes.
+        credentials: the credentials that the page asks its viewers for.
     """
     process = start_page(location, listener, credentials)
     try:
@@ -83,8 +83,9 @@ def start_page(
 ) -> subprocess.Popen[bytes]:
     """Start a page's process; see `page_beside`.
 
-    One that follows a cluster outlives this process, and ends when `downpour down` has ended that.
-    It writes to a file of the cluster's, because a reader of this process's output would wait.
+    If it follows a cluster, it outlives this process, and ends after `downpour down` has ended the
+    cluster. It writes to one of the cluster's files. If it wrote to this process's output, a reader
+    of that output would wait for it.
     """
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
@@ -96,7 +97,7 @@ def start_page(
             stdout=subprocess.DEVNULL,
             stderr=errors,
             pass_fds=[descriptor],
-            start_new_session=True,  # Ctrl-C is for the parent, also while this one imports
+            start_new_session=True,  # Ctrl-C is for the parent, even while this one imports
         )
     request = PageRequest(
         location=location,
@@ -106,7 +107,7 @@ def start_page(
         follows_cluster=follows_cluster,
     )
     assert process.stdin is not None  # noqa: S101 - a pipe, as asked for
-    with suppress(BrokenPipeError):  # one that has died has said why
+    with suppress(BrokenPipeError):  # if it has died, it has said why
         process.stdin.write(request.to_line())
         process.stdin.flush()
         if follows_cluster:
@@ -116,7 +117,7 @@ def start_page(
 
 
 def end_page(process: subprocess.Popen[bytes]) -> None:
-    """Let a page's process end, which tells its viewers."""
+    """Let a page's process end; it tells its viewers."""
     assert process.stdin is not None  # noqa: S101 - a pipe, as started
     with suppress(OSError):
         process.stdin.close()
@@ -128,7 +129,7 @@ def end_page(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Serve until standard input ends; returns the exit status."""
+    """Serve until standard input ends; return the exit status."""
     setproctitle("downpour: page")
     # Ctrl-C reaches every process of a terminal; the parent decides when the page ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -35,7 +35,7 @@ STREAMS_MAX = 64
 PING_SECONDS = 15.0
 LIST_ROWS = 100
 _LIST_SECONDS = 0.5
-"""For the journals of one list; the next list reads the remaining ones."""
+"""Time for reading journals for one list; the next list reads the remaining journals."""
 _SUMMARIES_MAX = 2000
 
 
@@ -43,11 +43,11 @@ class Dashboard:
     """Serves one place.
 
     Args:
-        place: what it shows.
-        logs: where its processes keep their logs.
-        door: who may see it.
-        refresh: called in a thread before an experiment is looked at, with its ID, and with ""
-            before a list: fetches what a bucket has gained.
+        place: the place to show.
+        logs: where the place's processes keep their logs.
+        door: decides who may see the place.
+        refresh: called in a thread, with an experiment's ID before the server reads it, and with ""
+            before a list; fetches new parts from a bucket.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Dashboard:
         self._is_closing = False
 
     def app(self) -> ASGIApp:
-        """Return what a server runs."""
+        """Return the application for a server to run."""
         of_one = "/api/experiments/{experiment}"
         routes = [
             Route("/", self._index),
@@ -88,7 +88,7 @@ class Dashboard:
         return Guard(GZipMiddleware(routed, compresslevel=5), self._door)
 
     async def close(self) -> None:
-        """Tell viewers all that there is, and that nothing more will come."""
+        """Send viewers everything, and tell them that nothing more will come."""
         self._is_closing = True
         await self._feeds.end()
 
@@ -127,7 +127,7 @@ class Dashboard:
         return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
 
     async def _summary(self, found: FoundExperiment, deadline: float) -> Summary | None:
-        """Sum an experiment up; None for one that cannot be read."""
+        """Sum up an experiment; None if it cannot be read."""
         key = found.experiment, found.changed_ns
         known = self._summaries.get(key)
         if known is not None:
@@ -236,7 +236,7 @@ class _Streaming:
 
 
 async def _happens(changed: asyncio.Event) -> bool:
-    """Wait for a change; false if there was none for as long as a ping may be late."""
+    """Wait for a change; return false if none came before a ping is due."""
     try:
         await asyncio.wait_for(changed.wait(), PING_SECONDS)
     except TimeoutError:

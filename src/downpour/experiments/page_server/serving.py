@@ -34,11 +34,11 @@ class PageServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: uvicorn would raise them again once it has ended."""
+        """Leave signals alone, because uvicorn would raise them again after its end."""
         yield
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Let viewers have the last lines, then close."""
+        """Give viewers the last lines, then close."""
         await self._dashboard.close()
         await super().shutdown(sockets)
 
@@ -50,17 +50,17 @@ def serve(
     host: str,
     ready: Callable[[PageServer], None],
 ) -> None:
-    """Serve the content of a location until `leave` ends the server that `ready` gets.
+    """Serve a location until someone calls `leave` on the server that `ready` gets.
 
     Args:
         location: a folder's path, or an object store's URL.
-        listener: a socket that listens.
+        listener: a listening socket.
         trust: the token and the certificates to ask for, if any.
         host: what the user called the address.
-        ready: called before it serves.
+        ready: called with the server before it serves.
 
     Raises:
-        SpecError: there is no such folder.
+        SpecError: the folder does not exist.
         SharedDirectoryError: the bucket cannot be used.
     """
     with opened(location) as (place, refresh):
@@ -75,7 +75,7 @@ def serve(
         config = uvicorn.Config(
             dashboard.app(),
             log_config=None,
-            log_level="critical",  # a viewer that leaves in the middle of an answer is no event
+            log_level="critical",  # a viewer that leaves in the middle of an answer is no news
             access_log=False,
             lifespan="off",
             ws="none",
@@ -90,7 +90,7 @@ def serve(
 
 
 def _context(trust: Trust) -> ssl.SSLContext | None:
-    """Return the context of TLS; with a token, a browser need not have a certificate."""
+    """Return the TLS context; if there is a token, a browser need not have a certificate."""
     if trust.serving is not None and trust.token is not None:
         trust.serving.verify_mode = ssl.CERT_NONE
     return trust.serving

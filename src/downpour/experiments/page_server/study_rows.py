@@ -14,10 +14,10 @@ _ALWAYS = ("run", "state", "epochs", "result", "seconds")
 
 
 def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
-    """Return the runs of a study that have ended, as a table; None if there is no such study.
+    """Return the ended runs of a study as a table; None if the study does not exist.
 
-    Its columns are the fields of the spec in which the runs differ, and how each run went. A run
-    whose files cannot be read is left out.
+    Its columns are the spec's fields in which the runs differ, and the outcome of each run. We
+    leave out runs whose files cannot be read.
 
     Raises:
         SharedDirectoryError: the folder cannot be listed.
@@ -47,7 +47,7 @@ def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
 
 
 def _varied(specs: list[dict[str, Any]]) -> list[str]:
-    """Return the fields in which specs differ; names and code say nothing about the settings."""
+    """Return the fields in which specs differ; names and code are no settings."""
     fields = dict.fromkeys(field for spec in specs for field in spec)
     return [
         field

@@ -1,4 +1,4 @@
-"""An experiment in one line of a list, without reading all of its record."""
+"""Sums up an experiment in one line of a list, without reading all of its record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.os_errors import reading
 
 _END_BYTES = 128 * 1024
-"""Of the end of a record: it holds the last version, the last evaluation, and how it ended."""
+"""At the end of a record: this holds the last version, the last evaluation and the ending."""
 
 Summary = dict[str, Any]
 
 
 def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
-    """Sum up an experiment whose record was folded, as far as it was."""
+    """Sum up an experiment, as far as its record was folded."""
     about = model.about()
     done, rounds, epochs_done, epochs = model.rounds_done()
     return {
@@ -41,10 +41,10 @@ def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
 
 
 def ends_of(folder: Path) -> RecordTables | None:
-    """Fold the beginning and the end of an exported record; None if there is none.
+    """Fold the beginning and the end of an exported record; None if it does not exist.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the record cannot be read.
     """
     path = folder / RECORD_NAME
     if not path.exists():
@@ -63,7 +63,7 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
         start = max(file.tell(), size - _END_BYTES)
         file.seek(start)
         rest = file.read().split(b"\n")
-        # A piece that begins in the middle of a line is not a line.
+        # If the piece begins in the middle of a line, its first part is no line.
         last = rest[1:] if start > len(first[0]) else rest
     for text in first + last:
         with suppress(ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A report's runs as a page to zoom and replay, in one file next to it."""
+"""Writes a report's runs as a page to zoom and replay, in one file next to the report."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from downpour.experiments.reading.study_result import StudyResult
 LIVE_NAME = "live.html"
 RUNS_MAX = 48
 ATTEMPTS_MAX = 20_000
-"""Of all runs together: a few hundred bytes of the page each."""
+"""For all runs together: each attempt takes a few hundred bytes of the page."""
 
 
 def write_live_copy(study: StudyResult, out: Path) -> dict[str, str]:
-    """Write the page into a report's folder, with as many runs as it has room for.
+    """Write the page into a report's folder, with as many runs as fit.
 
     Returns:
-        The address of each run on the page, as seen from the report, by its experiment.
+        The URL of each run's page, relative to the report, by its experiment.
 
     Raises:
         StoreError: a record cannot be read.
@@ -34,7 +34,7 @@ def write_live_copy(study: StudyResult, out: Path) -> dict[str, str]:
 
 
 def _folders(study: StudyResult) -> dict[str, Path]:
-    """Return where the records of the runs lie, by experiment: first repetitions come first."""
+    """Return the folders of the runs' records, by experiment; first repetitions come first."""
     runs = [run for subgrid in study.subgrids for run in subgrid.runs]
     folders: dict[str, Path] = {}
     attempts = 0

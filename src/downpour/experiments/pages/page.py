@@ -21,13 +21,13 @@ from downpour.experiments.tables.run_tables import WORKERS_NAME
 from downpour.experiments.tables.table import Column, Table
 
 _BESIDE = ("-epochs", "-shards")
-"""The tables of a single experiment that stand beside its figures, by the ends of their names."""
+"""The endings of the names of tables that stand next to a single experiment's figures."""
 _TEMPLATE = Path(__file__).with_name("page.html")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure for a page: its SVG, what it shows, and where its run can be replayed, if it can."""
+    """A figure for a page: its SVG, what it shows, and the URL of its run's replay, if any."""
 
     caption: str
     svg: str
@@ -72,7 +72,7 @@ def _sections(
     sections = []
     for subgrid in study.subgrids:
         own = [table for table in tables if table.subgrid == subgrid.name and table.rows]
-        # A single experiment's page begins with the content of its first table.
+        # The page of a single experiment begins with the content of its first table.
         first, *more = own
         beside = [one for one in more if one.name.endswith(_BESIDE)] if is_one_run else []
         sections.append(
@@ -125,7 +125,7 @@ def _failures(study: StudyResult) -> list[str]:
 
 
 def _fields(study: StudyResult) -> Table:
-    """Say what the specs have in common, and name the fields that vary."""
+    """List the fields that all specs share, and name the fields that vary."""
     specs = [r.result.spec for subgrid in study.subgrids for r in (*subgrid.runs, *subgrid.failed)]
     names = list(dict.fromkeys(name for spec in specs for name in spec))
     rows = []

@@ -31,13 +31,13 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
 
     Args:
         study: What to report.
-        out: A folder, made where it is missing; its `tables/`, `figures/` and pages are replaced.
-        on_progress: Called with how many figures are drawn, and of how many.
+        out: A folder; made if it is missing. Its `tables/`, `figures/` and pages are replaced.
+        on_progress: Called with the number of finished figures, and with the number of all.
 
     Raises:
         MissingPackage: a library of the extra `report` is not installed.
-        SpecError: there is nothing to report yet, or the folder holds something else or cannot be
-            written.
+        SpecError: the study has nothing to report yet, or the folder holds something else or cannot
+            be written.
         StoreError: a record cannot be read.
     """
     require("a report", "report")
@@ -64,14 +64,14 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
 
 
 def _write_table(table: Table, folder: Path) -> None:
-    """Write a table in every form."""
+    """Write a table in every format."""
     forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
     for suffix, text in forms.items():
         (folder / f"{table.name}.{suffix}").write_text(text, "utf-8")
 
 
 def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
-    """Write a figure in both forms; returns it as a page has it, with where its run is replayed."""
+    """Write a figure in both formats; return it for the page, with the URL of its replay."""
     svg = to_svg(plot.figure, plot.name)
     (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
     (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
@@ -79,7 +79,7 @@ def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
 
 
 def _check(out: Path) -> None:
-    """Let nothing be replaced but an earlier report; a trace is in the same folder by default."""
+    """Refuse to replace anything but a report; by default, a trace is in the same folder."""
     try:
         others = (file for file in out.iterdir() if file.name != TRACE_NAME)
         if not any(others) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):

@@ -1,4 +1,4 @@
-"""A single experiment in a handful of figures, for the top of its page."""
+"""A single experiment in a few figures, for the top of its page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downpour.experiments.reading.study_result import RunResult
 
 
 class Fact(NamedTuple):
-    """A figure, what it is, and perhaps what else there is to say."""
+    """A number, its meaning, and optionally a remark."""
 
     name: str
     value: str
@@ -20,7 +20,7 @@ class Fact(NamedTuple):
 
 
 def facts_of(run: RunResult) -> list[Fact]:
-    """Return how good the model is, how long it took, and what trained it on what."""
+    """Return how good the model is, how long it took, and which workers trained it on what data."""
     result = run.result
     workers = {span.worker for span in run.attempt_spans}
     facts = [*_quality(result), *_course(result)]
@@ -60,7 +60,7 @@ def _course(result: Result) -> Iterator[Fact]:
 
 
 def _ends(run: RunResult) -> str:
-    """Say which attempts had another end than an update."""
+    """List the ends of attempts other than updates."""
     outcomes = [span.outcome for span in run.attempt_spans]
     moved, failed = outcomes.count("moved"), outcomes.count("failed")
     words = [f"{moved:,} moved on"] if moved else []
