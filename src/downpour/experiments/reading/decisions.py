@@ -24,7 +24,7 @@ DecisionKind = Literal["hand-over", "drop", "resize", "worker", "differ", "distu
 
 @dataclass(frozen=True, slots=True)
 class ToldDecision:
-    """A decision: its kind, a few words, and details; `reason` among them says why."""
+    """A decision: its kind, a few words, and details; the detail `reason` says why."""
 
     kind: DecisionKind
     name: str
@@ -36,7 +36,7 @@ class ToldDecision:
 
 
 def decision(line: RecordLine) -> ToldDecision | None:  # noqa: C901, PLR0911 - one arm a line
-    """Return the decision that a line tells of; None for a line that is none."""
+    """Return the decision in a line; None if the line is no decision."""
     match line:
         case HandOverAskedLine():
             task = {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}

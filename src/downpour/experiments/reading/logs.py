@@ -1,8 +1,8 @@
 """The logs of a cluster's processes, merged by time; read from the folder, without any process.
 
-Each process keeps its own log in pieces (`files/logs/`). A reader that comes again brings the
-cursor of its last read, and gets the lines added since. A line has its host's time, so lines of
-hosts whose clocks differ are out of order.
+Each process keeps its own log in pieces (`files/logs/`). If a reader comes again, it brings the
+cursor of its last read, and gets the lines added since. A line has its host's time, so if clocks
+differ, lines of several hosts are out of order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from downpour.files.records.record_lines import RecordLine
 
 READ_BYTES_MAX = 64 * 1024**2
-"""Of one read; if there is more, the pieces that changed last are read."""
+"""Maximum bytes of one read; if there are more, we read the pieces that changed last."""
 _AROUND_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LogCursor:
-    """How far each piece has been read, in bytes, by its name."""
+    """How far a reader has read each piece, in bytes, by its name."""
 
     read_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ class LogCursor:
 class LogPage:
     """Lines in the order of their times, and the cursor that the next read takes.
 
-    `skipped_bytes` is the size of older pieces that were left out.
+    `skipped_bytes` is the size of the older pieces that the read left out.
     """
 
     lines: tuple[LogLine, ...]
@@ -49,9 +49,9 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFilter:
-    """Which lines are wanted: of a time, in seconds since 1970, of a level or above, of a process.
+    """Which lines are wanted: their times, in seconds since 1970, their least level, their process.
 
-    `of` is the name of a process, as `worker-1` or `manager`, or that of a host; empty: all.
+    `of` is the name of a process, such as `worker-1` or `manager`, or of a host; empty: all.
     """
 
     begin: float = 0.0
@@ -75,20 +75,20 @@ def read_logs(
     changed_after: float = 0.0,
     bytes_max: int = READ_BYTES_MAX,
 ) -> LogPage:
-    """Return the lines that were added since a cursor; without one, the existing lines.
+    """Return the lines added since a cursor; without one, all existing lines.
 
     Args:
         place: where the logs are; see `files.logs.log_places.logs_of`.
-        since: the cursor of the read before.
+        since: the cursor of the previous read.
         changed_after: leave out pieces that have not changed since then, in seconds since 1970.
-        bytes_max: how much to read; of more, the pieces that changed last are taken.
+        bytes_max: how much to read; if there is more, read the pieces that changed last.
 
     Raises:
         SharedDirectoryError: the place cannot be read.
     """
     before = since.read_bytes if since else {}
     pieces = place.pieces()
-    # Without pieces that are gone, so that a cursor stays as small as the folder.
+    # Drop removed pieces, so that a cursor stays as small as the folder.
     reached = {one.name: before[one.name] for one in pieces if one.name in before}
     lines: list[LogLine] = []
     left_bytes, skipped_bytes = bytes_max, 0
@@ -102,12 +102,12 @@ def read_logs(
             reached[piece.name] = piece.size_bytes
             continue
         reached[piece.name] = begin + _read(place, piece, begin, lines)
-    lines.sort(key=lambda line: line.at)  # stable: of one moment, a process's own order stays
+    lines.sort(key=lambda line: line.at)  # stable: keeps a process's own order within a moment
     return LogPage(tuple(lines), LogCursor(reached), skipped_bytes)
 
 
 def _read(place: LogPlace, piece: Piece, begin: int, into: list[LogLine]) -> int:
-    """Add the whole lines of a piece from a byte on; returns how many bytes they have."""
+    """Add the whole lines of a piece from a byte on; return how many bytes they have."""
     content = place.read(piece.name, begin)
     whole = content[: content.rfind(b"\n") + 1]
     into += filter(None, map(LogLine.of, whole.splitlines()))
@@ -115,10 +115,10 @@ def _read(place: LogPlace, piece: Piece, begin: int, into: list[LogLine]) -> int
 
 
 def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tuple[float, float]:
-    """Return from when to when processes had to do with an experiment, in seconds since 1970.
+    """Return when processes worked on an experiment: its beginning and end, in seconds since 1970.
 
-    An experiment that runs has no end yet. One whose ID has no time may be of any. A record's own
-    seconds leave out the time without a manager; so a caller may know a later end.
+    A running experiment has no end yet. If an ID has no time, its experiment may be from any time.
+    A record's own seconds leave out the time without a manager, so a caller may know a later end.
     """
     ended = (
         at
@@ -129,7 +129,7 @@ def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tupl
 
 
 def span_until(experiment: str, seconds: float) -> tuple[float, float]:
-    """Return the span of an experiment that ended so long after its submission; see `span_of`."""
+    """Return the span of an experiment that ended this long after its submission; see `span_of`."""
     submitted_at = submission_seconds(experiment)
     if not submitted_at:
         return 0.0, math.inf
@@ -137,9 +137,9 @@ def span_until(experiment: str, seconds: float) -> tuple[float, float]:
 
 
 def exported_seconds(folder: Path | None) -> float:
-    """Return when the record of an experiment that has ended was written, in seconds since 1970.
+    """Return when the manager wrote the record of an ended experiment, in seconds since 1970.
 
-    That is by the clock of the folder's machine; 0 if the record is not there.
+    The clock is that of the folder's machine. Return 0 if the record does not exist.
     """
     with suppress(OSError):
         return (folder / RECORD_NAME).stat().st_mtime if folder else 0.0

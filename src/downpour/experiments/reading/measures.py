@@ -1,7 +1,7 @@
 """The measures of a model, as people read them: the loss on the test examples, and metrics.
 
-A task names its metrics. Shares of right answers stand in percent, as `accuracy` and
-`top5_accuracy` do. All other metrics, and the loss, are plain numbers.
+A task names its metrics. We show shares of right answers in percent, such as `accuracy` and
+`top5_accuracy`. All other metrics, and the loss, are plain numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Measure:
 
     @property
     def key(self) -> str:
-        """The key, for programs, of a column of its values as people read them."""
+        """The key of a column of its values, for programs; the values are as people read them."""
         return f"{self.name}_percent" if self.is_share else self._on_part.replace(" ", "_")
 
     @property
@@ -57,12 +57,12 @@ class Measure:
 
     @property
     def decimals(self) -> int:
-        """How many decimals of it are worth reading."""
+        """How many of its decimals are worth reading."""
         return 2 if self.is_share else 4
 
     @property
     def _on_part(self) -> str:
-        # Only the loss is measured on the training examples, too.
+        # Only the loss is also measured on the training examples.
         return f"{self.part} {LOSS}" if self.name == LOSS else self.words
 
     def shown(self, value: float | None) -> float | None:
@@ -75,16 +75,16 @@ class Measure:
 
 
 def number(value: float) -> str:
-    """Write a number with four decimals, a large one with four digits."""
+    """Write a number with four decimals, or a large one with four digits."""
     return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
 
 
 def first_of(
     metrics: Mapping[str, float | None], loss: float | None
 ) -> tuple[Measure, float] | None:
-    """Return the measure that stands for a model in places with room for one: its first metric.
+    """Return the measure that stands for a model if there is room for only one: its first metric.
 
-    It is the loss if there are no metrics, and None if nothing was measured.
+    Without metrics, return the loss; if nothing was measured, return None.
     """
     for name, value in ({**metrics} or {LOSS: loss}).items():
         if value is not None:

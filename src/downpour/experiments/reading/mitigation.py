@@ -1,10 +1,10 @@
 """The cost of a run's stragglers and the effect of the policy, from its record alone.
 
-An epoch in which the manager waits for every worker did not happen, so its time is estimated. If
-work was taken from a worker, or the manager did not wait for it, the forecast of that moment
-counts. Everything else is measured. A move costs the loading and publishing of the worker that
-finished the shard. The ideal epoch takes as long as if every worker had been as fast as the median
-one.
+We have to estimate the time of an epoch in which the manager waits for every worker, because no
+such epoch took place. If the manager took work from a worker, or did not wait for it, we use the
+forecast of that moment. Everything else is measured. A move costs the loading and publishing of the
+worker that finished the shard. The ideal epoch takes as long as if every worker had been as fast as
+the median one.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _OfRound = (
 _MOVED = {"handed_over", "withdrawn"}
 _DROPPED, _OVERTAKEN = "dropped", "overtaken"
 _LEFT = {*_MOVED, _DROPPED, _OVERTAKEN}
-"""Ends of attempts that a decision stopped, so that they have no update."""
+"""Ends of attempts without an update, because a decision stopped them."""
 
 _WAITED, _WAITED_SECONDS = 0.25, 1.0
-"""How much longer than the ideal epoch is worth a table: as a share of it, and in seconds."""
+"""How much longer than the ideal an epoch must be for a table: as a share of it, in seconds."""
 _EXTRA_WORK = 0.01
 _WORTH_SAVING = 0.05
-"""Of an ideal epoch. Tasks of healthy workers differ by as much, and dividing by less would turn
-noise into percentages."""
+"""As a share of an ideal epoch. Tasks of healthy workers differ by this much, so dividing by less
+would turn noise into percentages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,13 @@ class Stragglers:
     """The cost of stragglers in an epoch or a run, and the effect of the policy.
 
     `round_seconds` run from the first assignment to the last update that counts, or to the closing.
-    `ideal_seconds` are those of an epoch in which every task takes the median time, with all its
-    parts if it was handed over. `wait_seconds` is the estimated time of waiting for every worker.
-    `mitigation` is the part of the difference that was saved: 1 at best, below 0 if waiting would
-    have been faster. It is an estimate, too, and None if nothing was done or nothing could be
-    gained. `extra_work` is a ratio: the seconds of work that was lost, and of loading and
-    publishing again for a move, over those of work that counts. `gradient_lost` is the share of
-    samples that were left out. `moves` is how often a shard was taken from a worker for another
-    one.
+    `ideal_seconds` are the seconds of an epoch in which every task takes the median time, with all
+    its parts if it was handed over. `wait_seconds` is the estimated time of waiting for every
+    worker. `mitigation` is the saved part of the difference: 1 at best, below 0 if waiting would
+    have been faster. It is an estimate, too. It is None if the policy did nothing or could gain
+    nothing. `extra_work` is a ratio: the seconds of lost work, and of loading and publishing again
+    for a move, over the seconds of work that counts. `gradient_lost` is the share of samples that
+    were left out. `moves` is how often a shard was taken from a worker for another one.
     """
 
     round_seconds: float
@@ -80,7 +79,7 @@ class Stragglers:
 
     @property
     def is_of_note(self) -> bool:
-        """Whether a policy moved, copied or dropped a shard, or workers waited for long."""
+        """Whether a policy moved, copied or dropped a shard, or workers waited for a long time."""
         waited = self.round_seconds - self.ideal_seconds
         long = waited > max(_WAITED_SECONDS, _WAITED * self.ideal_seconds)
         return bool(
@@ -90,7 +89,7 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """An epoch's time, and what it might have been; `wait_seconds` is None if not known."""
+    """An epoch's time, and what it might have been; `wait_seconds` is None if unknown."""
 
     seconds: float
     ideal_seconds: float
@@ -104,7 +103,7 @@ class Cost:
 
     @property
     def lossless(self) -> bool:
-        """Whether no work was lost, nor any sample left out."""
+        """Whether no work was lost and no sample was left out."""
         return self.lost_seconds <= 0 and self.dropped_samples == 0
 
 
@@ -122,7 +121,7 @@ def costs_of(record: Sequence[tuple[float, RecordLine]]) -> dict[int, Cost]:
 
 
 def stragglers_of(costs: Collection[Cost]) -> Stragglers:
-    """Sum up an epoch, or many."""
+    """Sum up one epoch or many."""
     known = [cost.wait_seconds for cost in costs if cost.wait_seconds is not None]
     useful = sum(cost.useful_seconds for cost in costs)
     samples = sum(cost.samples for cost in costs)
@@ -139,7 +138,7 @@ def stragglers_of(costs: Collection[Cost]) -> Stragglers:
 
 
 def _mitigation(costs: Collection[Cost]) -> float | None:
-    """Return the saved part of the cost of waiting, over the epochs in which that is known."""
+    """Return the saved part of the cost of waiting, over the epochs whose cost is known."""
     known = [(cost, cost.wait_seconds) for cost in costs if cost.wait_seconds is not None]
     ideal = sum(cost.ideal_seconds for cost, _ in known)
     saved = sum(wait - cost.seconds for cost, wait in known)
@@ -222,7 +221,7 @@ class _Round:
                 tried = self.attempts[fact.shard].values()
                 if fact.failure in _MOVED and all(other.ended is not None for other in tried):
                     self.moves += 1
-                if self.winners.get(fact.shard) == fact.attempt:  # its update was refused
+                if self.winners.get(fact.shard) == fact.attempt:  # the manager refused its update
                     del self.winners[fact.shard]
             case UpdatedLine():
                 attempt.ended, attempt.end = at_seconds, ""
@@ -273,7 +272,7 @@ class _Round:
         return {shard: at for shard, at in won if at is not None}
 
     def _useful(self, shard: int) -> Iterator[tuple[int, float]]:
-        """Give the attempts that count with their useful seconds: the last, and those before it."""
+        """Yield the attempts that count, with their useful seconds: the last, then earlier ones."""
         tried = self.attempts[shard]
         number = self.winners[shard]
         yield number, tried[number].seconds
@@ -300,7 +299,7 @@ class _Round:
         return longest
 
     def _would_have_ended(self, shard: int) -> float | None:
-        """Say when a shard would have had its update from the first who did not fail at it."""
+        """Say when the first worker that did not fail at a shard would have finished its update."""
         tried = self.attempts.get(shard, {})
         for number, attempt in sorted(tried.items()):
             if attempt.ended is None or self.winners.get(shard) == number:

@@ -1,4 +1,4 @@
-"""Warns if processes have several numeric classes: bytes repeat only within one."""
+"""Warns if processes have several numeric classes, because bytes repeat only within one."""
 
 from __future__ import annotations
 

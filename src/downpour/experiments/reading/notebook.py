@@ -23,7 +23,7 @@ _FRAME_PIXELS = 640
 
 @dataclass(frozen=True, slots=True)
 class NotebookPage:
-    """A whole HTML page, which a notebook shows in a frame.
+    """A whole HTML page that a notebook shows in a frame.
 
     The frame is sandboxed: the page's scripts run, but reach neither the notebook nor the network.
     """
@@ -31,20 +31,21 @@ class NotebookPage:
     html: str
 
     def __repr__(self) -> str:
-        """Say how large it is."""
+        """Say how large the page is."""
         return f"<NotebookPage {len(self.html):,} characters>"
 
     def _repr_html_(self) -> str:
         look = f"width: 100%; height: {_FRAME_PIXELS}px; border: 0"
-        # Not as `srcdoc`: there, links to #places are resolved against the notebook's own address.
+        # We don't use `srcdoc`, because it resolves links to #places against the notebook's
+        # address.
         source = f"data:text/html;charset=utf-8;base64,{b64encode(self.html.encode()).decode()}"
         return f'<iframe sandbox="allow-scripts" style="{look}" src="{source}"></iframe>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page into a file, which every browser shows without a network.
+        """Write the page to a file that every browser shows without a network.
 
         Raises:
-            SpecError: it cannot be written.
+            SpecError: the file cannot be written.
         """
         file = path_of("path", path)
         try:
@@ -55,13 +56,13 @@ class NotebookPage:
 
 @singledispatch
 def html_of(value: object) -> str:
-    """Return HTML of a value: its own short text, unless its tables have been imported."""
+    """Return a value as HTML: its tables if they were imported, else its own short text."""
     return f"<pre>{escape(repr(value))}</pre>"
 
 
 @singledispatch
 def plot_of(value: object) -> Figure:
-    """Draw how a value became what it is.
+    """Draw how a value developed.
 
     Raises:
         TypeError: its figures have not been imported.
@@ -71,7 +72,7 @@ def plot_of(value: object) -> Figure:
 
 @singledispatch
 def timeline_of(value: object) -> Figure:
-    """Draw what happened when.
+    """Draw a value's events over time.
 
     Raises:
         TypeError: its figures have not been imported.

@@ -1,4 +1,4 @@
-"""Folds the lines of a record into the parts of a result; of repeated lines the latest counts."""
+"""Folds the lines of a record into the parts of a result; of repeated lines, the latest counts."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ from downpour.files.store.layout import BEST_NAME
 
 @dataclass(slots=True)
 class RecordFold:
-    """The lines of a record so far, by kind; of repeated lines the latest.
+    """The lines of a record so far, by kind; of repeated lines, the latest.
 
-    Each of `failed` says as well whether its update had been accepted before: it was lost with the
-    end of a journal, or damaged. `retrained` are the tasks, by round and shard, of such updates.
+    Each item of `failed` also says whether the manager had accepted the attempt's update before. If
+    so, the update was damaged, or lost with the end of a journal. `retrained` are the tasks, by
+    round and shard, of such updates.
     """
 
     submitted: SubmittedLine | None = None
@@ -88,10 +89,10 @@ class RecordFold:
                 self.end = fact
 
     def _take_update(self, fact: UpdatedLine) -> None:
-        """Note a task's update, in place of one that an interrupted manager had recorded."""
+        """Note a task's update; it replaces one that an interrupted manager had recorded."""
         of_round = self.updated.setdefault(fact.round, {})
         before = of_round.get(fact.shard)
-        # One of the same attempt is the same update, told twice.
+        # If the attempt is the same, the record repeats the same update.
         if before is not None and before.attempt != fact.attempt:
             self.retrained.add((fact.round, fact.shard))
         of_round[fact.shard] = fact
@@ -100,7 +101,7 @@ class RecordFold:
         self.used.setdefault(its, {})[fact.worker] = None
 
     def _take_failure(self, fact: AttemptFailedLine) -> None:
-        """Note an attempt that failed; an update of it that was accepted counts no longer."""
+        """Note a failed attempt; if the manager had accepted its update, that no longer counts."""
         accepted = self.updated.get(fact.round, {}).get(fact.shard)
         was_lost = accepted is not None and accepted.attempt == fact.attempt
         if was_lost:
@@ -122,7 +123,7 @@ class RecordFold:
                 self.versions = []
 
     def _together(self, number: int) -> AggregatedLine:
-        """Return the versions since the end of another round as one, which ends this round."""
+        """Merge the versions since the end of another round into one, which ends this round."""
         updates = self.updated.get(number, {}).values()
         samples = sum(update.samples for update in updates)
         last = self.versions[-1] if self.versions else self.aggregated[number - 1]
@@ -164,7 +165,7 @@ class RecordFold:
 
     @property
     def meetings(self) -> Meetings:
-        """How rounds and epochs belong together."""
+        """How rounds make up epochs."""
         return Meetings.of(self.submitted.spec if self.submitted is not None else {})
 
     def updates(self) -> list[UpdatedLine]:
@@ -176,22 +177,22 @@ class RecordFold:
         ]
 
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-        """Return the rounds, each with the cost of its stragglers, if that is known."""
+        """Return the rounds, each with the cost of its stragglers if known."""
         return tuple(self._merged([number], costs) for number in sorted(self.aggregated))
 
     def epochs(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-        """Return the epochs: what their rounds took together, and how good their last model is."""
+        """Return the epochs: the sums over their rounds, and how good their last models are."""
         by_epoch = groupby(sorted(self.aggregated), key=self.meetings.epoch_of)
         return tuple(self._merged([*numbers], costs) for _, numbers in by_epoch)
 
     def epoch_until(self, number: int) -> RoundResult:
-        """Return the epoch of a round, as far as this round; without what stragglers cost."""
+        """Return a round's epoch up to this round, without the cost of stragglers."""
         epoch = self.meetings.epoch_of(number)
         own = (n for n in sorted(self.aggregated) if self.meetings.epoch_of(n) == epoch)
         return self._merged([n for n in own if n <= number], {})
 
     def _merged(self, numbers: Sequence[int], costs: Mapping[int, Cost]) -> RoundResult:
-        """Return rounds of one epoch as one."""
+        """Merge rounds of one epoch into one."""
         evaluated = self.evaluated.get(numbers[-1])
         lines = [self.aggregated[number] for number in numbers]
         updates = [one for number in numbers for one in self.updated.get(number, {}).values()]
@@ -213,15 +214,15 @@ class RecordFold:
         )
 
     def task_of(self, fact: UpdatedLine) -> TaskResult:
-        """Return the task that an update is of."""
+        """Return the task of an update."""
         fields = {**dataclasses.asdict(fact), "loss": _measured(fact.loss)}
-        # A result is for people and tables; the record has it for `downpour replay`.
+        # A result is for people and tables; `downpour replay` reads checksums from the record.
         del fields["checksum"]
         again = (fact.round, fact.shard) in self.retrained
         return TaskResult(epoch=self._epoch_of(fact), retrained=again, **_from_one(fields))
 
     def failure_of(self, fact: AttemptFailedLine, *, update_lost: bool) -> FailureResult:
-        """Return the attempt that failed."""
+        """Return the failed attempt."""
         fields = _from_one(dataclasses.asdict(fact))
         return FailureResult(epoch=self._epoch_of(fact), update_lost=update_lost, **fields)
 
@@ -243,7 +244,7 @@ def state_of(fold: RecordFold) -> ExperimentState:
 
 
 def reason_of(fold: RecordFold) -> str | None:
-    """Return why it ended, if it did so before its last epoch."""
+    """Return why the experiment ended, if it did so before its last epoch."""
     match fold.end:
         case FailedLine() | CancelledLine():
             return fold.end.reason
@@ -253,7 +254,7 @@ def reason_of(fold: RecordFold) -> str | None:
 
 
 def test_of(fold: RecordFold) -> TestResult | None:
-    """Return how good the model was on the test examples, if epochs were evaluated on others."""
+    """Return the test results, if the epochs were evaluated on other examples."""
     tested = fold.tested
     if tested is None:
         return None
@@ -281,7 +282,7 @@ def best_of(fold: RecordFold, folder: Path | None) -> BestModel | None:
 
 
 def _from_one(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line's fields with its round as people count."""
+    """Return a line's fields with the round counted from 1."""
     return {**fields, "round": fields["round"] + 1}
 
 

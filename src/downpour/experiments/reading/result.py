@@ -1,9 +1,9 @@
 """The result of an experiment, folded from its record: a value to print, plot or compare.
 
-A result can be made at any moment of an experiment, from its record so far. Epochs and rounds count
-from 1 here; a round is an epoch if the shards meet once in it. A missing measurement is None, never
-NaN, so that results can be compared and written as JSON. If a restarted manager recorded something
-twice, the later fact counts.
+You can make a result at any moment of an experiment, from its record so far. Epochs and rounds
+count from 1 here; a round is an epoch if the shards meet once in it. A missing measurement is None,
+never NaN, so that you can compare results and write them as JSON. If a restarted manager recorded
+something twice, the later fact counts.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class Result:
     `reason` says why it failed, was cancelled, or ended before its last epoch. `asked_wrongly` says
     that the user can fix it by changing the spec. `model_file` is the final model, if the
     experiment is finished and its folder known. `best` is set if the spec keeps the best model, or
-    stops early. `tested` is set if the spec's `validation` sets training examples apart, on which
-    epochs are then evaluated. Seconds of steps that have not happened yet are 0.
-    `epochs` sum up the rounds of each; `stragglers` sums all up, if another policy than waiting
-    was used or work was lost.
-    `dataset` says how the examples were understood, and on further lines what is unusual about
+    stops early. `tested` is set if the spec's `validation` sets training examples apart. Downpour
+    then evaluates epochs on these. The seconds of steps that have not happened yet are 0.
+    `epochs` sum up their rounds. `stragglers` sums all of them up, if the policy was not `wait` or
+    work was lost.
+    `dataset` says how Downpour understood the examples; further lines say what is unusual about
     them. `numeric_classes` maps each numeric class to the processes that computed in it. These are
-    the workers whose updates counted, and the manager, which drew the initial model, if the workers
-    train on the processor as it does. `worker_changes` has a line for each worker that joined late,
-    left or was lost, and for each process that its user disturbed on purpose. `spans` are the
-    attempts at shards in time, and at `disturbed_seconds` a user disturbed a process; `timeline`
-    draws both.
+    the workers whose updates counted. If the workers train on the processor, the manager is one of
+    them, because it drew the initial model there. `worker_changes` has a line for each worker that
+    joined late, left or was lost, and for each process that its user disturbed on purpose. `spans`
+    are the attempts at shards over time, and at `disturbed_seconds` a user disturbed a process;
+    `timeline` draws both.
     """
 
     experiment: str
@@ -118,19 +118,19 @@ class Result:
         """Read the result of the experiment in a folder, `SHARED/experiments/ID`.
 
         Raises:
-            SpecError: it is no path.
+            SpecError: the argument is not a path.
             FileMissing: the folder has no record.
-            FileCorrupt: the record was altered.
+            FileCorrupt: someone altered the record.
         """
         folder = path_of("folder", folder)
         return _folded(read_record(folder / RECORD_NAME), folder)
 
     @classmethod
     def from_lines(cls, lines: Iterable[str], folder: Path | None = None) -> Result:
-        """Make a result from lines of a record, beginning with the first.
+        """Make a result from the lines of a record, beginning with the first.
 
         Raises:
-            FileCorrupt: a line cannot be read, or none is a submission.
+            FileCorrupt: a line cannot be read, or no line is a submission.
         """
         return _folded(parse_lines(lines), folder)
 
@@ -138,15 +138,15 @@ class Result:
     def from_record(
         cls, record: Sequence[tuple[float, RecordLine]], folder: Path | None = None
     ) -> Result:
-        """Make a result from a record that was read.
+        """Make a result from a record.
 
         Raises:
-            FileCorrupt: it has no submission.
+            FileCorrupt: the record has no submission.
         """
         return _folded(record, folder)
 
     def __repr__(self) -> str:
-        """Say in one line what it is, how far it came and how well."""
+        """Say in one line which experiment it is, how far it came and how good it is."""
         count = len(self.epochs)
         parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
         parts += (
@@ -165,7 +165,7 @@ class Result:
         """Draw metrics and losses by epoch; a notebook shows the figure.
 
         Raises:
-            MissingPackage: where Matplotlib is not installed.
+            MissingPackage: Matplotlib is not installed.
         """
         return plot_of(self)
 
@@ -173,7 +173,7 @@ class Result:
         """Draw when each worker trained each shard; a notebook shows the figure.
 
         Raises:
-            MissingPackage: where Matplotlib is not installed.
+            MissingPackage: Matplotlib is not installed.
         """
         return timeline_of(self)
 
@@ -187,7 +187,7 @@ class Result:
 
     @property
     def part(self) -> Part:
-        """The examples on which epochs are evaluated."""
+        """The examples that Downpour evaluates epochs on."""
         return "validation" if self.spec.get("validation") else "test"
 
     @property
@@ -199,8 +199,8 @@ class Result:
     def metrics(self) -> dict[str, float | None]:
         """The task's metrics at the last evaluation, by name and in its order.
 
-        If training examples were set apart for validation, it is the one on the test examples,
-        once that was made.
+        If the spec sets training examples apart for validation, this is the evaluation on the test
+        examples, once Downpour has made it.
         """
         if self.tested is not None:
             return self.tested.metrics
@@ -213,31 +213,31 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the last evaluation, a share in 0..1; None before the first.
+        """The share of right answers in the last evaluation, in 0..1; None before the first.
 
-        It is also None if the task has no metric of that name: `metrics` has all its metrics.
+        It is also None if the task has no metric named `accuracy`: `metrics` has all its metrics.
         """
         return self.measured("accuracy")
 
     def measured(self, name: str) -> float | None:
-        """Return a metric at the last evaluation that has it, or the loss there as "loss"."""
+        """Return a metric, or the loss as "loss", from the last evaluation that has it."""
         tested = [] if self.tested is None else [self.tested.measured(name)]
         found = chain(tested, (r.measured(name) for r in reversed(self.rounds)))
         return next((value for value in found if value is not None), None)
 
     @property
     def train_seconds(self) -> float:
-        """Training of all epochs together, without aggregation and evaluation."""
+        """The training time of all epochs together, without aggregation and evaluation."""
         return sum(r.train_seconds for r in self.rounds)
 
     @property
     def aggregate_seconds(self) -> float:
-        """Aggregation of all epochs together."""
+        """The aggregation time of all epochs together."""
         return sum(r.aggregate_seconds for r in self.rounds)
 
     @property
     def evaluate_seconds(self) -> float:
-        """Evaluation of all epochs together."""
+        """The evaluation time of all epochs together."""
         return sum(r.evaluate_seconds for r in self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Result:
         for part in (fields, *fields["rounds"], *fields["epochs"]):
             if part["stragglers"] is None:
                 del part["stragglers"]
-        if self.epochs == self.rounds:  # the same thing under another name
+        if self.epochs == self.rounds:  # they would be the same thing under another name
             del fields["epochs"]
         return fields
 
@@ -277,16 +277,14 @@ class Result:
     def to_frame(self, *, every_column: bool = False) -> pd.DataFrame:
         """Turn the epochs into a data frame, one row each.
 
-        Args:
-            every_column: Add what stragglers cost, the seconds of each stage, and a column for
-                each class. Without it the frame has the metrics, losses, seconds and bytes.
+        Args: every_column: Add the cost of stragglers, the seconds of each stage, and a column for
+                each class. Without it, the frame has the metrics, losses, seconds and bytes.
 
-        Raises:
-            MissingPackage: where pandas is not installed.
+        Raises: MissingPackage: pandas is not installed.
         """
         rows = self._rounds_rows()
         columns = _columns(RoundResult, rows)
-        if not every_column:  # pandas prints these in 80 columns without leaving any out
+        if not every_column:  # pandas prints these in 80 columns and leaves none out
             metrics = names_of(r.metrics for r in self.rounds)
             shown = ["epoch", *(f"metric_{m}" if m not in columns else m for m in metrics)]
             losses = "train_loss", "validation_loss", "test_loss"
@@ -299,13 +297,13 @@ class Result:
         """Turn the tasks into a data frame, one row each.
 
         Raises:
-            MissingPackage: where pandas is not installed.
+            MissingPackage: pandas is not installed.
         """
         rows = self._tasks_rows()
         return _frame(rows, _columns(TaskResult, rows))
 
     def _rounds_rows(self) -> list[dict[str, Any]]:
-        """Lay each epoch flat: the cost of stragglers, if known, and the accuracy of each class."""
+        """Flatten each epoch: the cost of stragglers, if known, and the accuracy of each class."""
         rows = []
         for row in (self._with_metrics(dataclasses.asdict(r)) for r in self.epochs):
             by_class = enumerate(row.pop("class_accuracy"))
@@ -315,9 +313,9 @@ class Result:
         return rows
 
     def _with_metrics(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Lay an epoch's metrics flat, each under its own name, or that after "metric_".
+        """Flatten an epoch's metrics, each under its own name, or under "metric_" and its name.
 
-        They stand behind the epoch; the longer name is for one that a column has already.
+        They come after the epoch. The longer name avoids the name of an existing column.
         """
         place = {"epoch": row.pop("epoch"), "round": row.pop("round")}
         metrics = row.pop("metrics")
@@ -378,7 +376,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
 
 
 def _remarks(prepared: PreparedLine) -> Iterator[str]:
-    """Yield how the examples were understood, what a step costs, and what to look at again."""
+    """Yield how Downpour understood the examples, the cost of a step, and what to check again."""
     if prepared.understood:
         yield prepared.understood
     yield from prepared.remarks
@@ -389,7 +387,7 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
 
 
 def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an update and a model version take, where they are compressed."""
+    """Yield the sizes of an update and of a model version, if the spec compresses them."""
     if not fold.updated or not fold.aggregated or fold.prepared is None:
         return
     model, versions = fold.prepared.bytes, fold.aggregated.values()
@@ -417,7 +415,7 @@ _NOT_PREPARED = PreparedLine(
 
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:
-    """Name the columns, also of a table without rows."""
+    """Name the columns, even if the table has no rows."""
     if rows:
         return list(dict.fromkeys(key for row in rows for key in row))
     return [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]

@@ -13,14 +13,15 @@ from downpour.experiments.reading.mitigation import Stragglers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """A round, or all of an epoch's: how good the model became, and what that took.
+    """A round, or all rounds of an epoch: how good the model became, and what that took.
 
-    `round` is the number of the round, or of the epoch's last one so far.
-    Metrics and `test_loss` are of the test examples, or of the ones that the spec's `validation`
-    sets apart. `metrics` are the task's, by name, and empty if the model was not evaluated; an
-    accuracy is a share in 0..1. `train_seconds` run from the first assignment to the last update
-    and leave out evaluation; `bytes` are those of the updates and of the model they became.
-    `stragglers` is there where a policy was used, or work was lost.
+    `round` is the number of the round, or of the epoch's last round so far.
+    Metrics and `test_loss` are of the test examples, or of the examples that the spec's
+    `validation` sets apart. `metrics` are the task's, by name, and empty if Downpour did not
+    evaluate the model; an accuracy is a share in 0..1. `train_seconds` run from the first
+    assignment to the last update and leave out evaluation; `bytes` are those of the updates and of
+    the model they became.
+    `stragglers` is set if a policy was used, or work was lost.
     """
 
     epoch: int
@@ -36,14 +37,14 @@ class RoundResult:
     stragglers: Stragglers | None = None
 
     def __repr__(self) -> str:
-        """Say in one line which it is, and how good the model became."""
+        """Say in one line which round it is, and how good the model became."""
         good = in_words(self.metrics, self.test_loss)
         parts = [f"epoch {self.epoch}, round {self.round}", *([good] if good else [])]
         return f"<RoundResult {', '.join(parts)}, {self.train_seconds:.1f} s>"
 
     @property
     def accuracy(self) -> float | None:
-        """The metric of that name; None where the task has none, or the model was not evaluated."""
+        """The metric "accuracy"; None if the task has none, or the model was not evaluated."""
         return self.metrics.get("accuracy")
 
     def measured(self, name: str) -> float | None:
@@ -53,9 +54,9 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestResult:
-    """How good a model was on the test examples, where others were set apart for validation.
+    """How good a model was on the test examples, if the spec set others apart for validation.
 
-    It is that after `epoch`: the best if it is kept, otherwise the last.
+    It is the model after `epoch`: the best if the spec keeps it, otherwise the last.
     """
 
     __test__ = False
@@ -72,12 +73,12 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """A shard trained in a round: by whom and how fast.
+    """A shard trained in a round: by which worker and how fast.
 
     `completion_seconds` run from the assignment to the report, on the manager's clock; the other
-    seconds are the worker's own. A task that was `retrained` had another update before, which was
-    lost when a manager crashed, or found damaged. So many `processes` of the worker computed the
-    last step; for `shortages` steps of the experiment it has had too little memory so far.
+    seconds are the worker's own. If a task was `retrained`, it had another update before, which was
+    lost when a manager crashed, or found damaged. The worker computed the last step with this many
+    `processes`. In `shortages` steps of the experiment, it has run short of memory so far.
     """
 
     epoch: int
@@ -100,9 +101,9 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResult:
-    """An attempt without an update; `blameless` if a decision ended it, such as a move.
+    """An attempt without an update; `blameless` if a decision, such as a move, ended it.
 
-    With `update_lost` it had one, which was lost when a manager crashed, or found damaged.
+    With `update_lost`, it had an update, which was lost when a manager crashed, or found damaged.
     """
 
     epoch: int
@@ -116,15 +117,15 @@ class FailureResult:
 
     @property
     def blameless(self) -> bool:
-        """Whether nothing failed: it went on elsewhere, or was not needed any more."""
+        """Whether nothing failed: the work continued elsewhere, or was no longer needed."""
         return self.failure in BLAMELESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestModel:
-    """The best model so far: after which epoch, and its value of the `metric`, or of the loss.
+    """The best model so far: its epoch, and its value of the `metric`, or of the loss.
 
-    `file` is where it lies, where the spec keeps it and the experiment's folder is known.
+    `file` is its path, if the spec keeps it and the experiment's folder is known.
     """
 
     epoch: int

@@ -1,6 +1,6 @@
 """A search so far, as a value: its runs, the outcome of each, and the best.
 
-It knows neither where the runs are kept nor how their values were chosen.
+It knows neither where the runs are stored nor how the search chose their values.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ SearchRunState = Literal["finished", "pruned", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class SearchField:
-    """A field that is searched: among `choices`, or in a range where these are None.
+    """A field that a search varies: among `choices`, or within a range if these are None.
 
-    A range is drawn in its logarithm where `log`. An option is called `model_options.NAME`.
+    If `log`, the search draws the logarithm of values in the range. An option's name is
+    `model_options.NAME`.
     """
 
     name: str
@@ -35,12 +36,13 @@ class SearchField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRun:
-    """One experiment of a search; `number` counts from 1, `values` are those of the fields.
+    """One experiment of a search; `number` counts from 1, `values` are the values of the fields.
 
-    `value` is the value of the search's goal for the final model. If the run was pruned, it is that
-    of the last model before. `epoch_values` has one an epoch, None if none was measured. `reason`
-    says why it was pruned or has failed. `experiment` is the manager's name for it. `to_repeat` is
-    true if it failed for a reason other than its values, so that the search repeats it.
+    `value` is the final model's value of the search's goal. If the search pruned the run, it is the
+    value of the last model before that. `epoch_values` has one per epoch, None if none was
+    measured. `reason` says why the run was pruned or failed. `experiment` is the manager's name for
+    it. `to_repeat` is true if it failed for a reason other than its values, so that the search
+    repeats it.
     """
 
     number: int
@@ -67,12 +69,12 @@ class SearchResult:
 
     @property
     def left(self) -> int:
-        """How many runs the search has yet to make or to repeat."""
+        """How many runs the search must still make or repeat."""
         return self.asked - sum(t.number <= self.asked and not t.to_repeat for t in self.runs)
 
     @property
     def best(self) -> SearchRun | None:
-        """The finished run with the best value, of equals the first; None before one."""
+        """The finished run with the best value, or the first of equals; None before one."""
         return self._best_of(self.runs)
 
     def _best_of(self, runs: Sequence[SearchRun]) -> SearchRun | None:
@@ -81,7 +83,7 @@ class SearchResult:
 
     @property
     def measure(self) -> Measure:
-        """How the values are written."""
+        """The measure of the values."""
         return Measure(self.goal.metric)
 
     @property
@@ -95,7 +97,7 @@ class SearchResult:
         return "" if run.value is None else self.measure.text(run.value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Turn it into values that JSON can hold."""
+        """Return the search as JSON values."""
         best = self.best
         return {
             "name": self.name,
@@ -106,7 +108,7 @@ class SearchResult:
         }
 
     def _fields_of(self, run: SearchRun) -> dict[str, Any]:
-        """Return a run's fields, its values called as what they are of."""
+        """Return a run's fields, with each value under the name of its measure."""
         of = {"value": self.goal.metric, "epoch_values": f"epoch_{self.goal.metric}"}
         return {of.get(field, field): value for field, value in asdict(run).items()}
 

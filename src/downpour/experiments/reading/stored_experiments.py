@@ -1,4 +1,4 @@
-"""The experiments in a shared directory, read from records, for when no manager answers."""
+"""Reads the experiments in a shared directory from records, for when no manager answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 def stored_records(
     shared: SharedDirectory, *, experiment: str = "", last: int | None = None
 ) -> Iterator[Path]:
-    """Yield a folder with the folders of experiments; of a bucket it is a copy of their records.
+    """Yield a folder with the folders of experiments; for a bucket, a copy of its records.
 
     Args:
-        shared: the directory, or what has the bucket.
-        experiment: the only one that is wanted of a bucket; "": all.
-        last: how many of the last ones are wanted of a bucket; None: all.
+        shared: the directory, or the mirror of a bucket.
+        experiment: the only experiment to copy from a bucket; "": all.
+        last: how many of the last experiments to copy from a bucket; None: all.
 
     Raises:
         SharedDirectoryError: the bucket cannot be used.
@@ -44,8 +44,8 @@ def stored_records(
 def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSummary, ...]:
     """Sum up the experiments whose folders are in this one, by when they last changed.
 
-    States are the last written ones: an experiment that lost its manager is still running.
-    Folders without a record that can be read are left out. No more than `last` are read; None: all.
+    States are the last written ones, so an experiment that lost its manager is still running. We
+    leave out folders without a readable record. `last` is the most that we read; None: all.
     """
     return tuple(islice(_newest(folder), last))[::-1]
 

@@ -1,6 +1,6 @@
 """The subject of a report: runs at their places in a grid, or a single run.
 
-A value of results and labels; it does not know the layout of a grid's folder.
+It holds results and labels, and does not know the layout of a grid's folder.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 class RunResult:
     """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
 
-    `split` is there if the record counts the examples of each class in each shard. `folder` is
-    where the record lies. `disturbed_seconds` count from the first assignment, like spans: someone
-    slowed or killed a process then.
+    `split` is set if the record counts the examples of each class in each shard. `folder` holds the
+    record. `disturbed_seconds` are when someone slowed or killed a process; like spans, they count
+    from the first assignment.
     """
 
     values: tuple[Any, ...] = ()
@@ -54,7 +54,7 @@ class RunResult:
 class SubgridResult:
     """Runs along common axes: the groups of one part of a grid.
 
-    `settings` are all places that were asked for, in order, and `repetitions` how often each.
+    `settings` are all requested places, in order, and `repetitions` how often each is to run.
     `runs` finished and count; `failed` did not.
     """
 
@@ -86,7 +86,7 @@ class SubgridResult:
 
     @property
     def splits(self) -> list[ShardCounts]:
-        """How each split of these runs cut the data: the first one for its name and its shards."""
+        """The first cut for each name of a split and each number of shards in these runs."""
         splits: dict[tuple[str, int], ShardCounts] = {}
         for _, runs in self.measured:
             if (split := runs[0].split) is not None:
@@ -103,22 +103,22 @@ class StudyResult:
 
     @property
     def asked(self) -> int:
-        """How many runs were asked for, those counted twice that two subgrids share."""
+        """How many runs the user asked for; a run that two subgrids share counts twice."""
         return sum(subgrid.repetitions * len(subgrid.settings) for subgrid in self.subgrids)
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one experiment alone."""
+        """Whether the study is a single experiment."""
         return self.asked == 1
 
     @property
     def failed(self) -> list[RunResult]:
-        """The runs that failed, once each."""
+        """The failed runs, once each."""
         return list({r.result.experiment: r for g in self.subgrids for r in g.failed}.values())
 
     @property
     def done(self) -> int:
-        """How many of those asked for there are."""
+        """How many of the requested runs exist."""
         return sum(len(subgrid.runs) for subgrid in self.subgrids)
 
 
@@ -127,7 +127,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
 
     Raises:
         FileMissing: the folder has no record.
-        FileCorrupt: the record was altered.
+        FileCorrupt: someone altered the record.
     """
     record = read_record(folder / RECORD_NAME)
     result = Result.from_record(record, folder)
@@ -147,7 +147,7 @@ def read_one(folder: Path) -> StudyResult:
 
     Raises:
         FileMissing: the folder has no record.
-        FileCorrupt: the record was altered.
+        FileCorrupt: someone altered the record.
     """
     run = read_run(folder)
     subgrid = SubgridResult(
@@ -175,5 +175,5 @@ def label(value: Any) -> str:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return what to sort names by, so that worker-2 comes before worker-10."""
+    """Return a sort key for names, so that worker-2 comes before worker-10."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""The time of a submission: an experiment's ID has it, because a record has its own clock."""
+"""The time of a submission; an experiment's ID holds it, because a record has its own clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STAMP = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]+")
 
 
 def submission_seconds(experiment: str) -> float:
-    """Return when an experiment was submitted, in seconds since 1970; 0 where its ID is short."""
+    """Return when a user submitted an experiment, in seconds since 1970; 0 if its ID is short."""
     stamp = _STAMP.search(experiment)
     if stamp is None:
         return 0.0

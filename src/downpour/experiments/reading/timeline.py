@@ -1,4 +1,4 @@
-"""Reads from a record when each worker trained each shard, and the resources that it used.
+"""Reads from a record when each worker trained each shard, and which resources it used.
 
 Seconds count from the first assignment, on the manager's clock.
 """
@@ -19,7 +19,7 @@ from downpour.files.records.attempt_lines import (
 from downpour.files.records.record_lines import AggregatedLine, DisturbedLine, RecordLine
 
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
-"""How an attempt ended: `moved` went on elsewhere, `stopped` was not needed any more."""
+"""How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class AttemptSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSample:
-    """The resources that a worker's process used at a moment at which it trained.
+    """The resources that a worker's process used at a moment during training.
 
-    `cpu_share` is 1.0 for one core in full; `memory_bytes` are resident; `io_wait` is the share, in
+    `cpu_share` is 1.0 for one full core. `memory_bytes` are resident. `io_wait` is the share, in
     0..1, of the machine's processor time that waited for disks.
     """
 
@@ -70,7 +70,7 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
                 settled[fact.round, fact.shard] = at
             case AttemptFailedLine():
                 key = fact.round, fact.shard, fact.attempt
-                # Its work ended with its update, where that was lost or refused later.
+                # If its update was lost or refused later, its work had ended with that update.
                 done, _ = ended.get(key, (at, ""))
                 if key in ended:
                     settled.pop(key[:2], None)
@@ -115,7 +115,7 @@ def _outcome(failure: str) -> Outcome:
 
 
 def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSample, ...]:
-    """List the samples of the workers' resources, in the order of time."""
+    """List the samples of the workers' resources in order of time."""
     start = min((at for at, fact in record if isinstance(fact, AssignedLine)), default=0.0)
     samples = [
         ResourceSample(

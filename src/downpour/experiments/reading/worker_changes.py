@@ -18,8 +18,8 @@ from downpour.files.records.record_lines import (
 def worker_changes_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[str, ...]:
     """Return a line for each change, in the order in which they happened.
 
-    Workers that were there when work began have no line, nor has a worker that registers again
-    after the manager was restarted.
+    Workers that were present when work began have no line. Nor has a worker that registers again
+    after the manager restarted.
     """
     return tuple(_changes(record))
 

@@ -1,9 +1,9 @@
 """The history of a model, from its experiment's record: which tasks made each version.
 
-That is all that its bytes follow from, beside spec, examples and code. In an asynchronous mode a
-version's line names its tasks and how stale each was, and so the version that it began from. In
-step a version is made of the updates of its round, all of which began from the version before, or
-where rounds overlap, from the one before that.
+Besides spec, examples and code, the bytes follow only from this history. In an asynchronous mode,
+the line of a version names its tasks and their staleness, and so the version that each began from.
+In step, a version consists of the updates of its round. All of these began from the previous
+version, or if rounds overlap, from the one before that.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _Portions = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedTask:
-    """A task whose update counts: what it was trained from, who trained it, and what came of it.
+    """A task whose update counts: its start, its worker and its result.
 
     `base` is the version that it began from, `staleness` how many versions were made since.
-    `portion` is its range of samples if the round was recut, `share` how much of its steps was
-    trained. `checksum` is the update's; it and the worker's `numeric_class` are empty in old
+    `portion` is its range of samples if the round was recut, `share` how much of its steps the
+    worker trained. `checksum` is the update's; it and the worker's `numeric_class` are empty in old
     records.
     """
 
@@ -54,10 +54,10 @@ class TrainedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeVersion:
-    """A model version, and the tasks that it is made of, in the order in which they count.
+    """A model version and its tasks, in the order in which they count.
 
     If it was `summed_otherwise`, an earlier release added its updates in another order. Its file
-    is `whole`, or a step from the version before.
+    is `whole`, or a step from the previous version.
     """
 
     number: int
@@ -72,9 +72,9 @@ class MadeVersion:
 class History:
     """How an experiment's model came about.
 
-    `fields` are those of its spec. `versions` are numbered from 1; `first_checksum` is that of
-    version 0, which the manager drew in its `numeric_class`. `result` is the final model's file,
-    None if the experiment did not finish, and `result_checksum` is empty in old records.
+    `fields` are the spec's. `versions` are numbered from 1; `first_checksum` is that of version 0,
+    which the manager drew in its `numeric_class`. `result` is the final model's file, or None if
+    the experiment did not finish. `result_checksum` is empty in old records.
     """
 
     experiment: str
@@ -90,16 +90,16 @@ class History:
 
     @property
     def numeric_classes(self) -> frozenset[str]:
-        """The numeric classes in which it was computed, as far as they are known."""
+        """The numeric classes that computed the model, as far as they are known."""
         trained = (task.numeric_class for version in self.versions for task in version.tasks)
         return frozenset(filter(None, (self.numeric_class, *trained)))
 
 
 def history_of(record: Iterable[RecordLine]) -> History:
-    """Return the history that a record tells.
+    """Return the history in a record.
 
     Raises:
-        FileCorrupt: lines are missing: the first two, an update's or a version's.
+        FileCorrupt: lines are missing: one of the first two, or that of an update or a version.
     """
     fold = _Fold()
     for line in record:
@@ -144,7 +144,7 @@ class _Fold:
     versions: dict[int, MadeVersion] = field(default_factory=dict)
 
     def take(self, line: RecordLine) -> None:
-        """Take the next line in."""
+        """Take the next line."""
         match line:
             case SubmittedLine():
                 self.submitted = line
@@ -168,12 +168,12 @@ class _Fold:
                 pass
 
     def _class_of(self, worker: str) -> str:
-        """Return the class in which a worker trained; empty where the record does not say."""
+        """Return the class in which a worker trained; empty if the record does not say."""
         asked = self.submitted.spec.get("device") if self.submitted is not None else None
         return self.joined[worker].class_for(asked) if worker in self.joined else ""
 
     def _refuse(self, line: AttemptFailedLine) -> None:
-        """Forget an update that was accepted and could not be used."""
+        """Forget an accepted update that the manager could not use."""
         accepted = self.updates.get((line.round, line.shard))
         if accepted is not None and accepted[0].attempt == line.attempt:
             del self.updates[line.round, line.shard]
@@ -195,9 +195,9 @@ class _Fold:
         )
 
     def _delay(self, version: int) -> int:
-        """Return how stale updates in step are, from which the next version is made."""
+        """Return the staleness of updates in step that make the next version."""
         fields = self.submitted.spec if self.submitted is not None else {}
-        # The first round begins from the version before only if it follows on another experiment's.
+        # In the first round, updates are stale only if it continues another experiment's rounds.
         follows = version > 0 or fields.get("states_checksum") is not None
         return int(fields.get("overlap", 0)) if follows else 0
 

@@ -13,10 +13,10 @@ from downpour.host.text import one_line
 class Difference:
     """The first file whose bytes differ from the original's.
 
-    `task` is the one whose update it is; None for a model version, all of whose updates agree.
-    `then` and `now` are its checksums, and `numeric_class_then` and `_now` the classes in which it
-    was computed; the former is empty in old records. A version that an earlier release has
-    `summed_otherwise` differs in rounding.
+    `task` is the task of the file, if it is an update. It is None for a model version whose updates
+    all agree. `then` and `now` are the file's checksums, and `numeric_class_then` and `_now` the
+    classes that computed it; the former is empty in old records. If an earlier release has
+    `summed_otherwise`, the version differs by rounding.
     """
 
     version: int
@@ -46,9 +46,10 @@ class Difference:
 class Replay:
     """An experiment that was trained once more.
 
-    `version` is the last one that was made, `checksum` its file's, or that of the whole final model
-    where all were made. `compared` counts the updates, versions and final models whose checksum the
-    record has. `model_file` is the last model, if it was to be kept.
+    `version` is the last version that the replay made. `checksum` is its file's, or, if the replay
+    made all versions, that of the whole final model. `compared` counts the updates, versions and
+    final models whose checksum the record has. `model_file` is the last model, if the user wanted
+    to keep it.
     """
 
     experiment: str
@@ -60,15 +61,15 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether all that could be compared has the same bytes."""
+        """Whether all compared files have the same bytes."""
         return self.difference is None and self.compared > 0
 
     def __repr__(self) -> str:
-        """Say in one line which it is, and what came of it."""
+        """Say in one line which experiment it is, and how it compares."""
         return one_line(f"<Replay {self}>")
 
     def __str__(self) -> str:
-        """Say in one line what came of it."""
+        """Say in one line how it compares."""
         if self.difference is not None:
             return str(self.difference)
         known = f"{self.compared} checksums agree"

@@ -1,4 +1,4 @@
-"""The experiment to replay: found, and checked before any computation."""
+"""Finds the experiment to replay, and checks it before any computation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELD = "ID"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """An experiment that has ended: its spec, and how its model came about."""
+    """An ended experiment: its spec, and how its model came about."""
 
     shared: SharedDirectory
     spec: ResolvedSpec
@@ -31,8 +31,8 @@ def past_of(experiment: str, shared: Path) -> Past:
     """Return an experiment of a shared directory.
 
     Raises:
-        SpecError: there is none, it goes on, its files are gone or changed, or its bytes follow
-            from more than it keeps.
+        SpecError: the experiment does not exist, is still running, has lost or changed files, or
+            its bytes depend on more than it keeps.
         SharedDirectoryError: the directory cannot be used.
     """
     directory = SharedDirectory(shared)
@@ -55,7 +55,7 @@ def past_of(experiment: str, shared: Path) -> Past:
 
 
 def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
-    """Return the spec of the folder, which must be the one that the record has."""
+    """Return the folder's spec, which must be the one in the record."""
     if not (folder / SPEC_NAME).is_file():
         _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is missing")
     try:

@@ -1,10 +1,10 @@
 """Retrains an experiment's tasks in the order in which they became part of versions.
 
-A shard's next task is offered once its last is part of a version. So when a version is due, the
-versions that its tasks began from are there. So are the files that each shard's task before has
-left: its optimizer's state, and the remainder that a compression did not send. Every update and
-version is compared with the record's checksum. The first difference shows the fault, because all
-that follows is made of it.
+A shard's next task follows once its last task is part of a version. So when a version is due, the
+versions that its tasks began from exist. The files that each shard's previous task left exist too:
+its optimizer's state, and the remainder that a compression did not send. The replay compares every
+update and version with the record's checksum. The first difference shows the fault, because
+everything later is made from it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from downpour.learning.training.numeric_class import numeric_class
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[float, int], object]
-"""Takes how many tasks are trained, with the share of the one at hand, and how many there are."""
+"""Takes the number of trained tasks, with the current task's share, and of all tasks."""
 
 
 @checked_call()
@@ -50,21 +50,21 @@ def replay(
     to: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Replay:
-    """Train an experiment that has ended once more, and compare every byte with the original.
+    """Train an ended experiment once more, and compare every byte with the original.
 
     Args:
         experiment: Its ID, or its result.
         shared: The shared directory; by default the result's, DOWNPOUR_SHARED, or ./shared_dir.
-        data_dir: A folder of datasets in torchvision's layout, should the prepared one be gone; by
-            default DOWNPOUR_DATA.
-        until: The last version to make; by default all are made, and the final model.
-        to: A new or empty folder for the model and the spec. Without it nothing is kept, and the
-            replay ends at the first difference.
+        data_dir: A folder of datasets in torchvision's layout, in case the prepared dataset is
+            gone; by default DOWNPOUR_DATA.
+        until: The last version to make; by default, `replay` makes all, and the final model.
+        to: A new or empty folder for the model and the spec. Without it, `replay` keeps nothing,
+            and ends at the first difference.
         on_progress: Called after each step.
 
     Raises:
-        SpecError: there is no such experiment or version, it goes on, it is not repeatable, or
-            what it was trained with is gone or has changed.
+        SpecError: the experiment or version does not exist, it is still running, it is not
+            repeatable, or something it was trained with is gone or has changed.
         DownpourError: a task fails here.
     """
     if isinstance(experiment, Result):
@@ -95,10 +95,10 @@ def replay(
 
 
 class _Again:
-    """The versions of an experiment, made again and compared; `version` is the last one made.
+    """Makes the versions of an experiment again and compares them; `version` is the last one made.
 
-    It ends at the first difference if it `stops`. `name` is the original name of the last version's
-    file.
+    It ends at the first difference if it `stops`. `name` is the original name of the last
+    version's file.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class _Again:
         self._trained = self._tasks = 0
 
     def make(self, versions: Sequence[MadeVersion], data_dir: Path | None) -> PublishedFile:
-        """Make these versions, and the result if they are all; returns the last file."""
+        """Make these versions, and the result if they are all; return the last file."""
         history = self._past.history
         self._tasks = sum(len(version.tasks) for version in versions)
         last_use = {task.base: v.number for v in versions for task in v.tasks}
@@ -170,7 +170,7 @@ class _Again:
         *,
         summed_otherwise: bool = False,
     ) -> None:
-        """Compare a file's checksum with that of the record, which is empty in an old one."""
+        """Compare a file's checksum with the record's, which is empty in an old record."""
         self.compared += then != ""
         if then in {"", now.checksum} or self.difference is not None:
             return
@@ -188,7 +188,7 @@ class _Again:
 
 
 def _last(past: Past, until: int | None) -> int:
-    """Return the number of the last version that is to be made."""
+    """Return the number of the last version to make."""
     count = len(past.history.versions)
     if until is None:
         return count
@@ -199,12 +199,12 @@ def _last(past: Past, until: int | None) -> int:
 
 
 def device_for(past: Past, here: Devices) -> str:
-    """Return where this machine trains an experiment once more.
+    """Return the device on which this machine trains an experiment once more.
 
-    If each worker took its best device, it is the one of which the record tells.
+    If each worker took its best device, it is the device in the record.
 
     Raises:
-        SpecError: this machine lacks it.
+        SpecError: this machine lacks the device.
     """
     asked, known = past.spec.device, past.history.numeric_classes
     if asked == AUTO:
@@ -217,7 +217,7 @@ def device_for(past: Past, here: Devices) -> str:
 
 
 def _warn(past: Past, device: str) -> None:
-    """Say what is other than it was, where it may make other bytes."""
+    """Log what differs from the original, if it may change the bytes."""
     history = past.history
     here = {str(numeric_class(CPU)), str(numeric_class(device))}
     if other := sorted(history.numeric_classes - here):
@@ -232,7 +232,7 @@ def _warn(past: Past, device: str) -> None:
 
 @contextmanager
 def _told(past: Past) -> Iterator[None]:
-    """Let what makes a replay impossible be the user's mistake, in the words of the user."""
+    """Report what makes a replay impossible as the user's mistake, in the user's words."""
     try:
         yield
     except SharedDirectoryError:
@@ -243,10 +243,10 @@ def _told(past: Past) -> Iterator[None]:
 
 
 def _keep(folder: Path, made: str, kept: Path, name: str) -> Path:
-    """Copy a model and the spec out of the folder that is removed; returns the model's path."""
+    """Copy a model and the spec out of the temporary folder; return the model's path."""
     try:
         shutil.copyfile(folder / SPEC_NAME, kept / SPEC_NAME)
-        # Whole, because the versions from which it may be a step are removed.
+        # Write the whole model: it may be a step from versions that we remove.
         with (kept / name).open("wb") as file:
             file.writelines(whole_content(DirectoryStore(folder), made))
         return kept / name

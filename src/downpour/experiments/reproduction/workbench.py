@@ -1,8 +1,9 @@
 """A folder in which the manager's and worker's code remakes versions, in one process.
 
-It is laid out as a shared directory, but for the prepared datasets, which are the experiment's own.
-Nothing here computes: `cluster/manager/work.py` prepares, aggregates and publishes,
-`cluster/worker/task_runner.py` trains. Files are removed once no later task needs them.
+Its layout is that of a shared directory, except for the prepared datasets, which are the
+experiment's own. Nothing here computes: `cluster/manager/work.py` prepares, aggregates and
+publishes, and `cluster/worker/task_runner.py` trains. We remove files when no later task needs
+them.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from downpour.files.records.record import RecordReader
 from downpour.files.store import SPEC_NAME, SharedDirectory
 
 OnShare = Callable[[float], object]
-"""Takes how much of a task is done, in 0..1."""
+"""Takes the finished part of a task, in 0..1."""
 
 
 @dataclass(slots=True, eq=False)
 class _Watched(TaskControl):
-    """A task that is never cancelled, and reports how far it has come."""
+    """A task that is never cancelled, and that reports its progress."""
 
     on_share: OnShare = field(kw_only=True)
 
     def advance(self, steps_done: int) -> None:
-        """Say that a step has ended."""
+        """Report that a step has ended."""
         TaskControl.advance(self, steps_done)
         self.on_share(steps_done / self.steps_total)
 
@@ -45,9 +46,9 @@ class Workbench:
     Args:
         shared: the directory with the datasets, and with the files that the experiment begins from.
         experiment: its identifier.
-        spec: its spec, as it was submitted.
+        spec: its spec, as the user submitted it.
         folder: an empty folder.
-        device: what tasks are trained on.
+        device: the device to train tasks on.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -91,8 +92,8 @@ class Workbench:
         """Make version 0; `dataset` is the key of the prepared data, empty in old records.
 
         Raises:
-            SpecError: the data are gone or others, or the network cannot be built.
-            OtherCode: a file of the user's code is not what it was.
+            SpecError: the data are gone or have changed, or the network cannot be built.
+            OtherCode: a file of the user's code has changed.
             StoreError: a file cannot be used.
         """
         command = Prepare(
@@ -111,7 +112,7 @@ class Workbench:
         """Train a task from the version that it began from.
 
         Raises:
-            DownpourError: it cannot be trained here, or goes wrong.
+            DownpourError: the task cannot be trained here, or fails.
         """
         attempt = AttemptId(
             experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
@@ -131,10 +132,10 @@ class Workbench:
     def apply(
         self, version: MadeVersion, updates: Sequence[Update], needed: Collection[int]
     ) -> PublishedFile:
-        """Make the next version of the updates of its tasks; older versions stay if needed later.
+        """Make the next version from its tasks' updates; keep older versions that are needed later.
 
         Raises:
-            DownpourError: the updates cannot be made into one.
+            DownpourError: the updates cannot be made into a version.
         """
         mode, outer = mode_of(self._spec), self._outer
         command = Aggregate(
@@ -178,7 +179,7 @@ class Workbench:
         return made.model
 
     def publish(self, number: int) -> PublishedFile:
-        """Publish a version as the experiment's result; returns its file."""
+        """Publish a version as the experiment's result; return its file."""
         command = Publish(
             experiment=self._space.experiment,
             model=self._models[number],
@@ -187,7 +188,7 @@ class Workbench:
         return work.publish(self._space, command)
 
     def _leading(self, number: int) -> tuple[PublishedFile, ...]:
-        """Return the versions whose steps lead to one."""
+        """Return the versions whose steps lead to this one."""
         return tuple(self._models[n] for n in range(self._whole_before(number), number))
 
     def _whole_before(self, number: int) -> int:
@@ -201,7 +202,7 @@ class Workbench:
 def _replaced(
     kept: dict[int, PublishedFile], shards: Sequence[int], files: Sequence[PublishedFile | None]
 ) -> list[PublishedFile]:
-    """Keep for each shard the file with which it goes on, if any; returns the former ones."""
+    """Store for each shard the file that it continues with, if any; return the former files."""
     former = [kept.pop(shard) for shard in shards if shard in kept]
     kept |= {shard: file for shard, file in zip(shards, files, strict=True) if file is not None}
     return former

@@ -1,4 +1,4 @@
-"""Computes how a spec's split, and other splits, cut the training data. Trains nothing."""
+"""Computes how a spec's split, and other splits, cut the training data; trains nothing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def cuts_of(
 
     Args:
         spec: names the data, the seed, the limits and the share to set apart.
-        splits: what to put in place of the spec's `split`; the spec's own if there are none.
+        splits: the splits to use in place of the spec's; if there are none, we use the spec's own.
         shards: how many shards to make.
         shared: the shared directory, which may have the prepared data.
-        data_dir: is searched for the files of well-known datasets.
+        data_dir: the folder to search for the files of well-known datasets.
 
     Raises:
         SpecError: a split is unknown or does not fit the data, the data cannot be prepared, or
@@ -53,9 +53,9 @@ def cuts_of(
 
 @contextmanager
 def _datasets(shared: Path) -> Iterator[Path]:
-    """Return where prepared data go: into the shared directory, so that a run finds them there.
+    """Yield the folder for prepared data: the shared directory, where a run finds them.
 
-    If it doesn't exist, they go into a folder that does not stay: looking should leave no files.
+    If that does not exist, use a temporary folder, because looking should leave no files.
     """
     if os.path.exists(shared):  # noqa: PTH110 - false where a folder above cannot be read
         names_in(shared)

@@ -1,7 +1,7 @@
 """Disturbs a run as its user asked: slows workers from the start, and kills at the right time.
 
-The manager puts each disturbance on record before it happens, so reports and traces show the cause
-before its effects.
+The manager puts each disturbance on record before it happens, so that reports and traces show
+causes before effects.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Disturbable(Protocol):
     """A cluster whose processes run on this machine."""
 
     def process_of(self, name: str) -> int | None:
-        """Return the process that is the manager or a worker now; None while there is none."""
+        """Return the current process of the manager or a worker; None if there is none."""
 
     def kill(self, name: str, *, again: bool) -> None:
-        """Kill the manager or a worker; a worker starts `again`, or stays away."""
+        """Kill the manager or a worker; a worker restarts if `again`, and otherwise stays away."""
 
 
 class Disturber:
@@ -38,9 +38,9 @@ class Disturber:
 
     Args:
         kills: who dies when.
-        cluster: whose processes they are.
-        tell: puts on record what happens to whom.
-        now: seconds, from any beginning.
+        cluster: the cluster of these processes.
+        tell: puts on record which process suffers what.
+        now: returns seconds, from any beginning.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Disturber:
             self._began_seconds = self._now()
         trained_seconds = self._now() - self._began_seconds
         for kill in tuple(self.left):
-            # A missing process is restarting: its turn comes at another look.
+            # A missing process is restarting, so a later look kills it.
             is_there = self._cluster.process_of(kill.who) is not None
             if is_there and kill.is_due(shown.rounds_done, trained_seconds):
                 self.left.remove(kill)
@@ -80,12 +80,12 @@ def disturbing(
     record: Callable[[str, str], None],
     note: Callable[[str], object],
 ) -> Iterator[OnStatus]:
-    """Disturb a cluster until the block ends; yields what to call with each new status.
+    """Disturb a cluster until the block ends; yield the function to call with each new status.
 
     Args:
-        asked: what to do; nothing, if the cluster is not a local one.
-        cluster: whose processes are disturbed.
-        record: puts on record what happens to whom.
+        asked: what to do; nothing if the cluster is not local.
+        cluster: the cluster to disturb.
+        record: puts on record which process suffers what.
         note: gets a line about each kill that never came.
     """
     if not isinstance(cluster, LocalCluster):

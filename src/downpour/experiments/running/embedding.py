@@ -18,10 +18,10 @@ from downpour.files.store import SharedDirectory
 def embed(
     spec: Spec, workers: int, surroundings: Surroundings
 ) -> Iterator[tuple[RunningCluster, Client]]:
-    """Run a manager, workers and a client of them until the block ends.
+    """Run a manager, workers and their client until the block ends.
 
-    They train any number of experiments, one after the other. The number of threads, the device and
-    what every worker needs are this spec's.
+    They train any number of experiments, one after the other. This spec sets the number of threads,
+    the device and what every worker needs.
     """
     root = SharedDirectory.open(surroundings.shared, create=True).root
     options = ManagerOptions(
@@ -33,7 +33,7 @@ def embed(
         run=secrets.token_hex(8),
     )
     plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device, needs=spec.needs)
-    # The credentials of the environment are another cluster's.
+    # The environment's credentials belong to another cluster.
     with (
         launcher_of(surroundings.on)(plan) as cluster,
         Client(

@@ -43,10 +43,10 @@ class Surroundings:
         on: Launcher | str | None = None,
         on_name: str | None = None,
     ) -> Self:
-        """Return surroundings as users give them; what is absent comes from the environment.
+        """Return surroundings from a user's arguments; the environment fills in missing ones.
 
         Raises:
-            SpecError: a path is none, or the patience is not a positive number.
+            SpecError: a path is invalid, or the patience is not a positive number.
         """
         source = data_dir or os.environ.get("DOWNPOUR_DATA")
         return cls(
@@ -69,10 +69,10 @@ class Surroundings:
 
 
 def shared_path(shared: Location | None) -> Path:
-    """Return the shared directory that is meant: the given one, the environment's, or the default.
+    """Return the shared directory: the given one, the environment's, or the default.
 
     Raises:
-        SpecError: it is no path.
+        SpecError: the argument is not a path.
     """
     if shared is None:
         shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED

@@ -29,13 +29,13 @@ from downpour.network.rpc.messages import Status
 def train(
     asked: Spec, workers: int | None, surroundings: Surroundings, watching: Watching
 ) -> Result:
-    """Train a spec with a number of workers; None: as many as fit it.
+    """Train a spec with a number of workers; None: as many as fit the spec.
 
     Raises:
-        SpecError: a field is invalid; names it and the accepted values.
+        SpecError: a field is invalid; the message names it and the accepted values.
         MissingPackage: the library of event files, or of a logger, is not installed.
-        ExperimentFailed: training ended without a model; says why.
-        NotBegun: the same, where it was refused before it began, and nothing of it is kept.
+        ExperimentFailed: training ended without a model; the message says why.
+        NotBegun: the same, but Downpour refused the training before it began, and keeps nothing.
         LaunchError: a process could not be started.
     """
     number = workers_for(asked, workers, is_here=surroundings.is_here)
@@ -65,7 +65,7 @@ def _trained(
         record = partial(client.disturbed, experiment)
         disturbances = disturbing(surroundings.disturbances, cluster, record, watching.note)
         disturb = disturbed.enter_context(disturbances)
-        # A manager that was killed answers only once `check` has started it again.
+        # If someone killed the manager, it answers only after `check` has restarted it.
         lines = partial(client.record, check=cluster.check)
 
         def look(status: Status) -> None:
@@ -90,7 +90,7 @@ def _trained(
 
 @contextmanager
 def _nothing_left(shared: Path) -> Iterator[None]:
-    """Remove the folder of an experiment that was refused before it began, once all has ended."""
+    """Finally, remove the folder of an experiment that was refused before it began."""
     try:
         yield
     except NotBegun as refused:
@@ -101,7 +101,7 @@ def _nothing_left(shared: Path) -> Iterator[None]:
 def _inside_measured(
     spec: Spec, workers: int, surroundings: Surroundings, watching: Watching
 ) -> Spec:
-    """Return a spec that says how a worker trains inside its machine, measured if it was open."""
+    """Return a spec that says how a worker trains inside its machine; measure if it is "auto"."""
     if spec.inside.how != "auto" or not surroundings.is_here:
         return spec
     root = SharedDirectory.open(surroundings.shared, create=True)

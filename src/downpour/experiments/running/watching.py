@@ -30,13 +30,13 @@ class Watching:
     """The functions, loggers and displays that follow a run.
 
     `on_resolved` gets the resolved spec before anything starts, `on_status` each new status, and
-    `note` a line about each measurement. `on_round` gets each epoch that was evaluated, `on_event`
-    each event of the experiment. Both run in their own threads, and so do `loggers`: each of these
-    is a logger, or the text of a `--log`. `progress` says whether to draw bars; None draws them
-    unless `on_status` is given. `tensorboard` is a folder for event files.
+    `note` a line about each measurement. `on_round` gets each evaluated epoch, `on_event` each
+    event of the experiment. Both run in their own threads, and so do `loggers`: each of these is a
+    logger, or the text of a `--log`. `progress` says whether to draw bars; None draws them unless
+    `on_status` is given. `tensorboard` is a folder for event files.
 
     Raises:
-        SpecError: a callback is no function, or a logger is none.
+        SpecError: a callback is not a function, or a logger is invalid.
         MissingPackage: the library of a logger is not installed.
     """
 
@@ -50,7 +50,7 @@ class Watching:
     note: Callable[[str], object] = log.info
 
     def __post_init__(self) -> None:
-        """Check it."""
+        """Check the fields."""
         takes = {"on_status": "a status", "on_round": "an epoch", "on_event": "an event"}
         for name, what in takes.items():
             value = getattr(self, name)
@@ -60,7 +60,7 @@ class Watching:
 
     @contextmanager
     def bars(self) -> Iterator[OnStatus | None]:
-        """Draw bars on standard error or in a notebook, if they are wanted."""
+        """Draw bars on standard error or in a notebook, if the user wants them."""
         if not (self.on_status is None if self.progress is None else self.progress):
             yield None
             return
@@ -71,13 +71,13 @@ class Watching:
             yield display.show
 
     def follower(self, resumes: Sequence[str] = ()) -> Follower:
-        """Return what follows the record of the run, which may resume other experiments.
+        """Return the follower of the run's record; the run may resume other experiments.
 
         Raises:
             MissingPackage: a library is not installed.
             SpecError: event files or a log cannot be written.
         """
-        # All that may be refused comes first, because takers start threads.
+        # Everything that may fail comes first, because takers start threads.
         files = event_files(self.tensorboard)
         loggers = [(_name_of(one), logger_of(one)) for one in self.loggers]
         if self.on_round is not None:
@@ -88,10 +88,10 @@ class Watching:
 
 
 def check_loggers(loggers: Sequence[Logger | str]) -> None:
-    """Refuse what is no list of loggers.
+    """Refuse an argument that is not a list of loggers.
 
     Raises:
-        SpecError: it is none; names the first that is wrong.
+        SpecError: the list is invalid; the message names the first wrong item.
     """
     if isinstance(loggers, str) or not isinstance(loggers, Sequence):
         raise SpecError("loggers", loggers, "must be a list, such as ['csv:log.csv']")
@@ -113,7 +113,7 @@ def event_files(tensorboard: Location | None) -> list[EventFiles]:
 
 
 def announcers(on_event: OnEvent | None) -> list[Announcer]:
-    """Return what calls a function with events, if there is one."""
+    """Return the announcer that calls a function with events, if a function is given."""
     if on_event is None:
         return []
     return [Announcer(f"on_event {_name_of(on_event)}", on_event)]

@@ -1,9 +1,10 @@
 """Chooses the number of workers if the user gave none.
 
-On this machine: one for each shard, but no more than its cores can run at once. Workers beyond that
-wait for each other, and each takes the memory of a process with torch. Without a number of shards,
-each of them has one. `docs/results/more-workers.md` has the measured seconds behind this rule.
-Elsewhere Downpour does not know the cores, and users should ask for a hundred jobs themselves.
+On this machine, we start one for each shard, but no more than its cores can run at once. Further
+workers would wait for each other, and each takes the memory of a process with torch. If the spec
+has no number of shards, each worker gets one. `docs/results/more-workers.md` has the measured
+seconds behind this rule. Elsewhere Downpour does not know the cores, and users should ask for a
+hundred jobs themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ELSEWHERE_MAX = 4
 
 
 def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True) -> int:
-    """Return how many workers are started: `workers`, or a default that fits spec and machine.
+    """Return how many workers to start: `workers`, or a default that fits spec and machine.
 
     Raises:
         SpecError: `workers` is not a whole number of at least 1.
@@ -30,7 +31,7 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
 
 
 def explained(spec: Spec, *, is_here: bool) -> str:
-    """Say how many workers are started where the user names no number, and why."""
+    """Say how many workers start if the user names no number, and why."""
     workers = workers_for(spec, is_here=is_here)
     if workers - spec.standbys == spec.shards:
         why = "one a shard"
@@ -43,7 +44,7 @@ def explained(spec: Spec, *, is_here: bool) -> str:
 def _room_here(spec: Spec) -> int:
     """Return how many workers this machine's cores can run at once.
 
-    `inside = "auto"` is measured later, for the cores that a worker has.
+    We measure `inside = "auto"` later, for the cores that a worker has.
     """
     return max(1, usable_cores() // (spec.threads * spec.inside.processes))
 
