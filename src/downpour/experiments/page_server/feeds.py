@@ -35,9 +35,10 @@ Refresh = Callable[[], None]
 class RecordFeed:
     """The tables of one experiment, and its viewers' frames.
 
-    Args: folder: the experiment's folder. refresh: called in a thread before each look, to fetch
-        new parts of the record from a bucket. has_logs: called in a thread; says whether there are
-        process logs to show.
+    Args:
+        folder: the experiment's folder.
+        refresh: called in a thread before each look, to fetch a record's new parts from a bucket.
+        has_logs: called in a thread; says whether there are process logs to show.
     """
 
     def __init__(

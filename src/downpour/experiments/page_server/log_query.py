@@ -31,12 +31,14 @@ class LogQuery:
     def of(cls, asked: Mapping[str, str], about: Mapping[str, Any], exported: float) -> LogQuery:
         """Return the request that a URL makes.
 
-        Args: asked: the URL's parameters: `after`, `worker`, `level`, and `from` and `to` in
-            seconds since the submission. All may be absent. about: the experiment, as its page
-            knows it. exported: when the manager wrote its record, in seconds since 1970; 0 if it
-            has not.
+        Args:
+            asked: the URL's parameters: `after`, `worker`, `level`, and `from` and `to` in seconds
+                since the submission. All may be absent.
+            about: the experiment, as its page knows it.
+            exported: when the manager wrote its record, in seconds since 1970; 0 if it has not.
 
-        Raises: SpecError: a parameter is invalid.
+        Raises:
+            SpecError: a parameter is invalid.
         """
         after = asked.get("after", "")
         if after and not _CURSOR.fullmatch(after):

@@ -277,10 +277,12 @@ class Result:
     def to_frame(self, *, every_column: bool = False) -> pd.DataFrame:
         """Turn the epochs into a data frame, one row each.
 
-        Args: every_column: Add the cost of stragglers, the seconds of each stage, and a column for
+        Args:
+            every_column: Add the cost of stragglers, the seconds of each stage, and a column for
                 each class. Without it, the frame has the metrics, losses, seconds and bytes.
 
-        Raises: MissingPackage: pandas is not installed.
+        Raises:
+            MissingPackage: pandas is not installed.
         """
         rows = self._rounds_rows()
         columns = _columns(RoundResult, rows)

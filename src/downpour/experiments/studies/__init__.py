@@ -1,4 +1,4 @@
-"""Studies: a grid or a search becomes runs, one after the other, and a folder of results.
+"""Studies: turns a grid or a search into runs, one after the other, and a folder of results.
 
 `downpour.experiments.api` trains the runs; `downpour.experiments.reading` makes tables, figures and
 pages of them.

@@ -17,7 +17,7 @@ _ACCEPTED = "must be a list of values, or { low = …, high = … }, optionally 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included; sampled in their logarithm if `log`.
+    """Numbers from `low` to `high`, both included; if `log`, a search samples their logarithm.
 
     If `whole`, only whole numbers, because the field takes no others.
     """
@@ -65,10 +65,10 @@ Axis = Range | Choices
 
 
 def axis_of(field: str, given: Value) -> Axis:
-    """Read the axis that a file gives for a field.
+    """Read a field's axis from a file.
 
     Raises:
-        SpecError: it is neither a range nor a list, or an empty list.
+        SpecError: the axis is neither a range nor a list, or it is an empty list.
     """
     name = f"search.{field}"
     if isinstance(given, list):
@@ -89,7 +89,7 @@ def _choices(name: str, values: list[Value]) -> Choices:
 
 
 def _whole(field: str, value: Value) -> Value:
-    """Fill up a table, as `[inside]`, with its defaults: a run's spec has it with all fields."""
+    """Add the defaults to a table such as `[inside]`: a run's spec has it with all fields."""
     if field not in TABLES or not isinstance(value, dict):
         return value
     return TABLES[field].make(value).model_dump(mode="json")
@@ -117,7 +117,7 @@ def is_number(value: Value) -> bool:
 
 
 def _takes_whole(field: str) -> bool:
-    """Whether a field takes only whole numbers. Of an option that is not known, so it may."""
+    """Whether a field takes only whole numbers. We don't know that of an option, so it may."""
     schema: Any = Spec.model_json_schema()["properties"].get(field, {})
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
     return "." in field or any(kind.get("type") == "integer" for kind in kinds)

@@ -1,6 +1,6 @@
 """The places that train a study's runs: this machine, or a manager elsewhere.
 
-A backend returns a run's record as the manager wrote it, also if the run failed. To end a run
+A backend returns a run's record as the manager wrote it, even if the run failed. To end a run
 early, the backend cancels its experiment, as any client may.
 """
 
@@ -36,7 +36,7 @@ from downpour.network.rpc.messages import Status
 Train = Callable[[Run, OnStatus, OnEpoch | None], bytes]
 """Trains a run until it ends, or until the plan ends it, and returns its record.
 
-Raises DownpourError if it cannot be trained.
+Raises DownpourError if training fails.
 """
 
 
@@ -47,26 +47,26 @@ class Backend(Protocol):
         """Refuse a study that this backend cannot run, before anything starts.
 
         Raises:
-            SpecError: names the field and the accepted values.
+            SpecError: a field is invalid; the message names it and the accepted values.
         """
 
     def start(self, study: Study) -> AbstractContextManager[Train]:
-        """Return a context in which runs can be trained."""
+        """Return a context in which the backend can train runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """Trains with a manager and workers that end with the run, or with the study.
 
-    The surroundings say where they run: on this machine, by default. `on_event` gets what happens
-    to each experiment.
+    The surroundings say where they run: on this machine, by default. `on_event` gets each
+    experiment's events.
     """
 
     surroundings: Surroundings
     on_event: OnEvent | None = None
 
     def check(self, study: Study) -> None:
-        """Refuse datasets that are missing, and fewer workers than a policy needs."""
+        """Refuse missing datasets, and fewer workers than a policy needs."""
         runs = list(study.samples())
         for spec in _once_each_dataset(run.spec for run in runs):
             check_named(spec, self.surroundings.data_dir)
@@ -80,8 +80,8 @@ class Embedded:
         See `Study.shares_workers`.
         """
         if study.shares_workers:
-            # Threads and device are the first run's; a search must not vary the device, and each
-            # task sets its own number of threads. Workers have what all runs need.
+            # Threads and device are the first run's. A search must not vary the device, and each
+            # task sets its own number of threads. Workers have everything that any run needs.
             runs = list(study.samples())
             first, others = runs[0].spec, [set(run.spec.needs) for run in runs[1:]]
             needs = [need for need in first.needs if all(need in other for other in others)]
@@ -107,8 +107,8 @@ class Embedded:
 class Remote:
     """Submits runs to a manager that has its own workers.
 
-    The request of the run that trains is written to `note`, so that the next process finds the
-    run's experiment again if this one is killed. `on_event` gets what happens to each experiment.
+    The backend writes the request of the current run to `note`. If someone kills this process, the
+    next one finds the run's experiment again. `on_event` gets each experiment's events.
     """
 
     client: Client
@@ -116,7 +116,7 @@ class Remote:
     on_event: OnEvent | None = None
 
     def check(self, study: Study) -> None:
-        """Refuse several numbers of workers: the manager trains all runs with those it has."""
+        """Refuse several numbers of workers: the manager trains all runs with its own workers."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
             given = sorted(number for number in numbers if number is not None)
@@ -144,10 +144,10 @@ class _Session:
     def train(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
         """Submit a run and wait for its end.
 
-        The run is cancelled if `on_epoch` returns true or the wait is interrupted.
+        If `on_epoch` returns true or the wait is interrupted, this cancels the run.
         """
         lines: list[str] = []
-        listener = on_epoch  # None once it has decided: a run is cancelled at most once
+        listener = on_epoch  # None once it has decided: we cancel a run at most once
 
         def watch(status: Status) -> None:
             nonlocal listener
@@ -165,7 +165,7 @@ class _Session:
                 self.client.cancel(experiment)
 
         check = None if self.cluster is None else self.cluster.check
-        # A manager that died answers only once `check` has started it again.
+        # If the manager died, it answers only after `check` has restarted it.
         record = partial(self.client.record, check=check)
         with (
             Follower((), announcers(self.on_event)) as follower,
@@ -178,13 +178,13 @@ class _Session:
 
 
 def measured_in(lines: Iterable[str], spec: Spec) -> Iterator[tuple[int, Measured]]:
-    """Yield what each evaluation in lines of a record measured, by its epoch, from 1."""
+    """Yield the measurements of each evaluation in a record's lines, with its epoch from 1."""
     for _, fact in parse_lines(lines):
         if isinstance(fact, EvaluatedLine):
             yield spec.meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
-    """Return one spec for each set of examples: a grid's runs mostly share one."""
+    """Return one spec for each set of examples, because most runs of a grid share one."""
     fields = ("task", "dataset", "data_path", "dataset_options", "image_size", "loss")
     return {str([getattr(spec, field) for field in fields]): spec for spec in specs}.values()

@@ -1,7 +1,7 @@
 """Starts a process that runs a study without a terminal, in its own session, and writes a log.
 
-It reads the folder's own copy of the study's file, so later edits of the user's file have no effect
-on it.
+The process reads the folder's own copy of the study's file, so later edits of the user's file have
+no effect on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from downpour.experiments.studies.lock import LOG_NAME, held, holder
 from downpour.experiments.studies.study import Study
 from downpour.experiments.studies.study_folder import StudyFolder
 
-# A busy machine takes seconds to import what a study needs. After this long the process is assumed
-# to run: `--status` says whether it does.
+# A busy machine takes seconds to import what a study needs. After this long we assume that the
+# process runs; `--status` says whether it does.
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
 def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
-    """Start a process that runs a study; returns its ID once it holds the folder's lock.
+    """Start a process that runs a study; return its ID once it holds the folder's lock.
 
     Args:
         command: The subcommand of `downpour`, which takes a file and `--out`.
@@ -33,11 +33,11 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
 
     Raises:
         SpecError: the folder holds another study, or a process is running the study already.
-        LaunchError: the process ended at once; holds the last line of its log.
+        LaunchError: the process ended at once; the message has the last line of its log.
     """
     folder.check()
     folder.make()
-    with held(folder.path):  # released again: the new process takes the lock itself
+    with held(folder.path):  # released again, because the new process takes the lock itself
         folder.begin()
     log = folder.path / LOG_NAME
     words = [str(folder.study_file), "--out", str(folder.path), *options]

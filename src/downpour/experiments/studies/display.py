@@ -16,7 +16,7 @@ from downpour.network.rpc.messages import Status
 
 
 class StudyDisplay:
-    """A context manager that shows a study's progress; bars are drawn on a terminal only.
+    """A context manager that shows a study's progress; it draws bars only on a terminal.
 
     Args:
         console: Where the bars are drawn.
@@ -64,7 +64,7 @@ class StudyDisplay:
         self._count_down()
 
     def _count_down(self) -> None:
-        # The estimate changes only when a run ends; in between it decreases with the clock.
+        # The estimate changes only when a run ends; between runs it decreases with the clock.
         left = self._seconds_left
         if left is not None:
             left = max(0.0, left - (time.monotonic() - self._since))

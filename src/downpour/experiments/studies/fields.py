@@ -26,10 +26,10 @@ Value = Any
 
 
 def check_name(field: str, value: Value, own: Sequence[str]) -> None:
-    """Refuse a name that is neither a field of the spec nor in `own`; suggest the nearest one.
+    """Refuse a name that is neither a spec's field nor in `own`; suggest the nearest one.
 
     Raises:
-        SpecError: there is no such field.
+        SpecError: the field does not exist.
     """
     if field in own or field in Spec.model_fields:
         return
@@ -53,7 +53,8 @@ def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
 def resolved_defaults() -> dict[str, Value]:
     """Return the spec's defaults as a file has them, without the name and empty values.
 
-    A study's own file holds them, so that another version's defaults change no study in progress.
+    A study's own file holds them, so that a new version's defaults don't change a study in
+    progress.
     """
     fields = Spec().model_dump(mode="json", exclude={"name"})
     return {field: value for field, value in fields.items() if value not in (None, {}, [])}

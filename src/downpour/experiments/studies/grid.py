@@ -33,7 +33,7 @@ from downpour.experiments.studies.fields import (
 from downpour.experiments.studies.study import Run, Study
 
 GRID_FILE = "grid.toml"
-RUNS_MAX = 100_000  # each one is made and validated before the first is trained
+RUNS_MAX = 100_000  # we make and validate each run before we train the first one
 _REPETITIONS_MAX = 10_000
 _SUBGRID = "experiment"
 _OWN = ("name", "workers", "trials", _SUBGRID)
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Subgrid:
-    """Fields of the spec, some of them lists: these are the axes, in the order of the file."""
+    """A subgrid: fields of the spec. Fields with lists are the axes, in the order of the file."""
 
     name: str
     fields: Mapping[str, Value]
@@ -74,12 +74,12 @@ class Subgrid:
             SpecError: the fields are invalid, alone or together.
         """
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
-        # Not a field of the spec, because a model does not depend on the number of workers.
+        # `workers` is not a field of the spec, because a model does not depend on their number.
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "is required, unless shards is given")
         spec = resolve(Spec.make({"shards": workers, **fields}), workers)
-        if repetition > 1:  # validated again: the seed may grow beyond its limit
+        if repetition > 1:  # validate again: the seed may exceed its limit
             spec = spec.replace(seed=spec.seed + repetition - 1)
         return Run(spec, workers)
 
@@ -91,8 +91,8 @@ class Grid(Study):
     kind: ClassVar[str] = "grid"
     file_name: ClassVar[str] = GRID_FILE
     runs_folder: ClassVar[str] = "cells"
-    # A grid measures its runs: with separate processes, no run's seconds, memory and first epoch
-    # depend on the run before.
+    # A grid measures its runs. With separate processes, a run's seconds, memory and first epoch
+    # don't depend on the run before.
     shares_workers: ClassVar[bool] = False
 
     name: str
@@ -103,7 +103,7 @@ class Grid(Study):
     def make(cls, fields: Mapping[str, Value]) -> Grid:
         """Make a grid from the fields of a file; every run of it is valid."""
         grid = cls._of(fields)
-        # The last repetition is checked, because it has the largest seed.
+        # We check the last repetition, because it has the largest seed.
         for subgrid in grid.subgrids:
             for values in subgrid.settings():
                 subgrid.run(values, grid.repetitions)
@@ -116,9 +116,9 @@ class Grid(Study):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """All places, the first repetition of every setting before the second of any.
+        """All places, with the first repetition of every setting before the second of any.
 
-        So a grid that is stopped half-way has results for every setting.
+        So if someone stops a grid halfway, it has results for every setting.
         """
         return tuple(
             Place(subgrid.name, values, repetition, subgrid.run(values, repetition))
@@ -146,7 +146,7 @@ class Grid(Study):
         return run if run is not None and run.spec == spec else None
 
     def keeps_runs_of(self, former: Grid) -> bool:
-        """Return true: a run's name holds a digest of all its fields, so no other run has it."""
+        """Return true: a run's name holds a digest of all its fields, so it is no other run's."""
         del former
         return True
 
@@ -178,7 +178,7 @@ class Grid(Study):
 def _subgrid(
     grid: str, common: Mapping[str, Value], own: Mapping[str, Value], number: int
 ) -> Subgrid:
-    """Resolve a subgrid: its own fields over the common ones over the defaults."""
+    """Resolve a subgrid: its own fields override the common ones, and these the defaults."""
     for field, value in own.items():
         check_name(field, value, _OWN)
         if field in ("trials", _SUBGRID):
@@ -189,7 +189,8 @@ def _subgrid(
     for field, value in given.items():
         _check(field, value)
     # Given fields come first, so that the axes keep their order, then the defaults. Tables come
-    # last, as in the text that `to_toml` writes: a grid read back has the same order of axes.
+    # last, as in the text that `to_toml` writes, so a grid that we read back has the same axis
+    # order.
     defaults = {field: value for field, value in resolved_defaults().items() if field not in given}
     fields = {**given, **defaults, "name": grid}
     return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))

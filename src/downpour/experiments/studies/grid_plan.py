@@ -1,7 +1,7 @@
 """The plan of a grid: its runs in order, without finished ones.
 
-The next plan repeats a run that failed, but no plan runs it twice. Its reason may be one that holds
-for every try, and the grid must end.
+If a run failed, the next plan repeats it, but no plan runs it twice. Its reason may hold for every
+try, and the grid must end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class GridPlan:
 
     def next(self) -> Run | None:
         """Return the first run that is missing, or None."""
-        # It stays in the list until `learn`, so that the estimate of the time left includes it.
+        # The run stays in the list until `learn`, so that the estimate of the time left includes
+        # it.
         return self._missing[0] if self._missing else None
 
     def judge(self, summary: RunSummary) -> RunSummary:

@@ -1,7 +1,7 @@
 """The lock of a study's folder: one process at a time runs the study, and others see which.
 
-The operating system releases the lock when its holder ends, also by a kill. A file beside it has
-the holder's process ID.
+When its holder ends, even if someone kills it, the operating system releases the lock. A file next
+to it has the holder's process ID.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from downpour.files.store.os_errors import explain
 _LOCK = "run.lock"
 _PID = "run.pid"
 _LOOK_SECONDS = 0.2
-"""How long to wait for the lock: `holder` takes it for a moment, too, only to look."""
+"""How long to wait for the lock, which `holder` also takes for a moment, only to look."""
 LOG_NAME = "log.txt"
 LOCK_NAMES = (_LOCK, _PID, LOG_NAME)
-"""Files that are no results: a folder that holds nothing else counts as empty."""
+"""Files that are not results: a folder that holds only these counts as empty."""
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study's folder, which exists.
+    """Hold the lock of a study's folder, which must exist.
 
     Raises:
         SpecError: another process holds it.
@@ -57,7 +57,7 @@ def holder(folder: Path) -> str | None:
         lock.acquire(blocking=False)
     except Timeout:
         return _pid(folder)
-    except OSError:  # another user's folder, which this process may only read
+    except OSError:  # another user's folder, which this process can only read
         return _pid(folder) if (folder / _PID).exists() else None
     lock.release()
     return None

@@ -16,16 +16,16 @@ from downpour.experiments.studies.summary import Measured, RunSummary
 OnEpoch = Callable[[int, Measured], bool]
 """Called with an epoch, from 1, and its measurements; returns whether to end the run.
 
-Raises SpecError if the study compares runs by something that is not measured.
+Raises SpecError if the study compares runs by a measure that the run does not have.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyProgress:
-    """How far a study is: it has yet to run, or to repeat, `left` of its `total` runs.
+    """How far a study is: it must still run, or repeat, `left` of its `total` runs.
 
     `is_successful` is true once no run is left and the study has its result. `seconds_left` is an
-    estimate, None before a run has ended. `headline` stands beside the bar, `text` is a sentence
+    estimate, None before a run has ended. `headline` stands next to the bar, `text` is a sentence
     for people, `fields` are JSON values.
     """
 
@@ -39,7 +39,7 @@ class StudyProgress:
 
     @property
     def count(self) -> str:
-        """The number of runs done, of all: "3/12"."""
+        """The number of finished runs, and of all runs: "3/12"."""
         return f"{self.total - self.left}/{self.total}"
 
 
@@ -62,14 +62,14 @@ class StudyPlan(Protocol):
         """Return the next run; None if no run is left."""
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Return the outcome of the current run as it counts for the study.
+        """Return the outcome of the current run as the study counts it.
 
         Raises:
-            ExperimentFailed: it must not count, and the study cannot go on.
+            ExperimentFailed: the run must not count, and the study cannot continue.
         """
 
     def learn(self, ended: EndedRun) -> None:
-        """Take in the run that `next` returned, once it has ended."""
+        """Take in the run that `next` returned, after its end."""
 
     def line(self, ended: EndedRun) -> str:
         """Return a line for people about a run that has just ended."""
@@ -83,11 +83,11 @@ def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
 
 
 def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
-    """Estimate how long the missing runs take: each as its group's mean, else as the usual run.
+    """Estimate the seconds of the missing runs: their groups' means, else the usual run's.
 
     Args:
-        took: The group of each run that has ended, and its seconds.
-        missing: The group of each run that is missing.
+        took: The group of each ended run, and its seconds.
+        missing: The group of each missing run.
     """
     known: defaultdict[str, list[float]] = defaultdict(list)
     for group, seconds in took:
@@ -95,6 +95,7 @@ def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> f
     means = {group: fmean(seconds) for group, seconds in known.items()}
     if missing and not means:
         return None
-    # A mean of the groups' means, so that a group with many repetitions counts no more than others.
+    # We average the groups' means, so that a group with many repetitions counts no more than
+    # others.
     usual = fmean(means.values()) if means else 0.0
     return sum((means.get(group, usual) for group in missing), start=0.0)

@@ -13,10 +13,10 @@ from downpour.experiments.studies.study import EndedRun, Study
 
 
 def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
-    """Make the plan of a study; `ended` are the runs that have ended before.
+    """Make the plan of a study; `ended` are the runs that ended before.
 
     Raises:
-        TypeError: it is neither a grid nor a search.
+        TypeError: the study is neither a grid nor a search.
     """
     match study:
         case Grid():

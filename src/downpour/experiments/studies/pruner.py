@@ -22,10 +22,10 @@ class Pruner:
     """A rule by which a run ends before its last epoch, but never before `min_epochs`.
 
     `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a run
-    ends when its best accuracy so far is below their median at the same epoch. `halving`
+    ends if its best accuracy so far is below their median at the same epoch. `halving`
     (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): after min_epochs,
-    min_epochs · factor, min_epochs · factor², … epochs only the best 1/`factor` of the runs so far
-    go on. `none`: all runs go on.
+    min_epochs · factor, min_epochs · factor², … epochs, only the best 1/`factor` of the runs so far
+    continue. `none`: all runs continue.
     """
 
     name: str = "median"
@@ -38,7 +38,7 @@ class Pruner:
         """Read the rule from a file: a name, or a table with a name and settings.
 
         Raises:
-            SpecError: names the setting and the accepted values.
+            SpecError: a setting is invalid; the message names it and the accepted values.
         """
         given = dict(field_value) if isinstance(field_value, dict) else {"name": field_value}
         name = given.pop("name", cls().name)

@@ -1,4 +1,4 @@
-"""A study's folder as reports need it: a grid's runs by place, and the figure of a search."""
+"""Reads a study's folder for reports: a grid's runs by place, and the figure of a search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
 
 
 def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
-    """Read all runs of a grid that have ended, each at its place.
+    """Read all ended runs of a grid, each at its place.
 
     Raises:
         SpecError: a run's files are incomplete or were altered.

@@ -1,7 +1,7 @@
 """The folder of an ended run: spec.toml, record.jsonl and summary.json.
 
-It appears whole, by renaming, so a run whose folder is there has ended. Which runs belong to which
-study is decided in `folder.py`.
+It appears whole, by renaming, so if a run's folder exists, the run has ended. `study_folder.py`
+decides to which study a run belongs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _ENDS = {
 }
 """For each state of a summary, how the record may end.
 
-A search may prune a run that has meanwhile run to its end.
+A search may prune a run that has meanwhile reached its end.
 """
 
 
 def refusal(path: Path, reason: str) -> SpecError:
-    """Return the error for a folder of results that cannot be used."""
+    """Return the error for an unusable folder of results."""
     return SpecError("folder", str(path), reason)
 
 
 def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummary) -> None:
-    """Write the files of a run; the files of an earlier try are replaced.
+    """Write the files of a run, replacing the files of an earlier try.
 
     Raises:
         SpecError: the folder cannot be written.
@@ -49,15 +49,15 @@ def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummar
     new = place.with_name(f"{_UNFINISHED}{place.name}")
     text = spec.to_toml().encode()
     sealed = replace(summary, checksum=_checksum(record, text))
-    # Contents reach the disk before the rename: otherwise a machine that loses power could leave a
-    # folder of the final name with empty files, which would count as a run.
+    # We write contents to disk before the rename. Otherwise, after a power failure, the final
+    # folder could hold empty files, and would count as a run.
     try:
         new.mkdir()
         _write(new / RECORD_NAME, record)
         _write(new / SPEC_NAME, text)
         _write(new / SUMMARY_NAME, sealed.to_json().encode())
         sync_directory(new)
-        if place.exists():  # a run that failed before and was repeated
+        if place.exists():  # the run failed before, and we repeated it
             shutil.rmtree(place)
         new.rename(place)
         sync_directory(place.parent)
@@ -69,7 +69,7 @@ def remove_unfinished(folder: Path) -> None:
     """Remove the folders of runs whose writing was interrupted.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: a folder cannot be removed.
     """
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(leftover)
@@ -90,7 +90,7 @@ def read_summary(place: Path) -> RunSummary:
     """Read the outcome of a run.
 
     Raises:
-        SpecError: it cannot be read, or is of a run that has not ended.
+        SpecError: the summary cannot be read, or is of a run that has not ended.
     """
     try:
         summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
@@ -105,7 +105,7 @@ def read_spec(place: Path) -> ResolvedSpec:
     """Read the spec of a run.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: the spec cannot be read.
     """
     try:
         return ResolvedSpec.from_toml((place / SPEC_NAME).read_text("utf-8"))
@@ -117,7 +117,7 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
     """Read all of a run's files, and return its record for a report.
 
     Raises:
-        SpecError: one cannot be read or was altered, or they are not of the same run.
+        SpecError: a file cannot be read or was altered, or the files are not of the same run.
     """
     summary = read_summary(place)
     try:
@@ -127,7 +127,7 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
         raise _unreadable(place, RECORD_NAME, error) from None
     if run.result.experiment != summary.experiment:
         raise mismatch(place)
-    # Earlier versions wrote no checksum; a record that was cut off at least ends differently.
+    # Earlier versions wrote no checksum, but at least a truncated record ends differently.
     is_whole = run.result.state in _ENDS[summary.state]
     if summary.checksum not in (None, checksum) or not is_whole:
         raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} has changed since the run")
@@ -135,7 +135,7 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
 
 
 def mismatch(place: Path) -> SpecError:
-    """Return the error for a folder that holds another run than the one it is named by."""
+    """Return the error for a folder that holds another run than its name says."""
     return refusal(place, "holds a different run than its name says")
 
 

@@ -1,8 +1,8 @@
 """Runs a study, run by run, and saves each run's files as soon as it ends.
 
-A run that fails does not end the study. The first one does, if it fails because of its spec. A
-mistake in the file is then likelier than one invalid setting, and all later runs would fail as
-well. The study keeps nothing of that run, so that the file can be corrected.
+If a run fails, the study continues. Only if the first run fails because of its spec, the study
+ends. A mistake in the file is then more likely than one invalid setting, and all later runs would
+fail as well. The study keeps nothing of that run, so that the user can correct the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from downpour.experiments.studies.summary import RunSummary
 from downpour.network.rpc.messages import Status
 
 OnKept = Callable[[Path], None]
-"""Called with the path of a run's record, in a folder of the run's name, once it is kept."""
+"""Called once a run is saved, with the path of its record, in a folder of the run's name."""
 
 
 class Watcher(Protocol):
@@ -37,18 +37,18 @@ class Watcher(Protocol):
         """Called with each new status of the run."""
 
     def ends(self, line: str, progress: StudyProgress) -> None:
-        """Called when a run has ended and was kept, with a line about it."""
+        """Called when a run has ended and its files are saved, with a line about it."""
 
 
 def run_study(
     folder: StudyFolder[Study], backend: Backend, watcher: Watcher, on_kept: OnKept | None = None
 ) -> StudyProgress:
-    """Run what is missing of a study; returns its progress at the end.
+    """Run the missing runs of a study; return its progress at the end.
 
     Raises:
-        SpecError: the folder cannot be used or the study cannot be run; nothing was changed.
-        ExperimentFailed: the first run's spec is invalid, or a run of a search was cancelled.
-        DownpourError: training cannot go on; the runs that have ended are kept.
+        SpecError: the folder cannot be used or the study cannot run; nothing was changed.
+        ExperimentFailed: the first run's spec is invalid, or someone cancelled a run of a search.
+        DownpourError: training cannot continue; the ended runs are saved.
     """
     backend.check(folder.study)
     folder.check()
@@ -57,7 +57,7 @@ def run_study(
         folder.begin()
         ended = folder.ended()
         plan = plan_of(folder.study, ended)
-        if plan.best is not None:  # a process that was killed may have kept a run, and not this
+        if plan.best is not None:  # a killed process may have saved a run, but not this
             folder.write_best(plan.best)
         if plan.progress.left:
             with backend.start(folder.study) as train:
@@ -80,14 +80,14 @@ def _run(
     *,
     is_first: bool,
 ) -> None:
-    """Train one run, and keep its files."""
+    """Train one run, and save its files."""
     began = time.monotonic()
     record = train(run, watcher.shows, plan.on_epoch)
     result = Result.from_lines(record.decode().splitlines())
     summary = plan.judge(RunSummary.of(result, run.workers, time.monotonic() - began))
     if is_first and summary.asked_wrongly:
         raise ExperimentFailed(summary.experiment, summary.reason or "", asked_wrongly=True)
-    # Kept before the plan learns: what a plan knows follows from the folder alone.
+    # We save it before the plan learns, because a plan knows only what the folder holds.
     folder.keep(run, record, summary)
     ended, before = EndedRun(run, summary), plan.best
     plan.learn(ended)

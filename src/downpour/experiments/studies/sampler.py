@@ -1,10 +1,10 @@
-"""The only module that knows Optuna: it chooses the next values, and which run to end early.
+"""Chooses the next values, and which run to end early; the only module that knows Optuna.
 
-Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
+We sample values with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
 first ten runs are random. Optuna's own study, in which a run is called a trial, stays in memory.
-We rebuild it from the runs that have ended, because a second file could contradict the folder.
-The values of run n follow from (seed, n) and the results of the runs before it. So a search that
-was interrupted makes the same runs as one that was not.
+We rebuild it from the ended runs, because a second file could contradict the folder. The values of
+run n follow from (seed, n) and the results of earlier runs. So a search that was interrupted makes
+the same runs as one that was not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 Values = Mapping[str, Value]
-"""The values of a run in the fields that are searched."""
+"""The values of a run in the searched fields."""
 
 
 class Sampler:
@@ -60,8 +60,8 @@ class Sampler:
         """Choose the values of a run, and begin it."""
         from optuna.samplers import TPESampler
 
-        # A new sampler for each run: one whose generator went on from run to run would depend on
-        # how many runs this process has proposed.
+        # We make a new sampler for each run. If one generator served all runs, its values would
+        # depend on how many runs this process has proposed.
         state = np.random.SeedSequence((self._search.seed, number)).generate_state(1)
         self._study.sampler = TPESampler(seed=int(state[0]))
         self._trial = self._study.ask(self._space)
@@ -69,14 +69,14 @@ class Sampler:
         return {name: _value(axis, chosen[name]) for name, axis in self._search.axes.items()}
 
     def repeat(self, values: Values) -> Values:
-        """Begin a run that has these values, and return them."""
+        """Begin a run with these values, and return them."""
         params = {name: _param(axis, values[name]) for name, axis in self._search.axes.items()}
         self._study.enqueue_trial(params)
         self._trial = self._study.ask(self._space)
         return values
 
     def is_hopeless(self, epoch: int, value: float) -> bool:
-        """Take the value after an epoch (from 1); returns whether the run should end with it."""
+        """Take the value after an epoch (from 1); return whether the run should end with it."""
         trial = self._begun()
         trial.report(value, epoch)
         return trial.should_prune()
@@ -84,23 +84,23 @@ class Sampler:
     def learn(self, ended: SearchRun) -> None:
         """Take in the outcome of the run.
 
-        A failed run counts as the worst, with accuracy 0 where that is searched for, so that the
-        sampler avoids values with which training diverges. A run that is to be repeated says
-        nothing about its values.
+        A failed run counts as the worst, with accuracy 0 if that is the goal, so that the sampler
+        avoids values with which training diverges. A run that the search repeats says nothing about
+        its values.
         """
         from optuna.trial import TrialState
 
         if ended.to_repeat:
             self._study.tell(self._begun(), state=TrialState.FAIL)
         elif (value := self._counts_as(ended)) is None:
-            # Optuna ranks it behind all that have finished.
+            # Optuna ranks it behind all finished runs.
             self._study.tell(self._begun(), state=TrialState.PRUNED)
         else:
             self._study.tell(self._begun(), value)
         self._trial = None
 
     def _counts_as(self, ended: SearchRun) -> float | None:
-        """Return the final value of a run; None if it has none, and none is known as the worst."""
+        """Return a run's final value; None if it has none and no worst value is known."""
         if ended.state == "finished" and ended.value is not None:
             return ended.value
         goal = self._search.goal
@@ -128,7 +128,7 @@ def judged(epoch_values: Sequence[float | None]) -> Iterator[tuple[int, float]]:
 
 
 def _distribution(axis: Axis) -> BaseDistribution:
-    """Describe an axis to Optuna; choices by their index, because they may be tables."""
+    """Describe an axis to Optuna; describe choices by index, because they may be tables."""
     from optuna.distributions import (
         CategoricalDistribution,
         FloatDistribution,

@@ -1,7 +1,7 @@
 """A search: fields of the spec, axes to vary, and a number of runs; it yields possible runs.
 
-The file is a spec with a `[search]` table, which gives an axis for each field that is searched. The
-spec's own value of such a field is not used. The sampler chooses the values of a run; this module
+The file is a spec with a `[search]` table, which gives an axis for each searched field. The search
+ignores the spec's own value of such a field. The sampler chooses the values of a run. This module
 defines the possible values, and the run that they make. The file calls the number of runs `trials`.
 Nothing here reads a clock.
 """
@@ -41,7 +41,7 @@ _RUNS = 20
 _RUNS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
 _ACCURACY = "accuracy"
-_CORNERS_MAX = 10_000  # fourteen ranges have more, and each is a validation of the spec
+_CORNERS_MAX = 10_000  # fourteen ranges have more, and we validate a spec for each
 _NEVER = {
     "name": "names the search",
     "workers": "changes no result; set one number above [search]",
@@ -60,7 +60,7 @@ class Search(Study):
     kind: ClassVar[str] = "search"
     file_name: ClassVar[str] = SEARCH_FILE
     runs_folder: ClassVar[str] = "trials"
-    # A run of a search is often shorter than the seconds that manager and workers need to start.
+    # A run of a search is often shorter than the seconds that a manager and workers need to start.
     shares_workers: ClassVar[bool] = True
 
     name: str
@@ -95,7 +95,7 @@ class Search(Study):
         return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: table})
 
     def run(self, values: Mapping[str, Value], number: int | None = None) -> Run:
-        """Make the run with these values in the fields that are searched.
+        """Make the run with these values in the searched fields.
 
         Raises:
             SpecError: the values are invalid, alone or together.
@@ -110,7 +110,7 @@ class Search(Study):
         return Run(spec, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
-        """Return a spec's values in the fields that are searched; None for a missing option."""
+        """Return a spec's values in the searched fields; None for a missing option."""
         fields = spec.model_dump(mode="json")
         values: dict[str, Value] = {}
         for axis in self.axes:
@@ -123,16 +123,16 @@ class Search(Study):
         return all(axis.holds(values.get(name)) for name, axis in self.axes.items())
 
     def samples(self) -> Iterator[Run]:
-        """Yield the runs at the ends of all ranges, with every choice; ten thousand at most.
+        """Yield the runs at the ends of all ranges, with every choice; at most ten thousand.
 
-        If the spec accepts these it accepts all: its fields are limited by intervals.
+        If the spec accepts these, it accepts all runs, because intervals limit its fields.
         """
         ends = itertools.product(*(axis.ends for axis in self.axes.values()))
         for values in itertools.islice(ends, _CORNERS_MAX):
             yield self.run(dict(zip(self.axes, values, strict=True)))
 
     def has_run(self, name: str) -> bool:
-        """Whether the name is a run's number as folders are named: four digits or more."""
+        """Whether the name is the number of a run, as folders have it: four digits or more."""
         return name.isdecimal() and name == f"{int(name):04d}"
 
     def run_of(self, name: str, spec: Spec) -> Run | None:
@@ -146,8 +146,8 @@ class Search(Study):
     def keeps_runs_of(self, former: Search) -> bool:
         """Whether the runs of a former search count for this one.
 
-        They do if nothing differs but the number of runs, or the number of workers where the file
-        gives the number of shards.
+        They do if only the number of runs differs. The number of workers may also differ, if the
+        file gives the number of shards.
         """
         has_shards = "shards" in self.fields or "shards" in self.axes
         workers = self.workers if has_shards else former.workers
@@ -155,7 +155,7 @@ class Search(Study):
 
     @property
     def shown(self) -> tuple[SearchField, ...]:
-        """The fields that are searched, for tables and figures."""
+        """The searched fields, for tables and figures."""
         return tuple(
             SearchField(name, axis.values)
             if isinstance(axis, Choices)
@@ -198,7 +198,7 @@ class Search(Study):
 
 
 def _goal(objective: Value, *, has_task: bool) -> Goal:
-    """Read the goal of a search: of a user's task any metric, which only its code knows."""
+    """Read the goal of a search; a user's task may have any metric, which only its code knows."""
     if objective is None:
         return Goal.of(LOSS if has_task else _ACCURACY)
     known = (
@@ -215,10 +215,10 @@ def _goal(objective: Value, *, has_task: bool) -> Goal:
 
 
 def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
-    """Read the axes, sorted by name; `model_options.dropout = …` is accepted with quotes as well.
+    """Read the axes, sorted by name; `model_options.dropout = …` may also have quotes.
 
-    Sorted, because the sampler draws values field by field: a search must not depend on the order
-    of the lines in its file, which TOML says has no meaning.
+    We sort them because the sampler draws values field by field. A search must not depend on the
+    order of lines in its file, which has no meaning in TOML.
     """
     flat: dict[str, Value] = {}
     for field, value in table.items():

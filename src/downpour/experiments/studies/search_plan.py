@@ -1,10 +1,10 @@
 """The plan of a search: values from the sampler, and the rule by which a run ends early.
 
-Whether a run is pruned follows from its evaluations alone, epoch by epoch, and not from when the
-client learns them. Epochs that were trained after the decision are not counted. A run that fails
-because of its values, such as one that diverges, counts as the worst and is not repeated. If a run
-failed for another reason (workers died, say), or a user cancelled it, the next plan repeats it with
-the same values.
+Whether the plan prunes a run follows only from its evaluations, epoch by epoch, and not from when
+the client learns them. Epochs trained after the decision do not count. If a run fails because of
+its values, for example because it diverges, it counts as the worst, and the search does not repeat
+it. If a run failed for another reason (workers died, say), or a user cancelled it, the next plan
+repeats it with the same values.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _STATES: dict[str, SearchRunState] = {
     "failed": "failed",
 }
 _NOT_BY_ITS_VALUES = {FailureKind.LOST, FailureKind.STORE}
-"""Failures that do not depend on a run's values: workers that die, files that cannot be read."""
+"""Failures that do not depend on a run's values: dead workers, unreadable files."""
 
 
 class SearchPlan:
-    """Chooses the runs of a search; a run that is repeated keeps its number."""
+    """Chooses the runs of a search; a repeated run keeps its number."""
 
     def __init__(self, search: Search, ended: Iterable[EndedRun]) -> None:
         self._search = search
@@ -46,9 +46,10 @@ class SearchPlan:
 
     @cached_property
     def _sampler(self) -> Sampler:
-        """The sampler, which has taken in the runs that ended before.
+        """The sampler, which knows the runs that ended before.
 
-        Made when it is first needed: importing Optuna takes time, and `progress` needs none.
+        We make it when it is first needed: importing Optuna takes time, and `progress` does not
+        need it.
         """
         sampler = Sampler(self._search)
         for run in self.result.runs:
@@ -58,7 +59,7 @@ class SearchPlan:
 
     @property
     def result(self) -> SearchResult:
-        """The runs that have ended, in the order of their numbers."""
+        """The ended runs, in the order of their numbers."""
         search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
         return SearchResult(
             name=search.name,
@@ -79,7 +80,7 @@ class SearchPlan:
             total=result.asked,
             left=result.left,
             is_successful=not result.left and best is not None,
-            # Which values come next is not known yet, so each run is its own group.
+            # We don't know yet which values come next, so each run is its own group.
             seconds_left=seconds_left(took, [""] * result.left),
             headline=f"runs, best {known}" if known else "runs",
             text=str(result),
@@ -93,19 +94,19 @@ class SearchPlan:
         return self._search.run(best.values, best.number) if best else None
 
     def next(self) -> Run | None:
-        """Return the first run that is missing, with the sampler's values, or None."""
+        """Return the first missing run, with the sampler's values, or None."""
         if not self._missing:
             return None
         number = self._missing.popleft()
         sampler, former = self._sampler, self._runs.get(number)
-        # A repeated run has its former values: they were chosen from the runs before it.
+        # A repeated run keeps its values, because the sampler chose them from the runs before it.
         values = sampler.repeat(former.values) if former else sampler.propose(number)
         run = self._search.run(values, number)
         self._judge = _Judge(sampler, self._search.goal, run.spec.epochs)
         return run
 
     def on_epoch(self, epoch: int, measured: Measured) -> bool:
-        """Take the measurements after an epoch; returns whether the run should end with it.
+        """Take the measurements after an epoch; return whether the run should end with it.
 
         Raises:
             SpecError: the task does not measure the search's goal.
@@ -117,10 +118,10 @@ class SearchPlan:
         return self._judge.take(epoch, measured[name])
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Leave out the epochs after the one with which the run was pruned.
+        """Leave out the epochs after the one at which the plan pruned the run.
 
         Raises:
-            ExperimentFailed: the run was cancelled, and not by this plan.
+            ExperimentFailed: someone other than this plan cancelled the run.
         """
         counted = self._judge.counted(summary)
         if counted.state == "cancelled" and self._judge.ended_at is None:
@@ -155,9 +156,9 @@ class _Judge:
     ended_at: int | None = None
 
     def take(self, epoch: int, value: float | None) -> bool:
-        """Take the value of an epoch, perhaps again; returns whether the run is to end.
+        """Take the value of an epoch, perhaps again; return whether the run should end.
 
-        One that was not measured, or was no number, decides nothing.
+        A missing value, or one that is not a number, decides nothing.
         """
         is_new = self.ended_at is None and epoch > self.last_epoch
         if is_new and value is not None and math.isfinite(value):
@@ -167,9 +168,9 @@ class _Judge:
         return self.ended_at is not None
 
     def counted(self, summary: RunSummary) -> RunSummary:
-        """Take the epochs that are left, and return the outcome without those after the end.
+        """Take the remaining epochs, and return the outcome without those after the end.
 
-        The client may have missed the last ones: the run ended before it asked for them.
+        The client may have missed the last epochs, if the run ended before it asked for them.
         """
         for epoch, measured in enumerate(summary.epochs, 1):
             self.take(epoch, measured.get(self.goal.metric))
@@ -185,7 +186,7 @@ class _Judge:
 
 
 def _searched(search: Search, ended: EndedRun) -> SearchRun:
-    """Return a run with its values in the fields that are searched."""
+    """Return a run with its values in the searched fields."""
     run, summary = ended.run, ended.summary
     values = tuple(measured.get(search.goal.metric) for measured in summary.epochs)
     return SearchRun(

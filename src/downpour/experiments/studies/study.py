@@ -1,7 +1,7 @@
 """A study, the runs that one file describes, and a run, which is one experiment.
 
 `Study` is the interface of grids and searches for the folder, the backends and the runner. Runs
-that differ in their seed only are a group; each run of a group is a repetition of its settings.
+that differ only in their seed are a group; each run of a group is a repetition of its settings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from downpour.files.spec_file import read_toml
 class Run:
     """One experiment of a study: its spec, and the number of workers.
 
-    `workers` is None if the backend decides. A search numbers its runs from 1; a grid's runs are
-    identified by their spec and have no `number`.
+    `workers` is None if the backend decides. A search numbers its runs from 1. A grid identifies
+    its runs by their spec, so they have no `number`.
     """
 
     spec: ResolvedSpec
@@ -37,8 +37,8 @@ class Run:
     def id(self) -> str:
         """The identifier of the run: readable, a safe folder name, different for every other run.
 
-        It follows from spec and workers alone. So subgrids may share a run, and a grid that grows
-        keeps its runs. The name is left out, because it changes nothing that is trained.
+        It follows from spec and workers alone. So subgrids may share a run, and a growing grid
+        keeps its runs. We leave out the name, because it changes nothing in the training.
         """
         fields = self.spec.model_dump(exclude_defaults=True, exclude={"name"})
         content = json.dumps({**fields, "workers": self.workers}, sort_keys=True)
@@ -61,7 +61,7 @@ class Run:
 
     @cached_property
     def group(self) -> str:
-        """The key of its group: equal for runs that differ in their seed only."""
+        """The key of the run's group: equal for runs that differ only in their seed."""
         return self.spec.replace(seed=0).to_toml() + str(self.workers)
 
 
@@ -107,7 +107,7 @@ class Study(Protocol):
         """Make a study from the fields of a file; all runs that it may make are valid."""
 
     def to_toml(self) -> str:
-        """Write the study with every field resolved; `from_toml` reads it back to an equal one."""
+        """Write the study with every field resolved; `from_toml` reads back an equal study."""
 
     def samples(self) -> Iterator[Run]:
         """Yield runs that together need every dataset and number of workers of the study."""

@@ -1,6 +1,6 @@
-"""The folder of a study's results, and the only module that spells the names in it.
+"""The folder of a study's results; the only module that spells the names in it.
 
-    grid.toml, tune.toml  what was asked for, resolved; itself a file that can be run
+    grid.toml, tune.toml  the user's study, resolved; this file can run as well
     cells/ID/             spec.toml, record.jsonl and summary.json of one run of a grid
     trials/0001/          the same of one run of a search
     best.toml             the spec of a search's best run that has finished
@@ -9,10 +9,10 @@
     log.txt               the output of a detached process
     request.json          what a manager elsewhere is training (`submission.py`)
 
-A run's folder appears whole, by renaming, once the run has ended. So a run has ended exactly if its
-folder is there, and that is all that a study remembers: an interruption costs one run at most. The
-study's file may change as long as it still contains all runs that have finished. A folder that
-holds anything else is refused and left unchanged.
+A run's folder appears whole, by renaming, after the run has ended. So a run has ended exactly if
+its folder exists. The study remembers nothing else, so an interruption costs at most one run. The
+study's file may change as long as it still contains all finished runs. We refuse a folder that
+holds anything else, and leave it unchanged.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class StudyFolder(Generic[StudyT_co]):
         return self.path / BEST_NAME
 
     def check(self) -> None:
-        """Check that the folder can take this study's results; changes nothing.
+        """Check that the folder can take this study's results; change nothing.
 
-        It can if it is missing or empty, or if all runs that have finished in it belong to this
-        study. Every file of each run is read and verified.
+        It can if it is missing or empty, or if all its finished runs belong to this study. The
+        check reads and verifies every file of each run.
         """
         try:
             names = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
@@ -103,17 +103,18 @@ class StudyFolder(Generic[StudyT_co]):
     def begin(self) -> None:
         """Write the study's file and remove incomplete runs; the caller holds the lock."""
         try:
-            # The file comes first: a folder that is not empty and has no such file is refused.
+            # The file comes first, because `check` refuses a folder with other files and without
+            # it.
             replace_file(self.study_file, self.study.to_toml().encode())
             self._runs.mkdir(exist_ok=True)
             remove_unfinished(self._runs)
-            for name in self._not_in_study():  # all failed: `check` refuses others
+            for name in self._not_in_study():  # all of these failed: `check` refuses others
                 shutil.rmtree(self._place(name))
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
 
     def keep(self, run: Run, record: bytes, summary: RunSummary) -> None:
-        """Write the files of a run that has ended; its folder appears whole or not at all."""
+        """Write the files of an ended run; its folder appears whole or not at all."""
         write_run(self._place(run.name), run.spec, record, summary)
 
     def write_best(self, run: Run) -> None:
@@ -124,7 +125,7 @@ class StudyFolder(Generic[StudyT_co]):
             raise refusal(self.path, explain(error)) from None
 
     def ended(self) -> list[EndedRun]:
-        """Return the runs of this study that have ended, with their outcomes."""
+        """Return the ended runs of this study, with their outcomes."""
         return [self._ended(name) for name in self._names() if self.study.has_run(name)]
 
     def records(self) -> list[Path]:
@@ -136,7 +137,7 @@ class StudyFolder(Generic[StudyT_co]):
         return self._place(name) / RECORD_NAME
 
     def _ended(self, name: str) -> EndedRun:
-        """Read a run's files, and check that they belong to the run that the folder is named by."""
+        """Read a run's files, and check that they belong to the run in the folder's name."""
         place = self._place(name)
         spec, summary = read_spec(place), read_summary(place)
         run = self.study.run_of(name, spec)
@@ -145,7 +146,7 @@ class StudyFolder(Generic[StudyT_co]):
         return EndedRun(run, summary)
 
     def _holds_another(self) -> bool:
-        """Whether the study here has another name, or finished runs that this one must not use."""
+        """Whether the study here has another name, or finished runs that don't belong here."""
         former = read_study(self.path, type(self.study))
         if former.name != self.study.name:
             return True
@@ -169,19 +170,19 @@ class StudyFolder(Generic[StudyT_co]):
 
 
 def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
-    """Open a folder with the study that its own file describes.
+    """Open a folder with the study in its own file.
 
     Raises:
-        SpecError: it has no such file, or the file cannot be read.
+        SpecError: the folder has no such file, or the file cannot be read.
     """
     return StudyFolder(path, read_study(path, kind))
 
 
 def read_study(path: Path, kind: type[StudyT]) -> StudyT:
-    """Read the study that a folder's own file describes.
+    """Read the study in a folder's own file.
 
     Raises:
-        SpecError: it has no such file, or the file cannot be read.
+        SpecError: the folder has no such file, or the file cannot be read.
     """
     name = kind.file_name
     try:
@@ -195,7 +196,7 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
 
 
 def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a study, with the ones that earlier versions had no name for."""
+    """Return a study's fields, adding fields that earlier versions did not have."""
     tables = fields.get("experiment")
     if tables is None:
         return {**FORMERLY, **fields}

@@ -1,8 +1,8 @@
 """A run at another manager, which continues if someone kills the process that submitted it.
 
-Its request is written to a file before it is submitted. The same request leads to the same
+We write the run's request to a file before we submit it. The same request leads to the same
 experiment (`Client.submit`), so the next process finds the experiment again and does not train
-twice. The experiment of a run that the study no longer needs is cancelled.
+twice. If the study no longer needs a run, we cancel its experiment.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ REQUEST_NAME = "request.json"
 
 @contextmanager
 def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
-    """Submit a run, or find its experiment again; yields the experiment's identifier.
+    """Submit a run, or find its experiment again; yield the experiment's identifier.
 
-    If the block is interrupted, the experiment is cancelled.
+    If the block is interrupted, this cancels the experiment.
 
     Args:
         client: A client of the manager that trains it.
@@ -51,7 +51,7 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
 
 
 def _request(client: Client, run: Run, note: Path) -> str:
-    """Return the run's request from the file, or else a new one, written to it."""
+    """Return the run's request from the file, or write a new one to it."""
     former_run, former = _read(note)
     begun = _find(client, former) if former else None
     if former_run == run.id and not _is_lost(begun):
@@ -76,7 +76,7 @@ def _find(client: Client, request: str) -> ExperimentSummary | None:
 def _is_lost(begun: ExperimentSummary | None) -> bool:
     """Whether an experiment ended without a model.
 
-    None is one that the manager does not know: it may be submitted under the same request.
+    None means that the manager does not know it: the same request may submit it again.
     """
     state = begun.state if begun else None
     return state in (ExperimentState.FAILED, ExperimentState.CANCELLED)

@@ -26,10 +26,10 @@ class RunSummary:
     """The outcome of a run; `asked_wrongly` is true if it failed because of its spec.
 
     `failure` is the kind of the failed attempt that ended the run, None if the run ended otherwise.
-    `epochs` has the measurements after each: the loss on the test examples and the metrics, by
-    name, or nothing. `wall_seconds` include starting and stopping the processes. If Downpour found
-    the run again at a manager, they count from then. `checksum` is that of the record and the spec
-    beside the summary, None before they are written.
+    `epochs` has the measurements after each epoch: the loss on the test examples and the metrics,
+    by name, or nothing. `wall_seconds` include starting and stopping the processes. If Downpour
+    found the run again at a manager, they count from that moment. `checksum` covers the record and
+    the spec next to the summary; it is None before they are written.
     """
 
     experiment: str
@@ -96,12 +96,12 @@ class RunSummary:
 
     def to_json(self) -> str:
         """Write the summary as indented JSON."""
-        # Without `allow_nan`, NaN is an error here and not invalid JSON for other readers.
+        # Without `allow_nan=False`, other readers could get NaN, which is invalid JSON.
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
 
 def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a summary; earlier ones had the accuracy of each epoch alone."""
+    """Return the fields of a summary; earlier versions had only the accuracy of each epoch."""
     former = fields.get("epoch_accuracy")
     if former is None:
         return fields

@@ -28,17 +28,17 @@ def shortened(value: Any) -> str:
 
 
 def tenths(shares: Sequence[float | None]) -> list[str | None]:
-    """Return shares in percent, with a digit behind the point."""
+    """Write shares in percent, with one decimal."""
     return [None if share is None else f"{100 * share:.1f}" for share in shares]
 
 
 def percents(shares: Sequence[float | None]) -> list[str | None]:
-    """Write shares in 0..1 as percent, two decimals."""
+    """Write shares in 0..1 in percent, with two decimals."""
     return [None if share is None else f"{100 * share:.2f}" for share in shares]
 
 
 def losses(values: Sequence[float | None]) -> list[str | None]:
-    """Write losses with four decimals, large ones with four digits."""
+    """Write losses with four decimals, or large ones with four digits."""
     return [None if v is None else number(v) for v in values]
 
 
@@ -46,21 +46,21 @@ def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
     """Return a column of a metric or of the loss, with its header."""
     if measure.name == LOSS:
         return "test\nloss", losses(values)
-    name = one_line(measure.name)  # on one line, as the task spells it and readers search for it
+    name = one_line(measure.name)  # on one line, as the task spells it, for readers who search
     if measure.is_share:
         return f"{name}\n%", percents(values)
     return name, losses(values)
 
 
 def seconds(values: Sequence[float | None]) -> list[str | None]:
-    """Write durations that stand in one column with the same decimals, as many as are of use."""
+    """Write the durations of one column with the same decimals, as many as are useful."""
     longest = max((value for value in values if value is not None), default=0.0)
     decimals = 3 if longest < 1 else 2 if longest < 100 else 1
     return [None if value is None else f"{value:.{decimals}f}" for value in values]
 
 
 def text_table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
-    """Lay out columns of text, the first to the left where it holds names."""
+    """Lay out columns of text; the first is left-aligned if it holds names."""
     padding = (0, 0) if is_tight else (0, 1)
     table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, header_style="bold")
     shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
@@ -74,7 +74,7 @@ def text_table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
             overflow="fold",
             min_width=max(
                 map(len, header.split("\n"))
-            ),  # a name such as mean_abs_error stays whole
+            ),  # keeps a name such as mean_abs_error whole
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))

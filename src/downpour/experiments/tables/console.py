@@ -1,6 +1,6 @@
 """A rich console on which text has no effects: it shows control characters as text.
 
-Displays pass each text from elsewhere through `one_line`, which keeps tables straight. This is the
+Displays pass each foreign text through `one_line`, which keeps tables straight. This is the safety
 net below them: rich itself removes only a few control characters, and lets an escape pass.
 """
 
@@ -15,7 +15,7 @@ from downpour.host.text import one_line
 
 
 class SafeConsole(Console):
-    """A console that shows the control characters of all that it prints, but for line breaks."""
+    """A console that shows the control characters in its output, except line breaks."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -1,7 +1,7 @@
 """The current status for people: the workers, the experiment, and a list of experiments.
 
-Everything here is a renderable of `rich`, made for 80 columns: where the columns do not all fit,
-whole columns are left out, addresses first. Nothing here asks a manager or prints.
+Everything here is a renderable of `rich`, made for 80 columns. If the columns do not all fit, we
+leave out whole columns, beginning with addresses. Nothing here asks a manager or prints.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ROWS_MAX = 40
 _DECISIONS_MAX = 5
 _DIFFERENCES_MAX = 10
 _SLOW = 1.5
-"""A worker that takes this many times the median time for a sample is marked as slow."""
+"""We mark a worker as slow if it takes this many times the median time per sample."""
 _HARDLY = 0.005
-"""Of the time: less is shown as nothing."""
+"""We show a smaller share of the time as nothing."""
 _BAR_WIDTH = 12
 _UNBOUNDED = 10_000
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 
 
 def status_view(status: Status) -> RenderableType:
-    """Draw the experiment in two lines, and each worker and each of the last decisions in one."""
+    """Draw the experiment in two lines, and one line for each worker and recent decision."""
     parts: list[RenderableType] = [_headline(status), Text("")]
     if status.pid:
         manager = one_line(f"manager: process {status.pid} of {status.hostname}")
@@ -68,7 +68,7 @@ def status_view(status: Status) -> RenderableType:
 
 
 def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableType:
-    """List experiments, a line each, and below them the reasons of the ones that ended early."""
+    """List experiments, one per line, and below them why experiments ended early."""
     if not experiments:
         return Text("no experiments yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -117,20 +117,20 @@ def _headline(status: Status) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A worker, and the task that it is at."""
+    """A worker and its current task."""
 
     worker: WorkerStatus
     task: TaskStatus | None
 
     @property
     def slowness(self) -> float | None:
-        """By the forecast of its task or, without one, by its past."""
+        """The slowness by the forecast of its task or, without one, by its past."""
         predicted = self.task.slowness if self.task else None
         return self.worker.slowness if predicted is None else predicted
 
 
 class _Workers:
-    """The workers' table, without what does not fit."""
+    """The workers' table, without columns that do not fit."""
 
     def __init__(self, status: Status) -> None:
         tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
@@ -139,7 +139,7 @@ class _Workers:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Give up one column after the other until the rest fits."""
-        # Of a narrower console rich would return its width, and every table would seem to fit.
+        # On a narrower console, rich would return its width, and every table would seem to fit.
         unbounded = options.update_width(_UNBOUNDED)
         for count in range(len(_DISPENSABLE) + 1):
             table = self._table(without=_DISPENSABLE[:count])
@@ -148,7 +148,7 @@ class _Workers:
         yield table
 
     def _table(self, without: Sequence[str]) -> Table:
-        """Lay out the columns, but for those in which no worker has anything."""
+        """Lay out the columns, leaving out `without` and columns without values."""
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         rows: list[list[RenderableType]] = [[] for _ in self._rows]
         for header, (justify, cell) in _COLUMNS.items():
@@ -180,7 +180,7 @@ def _bar(row: _Row) -> RenderableType:
 
 
 def _predicted(row: _Row) -> RenderableType:
-    """Write the likely value, and the range that holds it in eight cases of ten."""
+    """Write the likely value, and the range that holds it in eight of ten cases."""
     forecast = row.task.predicted if row.task else None
     if forecast is None:
         return ""
@@ -198,7 +198,7 @@ def _pace(row: _Row) -> RenderableType:
 
 
 def _saved(row: _Row) -> RenderableType:
-    """Say what part of a round's time the worker saves, or would cost if it did not stand by."""
+    """Say what share of a round's time the worker saves, or would cost if it did not stand by."""
     saves = row.worker.saves
     if saves is None:
         return ""
@@ -246,4 +246,4 @@ _DISPENSABLE = (
     "process",
     "device",
 )
-"""Columns that a narrow terminal does without, in this order."""
+"""Columns that a narrow terminal leaves out, in this order."""

@@ -1,6 +1,6 @@
 """Progress bars of one experiment: finished epochs, and the tasks of the current one.
 
-Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets lines, if any.
+We draw on a terminal, within 80 columns, and in a notebook. A file or a pipe gets lines, if any.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LINE_SECONDS = 30.0
 
 
 class ProgressDisplay:
-    """A context manager that draws what `show` is given, on a terminal or in a notebook.
+    """A context manager that draws what `show` gets, on a terminal or in a notebook.
 
-    `bars` may be given more bars, whose field `left` then says how long they take, in words. With
-    `line_seconds`, a file or a pipe gets a line after a round, at most one in so many seconds.
+    Callers may add bars to `bars`; the field `left` of such a bar says how long it takes, in words.
+    With `line_seconds`, a file or a pipe gets a line after a round, at most one in so many seconds.
     """
 
     def __init__(self, console: Console, *, line_seconds: float | None = None) -> None:
@@ -109,9 +109,9 @@ class _Lines:
 
 
 class _Cell:
-    """Bars in the output of a notebook's cell, drawn again in place.
+    """Bars in the output of a notebook's cell, which we redraw in place.
 
-    Rich's own way needs ipywidgets, which many notebooks lack, and warns at each drawing.
+    Rich's own method needs ipywidgets, which many notebooks lack, and warns at each drawing.
     """
 
     def __init__(self, bars: Progress) -> None:
@@ -159,14 +159,14 @@ def _headline(experiment: ExperimentSummary, workers: int) -> str:
 
 
 def _where(experiment: ExperimentSummary) -> str:
-    """Name the round that the shards are of, in short: bars have a narrow column for it."""
+    """Name the shards' current round briefly, because bars have a narrow column for it."""
     done, total = experiment.rounds_done, experiment.rounds_total
     word = "epoch" if experiment.epochs == (done, total) else "round"
     return f"{word} {min(done + 1, total)}"
 
 
 def _part_done(tasks: tuple[TaskStatus, ...]) -> float:
-    """Return the part of the current round that is done, 0..1, below 1 until it is aggregated."""
+    """Return the finished part of the current round, 0..1, below 1 until it is aggregated."""
     return min(0.99, sum(_task_done(task) for task in tasks) / len(tasks)) if tasks else 0.0
 
 

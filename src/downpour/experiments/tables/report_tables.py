@@ -23,7 +23,7 @@ from downpour.experiments.tables.table import Column, Table
 
 
 def tables_of(study: StudyResult) -> list[Table]:
-    """Make every table that the study has something for."""
+    """Make every table that the study has data for."""
     made = []
     for subgrid in study.subgrids:
         made += [outcomes(subgrid), epochs(subgrid)]
@@ -39,9 +39,9 @@ def tables_of(study: StudyResult) -> list[Table]:
 
 
 def measured_by(subgrid: SubgridResult) -> list[Measure]:
-    """Return what the runs of a subgrid were measured by, their metrics or else the loss.
+    """Return the measures of a subgrid's runs: their metrics, or else the loss.
 
-    It is never empty: runs that were not evaluated have no accuracy.
+    The list is never empty: for runs without an evaluation, it holds the accuracy.
     """
     results = [run.result for run in subgrid.runs]
     if names := names_of(result.metrics for result in results):
@@ -51,7 +51,7 @@ def measured_by(subgrid: SubgridResult) -> list[Measure]:
 
 
 def part_of(subgrid: SubgridResult) -> Part:
-    """Return the examples on which the epochs of a subgrid's runs were evaluated."""
+    """Return the examples that the epochs of a subgrid's runs were evaluated on."""
     parts = {run.result.part for run in subgrid.runs}
     return parts.pop() if len(parts) == 1 else "test"
 
@@ -104,7 +104,7 @@ def epochs(subgrid: SubgridResult) -> Table:
 
 
 def classes(subgrid: SubgridResult) -> Table:
-    """Return the final models' accuracy of each class, for splits that are uneven in classes."""
+    """Return the final models' accuracy of each class, for splits with uneven classes."""
     uneven = [(values, runs) for values, runs in subgrid.measured if runs[0].has_uneven_data]
     count = max((len(final_classes(run)) for _, runs in uneven for run in runs), default=0)
     rows = []
@@ -126,7 +126,7 @@ def classes(subgrid: SubgridResult) -> Table:
 
 
 def resources(subgrid: SubgridResult) -> Table:
-    """Return what the processes of each setting used while they trained, per process."""
+    """Return the resources that the processes of each setting used in training, per process."""
     measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
         (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
         (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
@@ -157,11 +157,11 @@ def resources(subgrid: SubgridResult) -> Table:
 
 
 def runs(study: StudyResult) -> Table:
-    """List every run that counts, as it was measured."""
+    """List every run that counts, with its measurements."""
     names = [one.name for subgrid in study.subgrids for one in measured_by(subgrid)]
     measures = [Measure(name) for name in dict.fromkeys(names)]
     columns = (
-        # The keys are those of earlier versions, for the programs that read them.
+        # We keep the keys of earlier versions, for programs that read them.
         Column("group", "subgrid"),
         Column("setting", "setting"),
         Column("trial", "repetition", 0),
@@ -198,7 +198,7 @@ def setting_of(subgrid: SubgridResult, values: Sequence[Any]) -> str:
 
 
 def final_classes(run: RunResult) -> tuple[float | None, ...]:
-    """Return the accuracy of each class at the last evaluation, shares in 0..1."""
+    """Return the accuracy of each class at the last evaluation, as shares in 0..1."""
     return next((r.class_accuracy for r in reversed(run.result.rounds) if r.class_accuracy), ())
 
 

@@ -1,4 +1,4 @@
-"""Tables of the insides of runs: the classes in their shards, and each worker's work."""
+"""Tables about the inside of runs: the classes in their shards, and each worker's work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from downpour.experiments.reading.timeline import AttemptSpan
 from downpour.experiments.tables.table import Cell, Column, Table
 
 WORKERS_NAME = "workers"
-"""Of a table that no subgrid has: theirs are called after them."""
+"""The name of the table that belongs to no subgrid; the subgrids' tables add their names."""
 
 
 def shards(subgrid: SubgridResult) -> Table:
@@ -35,7 +35,7 @@ def shards(subgrid: SubgridResult) -> Table:
 
 
 def workers(run: RunResult) -> Table:
-    """Return what each worker of a run did: its attempts by their ends, and how long it trained."""
+    """Return each worker's work in a run: its attempts by their ends, and its training time."""
     by_worker: dict[str, list[AttemptSpan]] = {}
     for span in run.attempt_spans:
         by_worker.setdefault(span.worker, []).append(span)

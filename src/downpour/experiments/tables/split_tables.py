@@ -1,6 +1,6 @@
 """How splits cut the training data: a table for the terminal, and values for programs.
 
-A table shows the first shards and the first classes, as many as fit; the values have all.
+A table shows the first shards and the first classes that fit; the values have all of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SHARDS_MAX = 40
 CLASSES_MAX = 20
 _OTHERS = "others"
 _EDGE = 1
-"""The character at the left of a table."""
+"""The width of the character at the left of a table."""
 
 
 def split_table(cut: ShardCounts, width: int) -> RenderableType:
-    """Show a shard a row, under a line on the data that the split cut and above the summary.
+    """Show one shard per row, below a line about the data and above the summary.
 
     Args:
-        cut: what a split has made.
+        cut: the result of a split.
         width: how many characters a line may have.
     """
     columns: list[Column] = [
@@ -46,7 +46,7 @@ def split_table(cut: ShardCounts, width: int) -> RenderableType:
 
 
 def summary(cut: ShardCounts) -> str:
-    """Say in a line how uneven the shards are."""
+    """Say in one line how uneven the shards are."""
     sizes = f"sizes max/min {cut.unevenness:,.2f}"
     if not cut.classes:
         return f"{sizes}; examples have no classes, so only sizes are shown"
@@ -54,7 +54,7 @@ def summary(cut: ShardCounts) -> str:
 
 
 def split_values(cut: ShardCounts) -> dict[str, Any]:
-    """Return everything that is known of a cut, as JSON holds it."""
+    """Return everything that we know about a cut, as JSON holds it."""
     has_classes = bool(cut.classes)
     shards = [
         {
@@ -107,6 +107,6 @@ def _texts(counts: Any) -> list[str]:
 
 
 def _width(column: Column) -> int:
-    """Return how many characters a column takes, with the space beside it."""
+    """Return how many characters a column takes, with the space next to it."""
     header, cells = column
     return 1 + max(map(len, [*header.split("\n"), *(cell or "" for cell in cells)]))

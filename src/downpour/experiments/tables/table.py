@@ -31,9 +31,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns; `name` is that of its files, `title` what people read.
+    """Rows under columns; `name` is the name of its files, `title` the one that people read.
 
-    `subgrid` is the one that it is about, or none.
+    `subgrid` is the subgrid that the table is about, or none.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Table:
         ]
 
     def to_markdown(self) -> str:
-        """Write the table for a page of Markdown, numbers to the right."""
+        """Write the table for a page of Markdown, with right-aligned numbers."""
         rows = [[text.replace("|", "\\|") for text in row] for row in self.texts()]
         heads = [column.header for column in self.columns]
         rules = ["---" if column.is_text else "--:" for column in self.columns]
@@ -72,7 +72,7 @@ class Table:
         return text.getvalue()
 
     def to_json(self) -> str:
-        """Write the table as a list of objects, one a row."""
+        """Write the table as a list of objects, one per row."""
         rows = [
             {column.key: _plain(cell) for column, cell in zip(self.columns, row, strict=True)}
             for row in self.rows
@@ -87,7 +87,7 @@ def written(cell: Cell, column: Column) -> str:
             return NOTHING
         case Estimate(mean, None):
             return f"{mean:.{column.decimals or 0}f}"
-        case Estimate(mean, 0) if not column.decimals:  # a count that was always the same
+        case Estimate(mean, 0) if not column.decimals:  # a count that never varied
             return f"{mean:.0f}"
         case Estimate(mean, half_width):
             return f"{mean:.{column.decimals or 0}f} ± {half_width:.{column.decimals or 0}f}"
@@ -106,7 +106,7 @@ def _parts(cell: Cell) -> list[Cell]:
 
 
 def _spread(cells: Iterable[Any], wide: set[int], parts: Callable[[Any], list[Any]]) -> list[Any]:
-    """Lay a row out flat: two fields where the column has estimates, one elsewhere."""
+    """Flatten a row: two fields if the column has estimates, otherwise one."""
     flat: list[Any] = []
     for place, cell in enumerate(cells):
         flat += parts(cell) if place in wide else [cell]

@@ -1,7 +1,7 @@
 """Tables of a result for the terminal: epochs, workers, classes; each fits into 80 columns.
 
-Units stand in the headers and numbers are aligned; a column in which nothing was measured is left
-out. Renderables of `rich` only: nothing here prints, reads or measures.
+Headers have the units, and numbers are aligned. We leave out a column without measurements. These
+are only renderables of `rich`: nothing here prints, reads or measures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from downpour.host.text import one_line
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
-"""The room that 80 columns leave for the metrics of an epoch, beside its losses and seconds."""
+"""The room that 80 columns leave for an epoch's metrics, next to its losses and seconds."""
 
 _EXPLAINED = (
     "ideal: every task takes the median time. unaided: every shard stays with its\n"
@@ -46,7 +46,7 @@ _EXPLAINED = (
 
 
 def result_table(result: Result) -> RenderableType:
-    """Show the epochs, under a line that describes the run and above one that sums it up."""
+    """Show the epochs, below a line that describes the run and above one that sums it up."""
     rounds = result.epochs
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
@@ -105,7 +105,7 @@ def workers_table(result: Result) -> RenderableType:
 
 
 def classes_table(result: Result) -> RenderableType:
-    """Show the accuracy of each class in percent, over at most six epochs evenly chosen."""
+    """Show the accuracy of each class in percent, for at most six evenly spaced epochs."""
     measured = [r for r in result.epochs if r.class_accuracy]
     last = len(measured) - 1
     steps = _CLASS_EPOCHS_MAX - 1
@@ -123,13 +123,13 @@ def classes_table(result: Result) -> RenderableType:
 
 
 def stragglers_table(result: Result) -> RenderableType:
-    """Show what each epoch took, what it would have taken, and what the policy did about it."""
+    """Show each epoch's time, its time without the policy, and what the policy did."""
     costs = [(r.epoch, r.stragglers) for r in result.epochs]
     known = [(epoch, cost) for epoch, cost in costs if cost is not None]
     took = [each.round_seconds for _, each in known]
     ideal = [each.ideal_seconds for _, each in known]
     unaided = [each.wait_seconds for _, each in known]
-    shown = seconds([*took, *ideal, *unaided])  # together: readers compare them
+    shown = seconds([*took, *ideal, *unaided])  # together, because readers compare them
     table = text_table(
         [
             ("epoch", [str(epoch) for epoch, _ in known]),
@@ -150,14 +150,14 @@ def _policy(result: Result) -> str:
 
 
 def _classes_were_lost(result: Result) -> bool:
-    """Whether left-out samples differ from the others, and class accuracies show the effect."""
+    """Whether left-out samples differ from the others, so that class accuracies show the effect."""
     uneven = str(result.spec.get("split")).startswith(("class", "dirichlet"))
     dropped = result.stragglers is not None and result.stragglers.gradient_lost > 0
     return uneven and dropped and any(r.class_accuracy for r in result.rounds)
 
 
 def _metrics_columns(result: Result) -> list[Column]:
-    """Return the columns of the metrics that a terminal has room for, in the task's order."""
+    """Return the columns of the metrics that fit a terminal, in the task's order."""
     columns: list[Column] = []
     room = _METRICS_WIDTH
     for name in names_of(r.metrics for r in result.rounds):
@@ -215,7 +215,7 @@ def _closing(result: Result) -> Text:
 
 
 def _tested(test: TestResult) -> str:
-    """Say how good the model was on the test examples, of which epochs knew nothing."""
+    """Say how good the model was on the test examples, which epochs did not use."""
     known = {**test.metrics, LOSS: test.loss}
     values = [
         f"{Measure(name).words} {Measure(name).text(value)}"
@@ -226,7 +226,7 @@ def _tested(test: TestResult) -> str:
 
 
 def _praised(best: BestModel) -> str:
-    """Say which model is the best, and the name of its file where it is kept."""
+    """Say which model is the best, and the name of its file if the spec keeps it."""
     measure = Measure(best.metric)
     kept = f", kept as {one_line(best.file.name)}" if best.file is not None else ""
     return f"best {measure.words} {measure.text(best.value)} after epoch {best.epoch}{kept}"

@@ -26,7 +26,7 @@ Attempt = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class AttemptLines:
-    """The record's lines of each attempt, and the attempt that has saved each step of a task."""
+    """The record's lines of each attempt, and the attempt that saved each step of a task."""
 
     assigned: dict[Attempt, AssignedLine] = field(default_factory=dict)
     updated: dict[Attempt, UpdatedLine] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class AttemptLines:
 
     @classmethod
     def of(cls, record: Iterable[tuple[float, RecordLine]]) -> AttemptLines:
-        """Sort the lines of a record; of repeated lines the latest counts."""
+        """Sort the lines of a record; of repeated lines, the latest counts."""
         told = cls()
         for _, line in record:
             match line:
@@ -61,12 +61,12 @@ class PlacedAttempt:
 
     @property
     def key(self) -> Attempt:
-        """Its name in the record."""
+        """The attempt's name in the record."""
         return self.span.round - 1, self.span.shard, self.span.attempt
 
 
 def placed(spans: Iterable[AttemptSpan], processes: Mapping[str, int]) -> tuple[PlacedAttempt, ...]:
-    """Give each attempt a track of its worker's process; returns them in order of their begin."""
+    """Give each attempt a track of its worker's process; return them by their beginning."""
     by_worker: defaultdict[str, list[AttemptSpan]] = defaultdict(list)
     for span in spans:
         by_worker[span.worker].append(span)
@@ -81,12 +81,12 @@ def placed(spans: Iterable[AttemptSpan], processes: Mapping[str, int]) -> tuple[
 
 def _times(span: AttemptSpan) -> tuple[int, int]:
     begin = microseconds(span.begin_seconds)
-    # An arrow needs a moment that lies inside of the slice.
+    # An arrow needs a moment inside the slice.
     return begin, max(begin + 1, microseconds(span.end_seconds))
 
 
 def slices(attempts: Iterable[PlacedAttempt], told: AttemptLines) -> Iterator[TraceEvent]:
-    """Yield a slice for each attempt, in the order of their begin."""
+    """Yield a slice for each attempt, in order of their beginning."""
     for one in attempts:
         span = one.span
         yield TraceEvent(
@@ -101,7 +101,7 @@ def slices(attempts: Iterable[PlacedAttempt], told: AttemptLines) -> Iterator[Tr
 
 
 def _arguments(one: PlacedAttempt, told: AttemptLines) -> dict[str, Any]:
-    """Return what a reader shows of a selected slice; None where it is not known."""
+    """Return what a viewer shows of a selected slice; None for unknown values."""
     span, assigned = one.span, told.assigned[one.key]
     updated, failed = told.updated.get(one.key), told.failed.get(one.key)
     return {
@@ -133,8 +133,8 @@ def arrows(
 ) -> tuple[list[TraceEvent], list[TraceEvent]]:
     """Return the starts and the ends of the arrows between attempts at the same task.
 
-    An arrow leads from the attempt whose work went on to the one that took it over. Both lists are
-    in order of time.
+    An arrow leads from the attempt whose work continued to the one that took it over. Both lists
+    are in order of time.
     """
     starts, ends = [], []
     for number, (before, after) in enumerate(_continued(attempts, told), 1):
@@ -143,7 +143,7 @@ def arrows(
             name="hand-over" if before.span.outcome == "moved" else "continued",
             category="hand-over",
             track=before.track,
-            # Readers tie an arrow to the slice that is open at its time.
+            # Viewers tie an arrow to the slice that is open at its time.
             at_us=min(before.end_us - 1, after.begin_us),
             flow=number,
         )
@@ -159,7 +159,7 @@ def _by_time(events: Iterable[TraceEvent]) -> list[TraceEvent]:
 def _continued(
     attempts: Iterable[PlacedAttempt], told: AttemptLines
 ) -> Iterator[tuple[PlacedAttempt, PlacedAttempt]]:
-    """Yield each attempt that went on with another one's work, after that one."""
+    """Yield each attempt that continued another attempt's work, after that attempt."""
 
     def task(one: PlacedAttempt) -> tuple[int, int]:
         return one.span.round, one.span.shard
@@ -176,7 +176,7 @@ def _continued(
 def _before(
     one: PlacedAttempt, earlier: dict[int, PlacedAttempt], told: AttemptLines
 ) -> PlacedAttempt | None:
-    """Return the attempt whose snapshot it began from, or that was moved before it had any."""
+    """Return the attempt whose snapshot it began from, or that moved before it had a snapshot."""
     last = earlier[next(reversed(earlier))] if earlier else None
     from_step = told.assigned[one.key].from_step
     if from_step:

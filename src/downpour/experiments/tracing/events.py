@@ -24,7 +24,7 @@ _EXTRA: dict[Phase, dict[str, str]] = {
 
 
 class Track(NamedTuple):
-    """The place of an event; Perfetto takes thread 0 for the idle thread of a kernel."""
+    """The place of an event; Perfetto takes thread 0 for a kernel's idle thread."""
 
     process: int
     thread: int = 1
@@ -69,7 +69,7 @@ class TraceEvent:
 
 
 def known(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has a value: without None, NaN and infinities, and with texts in one line."""
+    """Return the arguments that have a value: no None, NaN or infinity; texts in one line."""
     shown = {name: one_line(v) if isinstance(v, str) else v for name, v in args.items()}
     return {name: value for name, value in shown.items() if _is_known(value)}
 
@@ -79,17 +79,17 @@ def _is_known(value: object) -> bool:
 
 
 def microseconds(seconds: float) -> int:
-    """Return a time of the trace; what came before the first assignment stands at zero."""
+    """Return a time of the trace; moments before the first assignment become zero."""
     return max(0, round(seconds * 1e6))
 
 
 def lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Number the tracks, from 0, that keep spans apart; each takes the first that is free.
+    """Number the tracks, from 0, that keep spans apart; each span takes the first free track.
 
-    Slices of one track must not overlap partly: readers would cut or drop them.
+    Slices of one track must not overlap partly, because viewers would cut or drop them.
 
     Args:
-        spans: begin and end of each, sorted by begin.
+        spans: begin and end of each span, sorted by begin.
     """
     ends: list[int] = []
     chosen = []
@@ -101,12 +101,12 @@ def lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def tracks_of(first: int, name: str, count: int) -> list[tuple[int, str]]:
-    """Number and name the tracks for slices of one kind that overlap: "rounds", "rounds (2)"."""
+    """Number and name the tracks for overlapping slices of one kind: "rounds", "rounds (2)"."""
     return [(first + lane, f"{name} ({lane + 1})" if lane else name) for lane in range(count)]
 
 
 def named(track: Track, process: str, threads: Iterable[tuple[int, str]]) -> list[TraceEvent]:
-    """Name a process and its threads; readers sort both by their numbers."""
+    """Name a process and its threads; viewers sort both by their numbers."""
 
     def said(what: str, at: Track, **args: object) -> TraceEvent:
         return TraceEvent(phase="M", name=what, track=at, args=args)

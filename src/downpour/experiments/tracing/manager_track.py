@@ -28,7 +28,7 @@ Relative = Sequence[tuple[float, RecordLine]]
 PROCESS = 1
 DECISIONS = Track(PROCESS, 1)
 _ROWS = {"rounds": 1_000_000, "aggregations": 2_000_000, "evaluations": 3_000_000}
-"""The number of the first thread of each; rounds that overlap take the following ones."""
+"""The number of the first thread of each; overlapping rounds take the following ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ManagerSlices:
 
 
 def manager_slices(record: Relative, spans: Sequence[AttemptSpan]) -> ManagerSlices:
-    """Return rounds, aggregations and evaluations; of repeated lines the latest counts."""
+    """Return rounds, aggregations and evaluations; of repeated lines, the latest counts."""
     versions = {line.version: (at, line) for at, line in record if isinstance(line, AggregatedLine)}
     measured = {
         (line.round, line.part): (at, line)
@@ -116,7 +116,7 @@ def _slice(name: str, begin: float, end: float, **args: Any) -> TraceEvent:
 
 
 def decisions(record: Relative) -> Iterator[TraceEvent]:
-    """Yield what the manager and its policy decided, in their words, and how it ended."""
+    """Yield the decisions of the manager and its policy, in their words, and the ending."""
     for at, line in record:
         made = decision(line)
         if made is not None:
@@ -127,7 +127,7 @@ def decisions(record: Relative) -> Iterator[TraceEvent]:
 
 
 def counters(record: Relative) -> Iterator[TraceEvent]:
-    """Yield the values of losses and metrics, and how many updates wait, whenever they change."""
+    """Yield the losses, the metrics and the number of waiting updates, whenever they change."""
     waiting: dict[tuple[int, int], int] = {}
     yield _counter("updates waiting", 0.0, 0)
     for at, line in record:
@@ -141,12 +141,12 @@ def counters(record: Relative) -> Iterator[TraceEvent]:
 
 
 def _wait(waiting: dict[tuple[int, int], int], line: RecordLine) -> None:
-    """Note the tasks whose update the manager has and has not used yet, and by which attempt."""
+    """Note the tasks whose update the manager has not used yet, and the attempts they come from."""
     match line:
         case UpdatedLine():
             waiting[line.round, line.shard] = line.attempt
         case AttemptFailedLine():
-            # An update that was lost later waits no longer.
+            # An update that was lost later no longer waits.
             if waiting.get((line.round, line.shard)) == line.attempt:
                 del waiting[line.round, line.shard]
         case AggregatedLine():

@@ -1,7 +1,7 @@
 """Turns an experiment's record into the events of a trace, in order of time.
 
-The spans are those of the report's timeline (`reading/timeline.py`). Slices, instants and counters
-are made one at a time: what stays in memory is the record, and a place for each attempt and arrow.
+The spans are those of the report's timeline (`reading/timeline.py`). We make slices, instants and
+counters one at a time. Only the record, and a place for each attempt and arrow, stay in memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
         threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
         yield from named(Track(process), f"{worker}{host}", threads)
     starts, ends = arrows(attempts, told)
-    # Of events at the same time, slices come first, because they contain arrows and instants.
+    # At equal times, slices come first, because they contain arrows and instants.
     yield from heapq.merge(
         manager.events,
         slices(attempts, told),
@@ -70,12 +70,12 @@ def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
     """Return the record in order of time, from the first assignment or else from its first line."""
     assigned = (at for at, line in record if isinstance(line, AssignedLine))
     start = min(assigned, default=record[0][0])
-    # A record is in the order in which it was written, and a line may tell of an earlier moment.
+    # A record is in the order of writing, and a line may be about an earlier moment.
     return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
 
 
 def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
-    """Return each worker that the record names, with its host; empty where that is not known."""
+    """Return each worker that the record names, with its host; empty if unknown."""
     hosts: dict[str, str] = {}
     for _, line in record:
         match line:
@@ -87,7 +87,7 @@ def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
 
 
 def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> dict[int, int]:
-    """Return how many tracks each worker's attempts take, which is at least one."""
+    """Return how many tracks each worker's attempts take, at least one."""
     used = dict.fromkeys(processes, 1)
     for one in attempts:
         process, thread = one.track
@@ -96,7 +96,7 @@ def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> 
 
 
 def _instants(record: Relative, processes: Mapping[str, int]) -> Iterator[TraceEvent]:
-    """Yield what happened to workers at a moment: failures, snapshots, comings and goings."""
+    """Yield the workers' momentary events: failures, snapshots, arrivals and departures."""
     for at, line in record:
         said = _said(line)
         if said is None or (at <= 0 and isinstance(line, WorkerJoinedLine)):

@@ -16,13 +16,13 @@ from downpour.files.store.os_errors import explain
 
 TRACE_NAME = "trace.json"
 _HEAD = '{"displayTimeUnit": "ms", "otherData": {"made by": "downpour trace"'
-"""How every trace begins; a file that begins otherwise is never replaced."""
+"""How every trace begins; we never replace a file that begins otherwise."""
 
 
 def trace_lines(record: Sequence[tuple[float, RecordLine]]) -> Iterator[str]:
-    """Yield the lines of a trace, one an event, with their ends; together they are one JSON object.
+    """Yield the lines of a trace, one per event, with their ends; together they are a JSON object.
 
-    The memory that this takes does not grow with the text.
+    The memory for this does not grow with the text.
     """
     of = json.dumps(_about(record), allow_nan=False)[1:]
     yield f'{_HEAD}, {of}, "traceEvents": [\n'
@@ -42,10 +42,10 @@ def _about(record: Sequence[tuple[float, RecordLine]]) -> dict[str, object]:
 
 
 def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
-    """Write a trace, whole or not at all; one that an earlier call wrote is replaced.
+    """Write a trace, whole or not at all, replacing one that an earlier call wrote.
 
     Raises:
-        SpecError: the file is something else than a trace, or cannot be written.
+        SpecError: the file is not a trace, or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _replace(path: Path, lines: Iterator[str]) -> None:
-    # Short, because a name may already be as long as the file system allows.
+    # A short name, because the given one may already be as long as the file system allows.
     unfinished = path.with_name(f".tmp-{secrets.token_hex(8)}")
     try:
         with unfinished.open("x", encoding="ascii") as file:

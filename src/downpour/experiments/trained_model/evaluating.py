@@ -40,7 +40,8 @@ def measure(
         trained: the model.
         data: examples for a built-in model, in place of its test examples.
         data_dir: where the files of datasets are, if Downpour must prepare them again.
-        options: `task_options` of a task that differ, such as where its examples are.
+        options: `task_options` that differ from the training's, such as the place of a task's
+            examples.
 
     Raises:
         SpecError: model, examples or options do not fit together.

@@ -1,8 +1,8 @@
 """Exports a trained model to a folder for programs that know nothing of Downpour.
 
-The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that are
-needed to build the network again. It also holds the files that the network's own `save_pretrained`
-writes, if it has one.
+The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that a
+program needs to build the network again. If the network has its own `save_pretrained`, the folder
+also holds the files that it writes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PRETRAINED = "pretrained"
 
 
 def export(trained: TrainedModel, folder: Path) -> list[Path]:
-    """Write a trained model into a new or empty folder; returns the written files.
+    """Write a trained model into a new or empty folder; return the written files.
 
     Raises:
-        SpecError: the folder holds something, or cannot be written; or the network cannot be built.
+        SpecError: the folder is not empty or cannot be written, or the network cannot be built.
     """
     model = load(trained)
-    # Before anything is written, so that a file that cannot be read leaves no part of a folder.
+    # Read this before writing anything: if the file is unreadable, no part of a folder stays.
     facts = None if trained.spec.task is not None else json.dumps(stated_facts(trained))
     empty_folder("to", folder)
     try:

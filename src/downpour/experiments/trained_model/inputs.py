@@ -1,6 +1,6 @@
 """Examples that a user gives to a trained built-in model: arrays, images, folders of images.
 
-They are brought into the form of the training examples, and normalized in the same way.
+We bring them into the form of the training examples, and normalize them in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _X = ("x", "x_test", "test_images")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Examples without labels, and what each is called: a file, or the number of a row from 0."""
+    """Examples without labels, and the name of each: a file, or the number of a row from 0."""
 
     names: tuple[str, ...]
     x: NDArray[Any]
@@ -39,12 +39,12 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
 
     Args:
         path: a .npz file, or a folder of images by class.
-        dataset: what the model was trained on.
-        spec: what it was trained as.
-        field: what the user calls the path.
+        dataset: the dataset that the model was trained on.
+        spec: the spec that it was trained with.
+        field: the user's name for the path.
 
     Raises:
-        SpecError: it cannot be read, or its examples or labels are of another kind.
+        SpecError: the path cannot be read, or its examples or labels are of another kind.
     """
     kind = "folder" if path.is_dir() else "npz"
     given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
@@ -57,7 +57,7 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
     """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
 
     Raises:
-        SpecError: it cannot be read, or its examples are of another kind.
+        SpecError: the path cannot be read, or its examples are of another kind.
     """
     given = Spec(image_size=spec.image_size)
     with _named(field, path):
@@ -120,7 +120,7 @@ def _images(path: Path) -> list[Path]:
 
 @contextmanager
 def _named(field: str, path: Path) -> Iterator[None]:
-    """Let errors about examples name what the user calls them."""
+    """Let errors about examples use the user's name for them."""
     try:
         path.stat()
         yield

@@ -1,4 +1,4 @@
-"""A trained model as a torch module, built as it was for training."""
+"""Builds a trained model as a torch module, in the same way as for training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_DATA = TaskData(
     labels=None,
     sketches={"train": {}, "test": {}},
 )
-"""The facts about a task's examples before any was looked at."""
+"""The facts about a task's examples before anyone has looked at one."""
 
 
 @checked_call()
@@ -49,23 +49,23 @@ def load_model(
 
     Args:
         source: A result, the ID of an experiment, or a path: a model's file, an experiment's
-            folder or one of `downpour export`. An experiment that has not ended gives its newest
-            model. `ID@best` is the best one that it has kept, and `ID/FILE` another file of its
-            folder.
+            folder or one of `downpour export`. If an experiment has not ended, this loads its
+            newest model. `ID@best` is the best model that it has kept, and `ID/FILE` another file
+            of its folder.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
         spec: The spec that the file was trained with, if no `spec.toml` is next to it, in the forms
             that `run` takes.
 
     Raises:
-        SpecError: there is no such model, or its network cannot be built; your own code must be on
-            the allow-list, DOWNPOUR_ALLOW.
+        SpecError: the model does not exist, or its network cannot be built. Your own code must be
+            on the allow-list, DOWNPOUR_ALLOW.
     """
     known = spec_of(spec) if spec is not None else None
     return load(find(source, shared_path(shared), known))
 
 
 def load(trained: TrainedModel) -> nn.Module:
-    """Return the network of a model that was found; see `load_model`."""
+    """Return the network of a model that `find` returned; see `load_model`."""
     warn_of_other_code(trained.spec)
     model = task_of(trained).network()
     fill(model, trained)
@@ -76,7 +76,7 @@ def fill(model: nn.Module, trained: TrainedModel) -> None:
     """Copy a trained model's parameters into its network.
 
     Raises:
-        SpecError: they are of another network, or some are missing that were trained.
+        SpecError: they belong to another network, or some trained parameters are missing.
     """
     tensors = trained.read().tensors
     for remark in begin_from(model, tensors, trained.name, field=FIELD):
@@ -89,7 +89,7 @@ def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
     """Make the task of a trained model, on this machine; by default without any examples.
 
     Raises:
-        SpecError: it cannot be made.
+        SpecError: the task cannot be made.
     """
     spec = trained.spec.replace(device=devices_here().nearest(trained.spec.device))
     if data is None:
@@ -98,7 +98,7 @@ def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
 
 
 def warn_of_other_code(spec: Spec) -> None:
-    """Log which file of the user's code is not the one that the model was trained with."""
+    """Log which files of the user's code have changed since the model's training."""
     for field, name in spec.factories.items():
         try:
             check_code(field, name, spec.code)
@@ -119,11 +119,11 @@ def known_data(trained: TrainedModel) -> PreparedDataset:
 
 
 def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
-    """Return what the `facts.json` says of the data that a model was trained on.
+    """Return what `facts.json` says about the data that a model was trained on.
 
     Raises:
         SpecError: the file is gone and Downpour cannot prepare the data again.
-        StoreError: it cannot be read, or is damaged.
+        StoreError: the file cannot be read, or is damaged.
     """
     beside = trained.file.parent / FACTS_FILE
     if not beside.is_file():
@@ -132,10 +132,10 @@ def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
 
 
 def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
-    """Return the key of the data that a model was trained on; prepares them again if gone.
+    """Return the key of the data that a model was trained on; prepare the data again if gone.
 
     Raises:
-        SpecError: the data are gone, and their source too, or it has changed.
+        SpecError: the data are gone, and their source is gone, too, or has changed.
     """
     root, key = trained.data_root, trained.data_key
     try:

@@ -1,8 +1,8 @@
 """Finds a trained model by the user's name for it, with the spec and the data next to it.
 
-An experiment's folder has all of it: the file, `spec.toml`, and a record that names the prepared
-data in the same shared directory. An exported folder has the file, the spec, and what must be known
-of the data.
+An experiment's folder has everything: the file, `spec.toml`, and a record that names the prepared
+data in the same shared directory. An exported folder has the file, the spec, and the facts about
+the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Source = Result | str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """A model that was trained: its file, what it was trained as, and where its data are.
+    """A trained model: its file, the spec that it was trained with, and the place of its data.
 
     `data_root` and `data_key` name the prepared data; the key is empty if none are named.
     """
@@ -41,10 +41,10 @@ class TrainedModel:
     data_key: str
 
     def read(self) -> NamedModel:
-        """Return its parameters.
+        """Return the model's parameters.
 
         Raises:
-            SpecError: the file cannot be read, or is no safetensors file.
+            SpecError: the file cannot be read, or is not a safetensors file.
         """
         return read_model(self.file, self.name, None, field=FIELD)
 
@@ -53,12 +53,12 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
     """Find a trained model.
 
     Args:
-        source: names it.
-        shared: the shared directory where an ID is looked up.
-        spec: what it was trained as, instead of the `spec.toml` next to it.
+        source: names the model.
+        shared: the shared directory in which to look up an ID.
+        spec: the spec of its training, instead of the `spec.toml` next to it.
 
     Raises:
-        SpecError: there is no such model, or nothing tells what it was trained as.
+        SpecError: the model does not exist, or no spec of its training is known.
     """
     name = _name_of(source)
     directory = experiments_at(shared)
@@ -84,10 +84,10 @@ def _name_of(source: Source) -> str:
 
 
 def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
-    """Return the spec in a folder with a model; `field` and `name` are the user's.
+    """Return the spec in a folder with a model; `field` and `name` are the user's words.
 
     Raises:
-        SpecError: there is none, or it cannot be used.
+        SpecError: the folder has no spec, or the spec cannot be used.
     """
     if not (folder / SPEC_NAME).is_file():
         accepted = f"has no {SPEC_NAME} next to it; name an experiment, or its folder"

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Rows of plain values by column; the first column says of which example a row is."""
+    """Rows of plain values by column; the first column names the example of each row."""
 
     rows: tuple[Row, ...]
 
@@ -40,11 +40,11 @@ class Predictions:
 
 
 def predict(trained: TrainedModel, given: str) -> Predictions:
-    """Return what a model says of examples.
+    """Return a model's predictions for examples.
 
     Args:
         trained: the model.
-        given: for a built-in model a file or folder, see `inputs`; for a task a part of its
+        given: for a built-in model, a file or folder (see `inputs`); for a task, a part of its
             examples, such as "test".
 
     Raises:
@@ -95,7 +95,7 @@ def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...])
 
 
 def _columns(said: object, count: int, task: LoadedTask) -> dict[str, list[Any]]:
-    """Return what a task predicts as lists by name; a lone tensor is called "output"."""
+    """Return a task's predictions as lists by name; a lone tensor is called "output"."""
     named = said if isinstance(said, Mapping) else {"output": said}
     columns = {}
     for name, value in named.items():

@@ -1,10 +1,11 @@
 """Continues an ended experiment: as a new one that starts at its last model version.
 
 Orders, generators and schedule follow from the number of the round. The new experiment's first
-round counts as the one after the last of the old, in the middle of an epoch, too. The outer
-optimizer goes on with its state, and each shard's optimizer with its own if the spec keeps it.
-So the model becomes the same, byte for byte, as if there had been no stop.
-Other examples than the old one's are refused, unless the fields that name them are changed, too.
+round counts as the one after the old experiment's last, even in the middle of an epoch. The outer
+optimizer continues from its state. If the spec keeps them, so do the shards' optimizers. So the
+model becomes the same, byte for byte, as if there had been no stop.
+We refuse examples that differ from the old ones, unless the user also changes the fields that name
+them.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ _DATA_FIELDS = {
 def resumed(
     experiment: str, *, shared: str | os.PathLike[str] | None = None, **changes: Any
 ) -> Spec:
-    """Return the spec that goes on after the last round of an experiment that has ended.
+    """Return the spec that continues an ended experiment after its last round.
 
     `downpour.run(downpour.resumed(ID, epochs=20))` trains up to the twentieth epoch.
 
     Args:
         experiment: Its ID.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
-        changes: Fields that differ from its own. `epochs` counts the ones that it has had.
+        changes: Fields that differ from its own. `epochs` includes the epochs that it has had.
 
     Raises:
-        SpecError: there is no such experiment, it has no model, or no rounds remain.
+        SpecError: the experiment does not exist, it has no model, or no rounds remain.
     """
     return resumed_spec(experiment, shared_path(shared), changes)
 
 
 def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> Spec:
-    """Return the spec that goes on with an experiment.
+    """Return the spec that continues an experiment.
 
     Args:
         experiment: its ID.
         shared: the shared directory with its folder.
-        changes: fields that differ from its own; `epochs` counts the ones that it has had, and by
-            default is as many as it should have had.
+        changes: fields that differ from its own. `epochs` includes the epochs that it has had; by
+            default, it is as many as the experiment should have had.
 
     Raises:
-        SpecError: there is no such experiment, it has no model, or no rounds remain; or it stopped
-            in the middle of an epoch, which `meet` would cut otherwise.
+        SpecError: the experiment does not exist, it has no model, or no rounds remain; or it
+            stopped in the middle of an epoch, which another `meet` would cut differently.
         SharedDirectoryError: the shared directory cannot be used.
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
