@@ -22,7 +22,7 @@ Step = Callable[[str], None]
 
 _REPLAYING = "replaying the jobs"
 # The share of augmented jobs in which we observe outcomes with fewer reports than the job had. In a
-# real run some reports get lost too.
+# real run, too, some reports are not kept.
 _OBSERVED_LESS = 0.35
 _COLUMN_LOST = 0.05  # of augmented jobs, for each column: not every system reports I/O wait
 # In half of the augmented jobs, tasks' sizes vary by up to e^0.7 = 2 in either direction. A
