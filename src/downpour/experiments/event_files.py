@@ -3,8 +3,8 @@
 You give TensorBoard a folder of runs. Each run has its own folder in it, named after the experiment
 or its place in a grid. Steps are rounds, counted from 1. The experiment's identifier holds the time
 of its submission, from which we compute times of day. A record is all that we need, so every
-command and call writes event files through this module. The `tensorboard` package writes the file's
-layout and messages.
+command and call writes event files through this module. The `tensorboard` package defines the
+file's layout and messages.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Act:
         """Refuse changes with which the act cannot run.
 
         Raises:
-            SpecError: a field is invalid, or no round reaches a kill.
+            SpecError: a field is invalid, or a kill is in none of the act's rounds.
         """
         rounds = self.spec(changes).meetings.rounds
         self.disturbances.check(self.workers, rounds, is_local=True)

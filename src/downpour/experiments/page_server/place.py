@@ -113,7 +113,7 @@ class ResultsPlace:
     def _folders(self) -> Iterator[Path]:
         yield self.root
         for base in self._bases():
-            # A base that does not exist belongs to no shared directory.
+            # If the second base does not exist, the root is not a shared directory.
             names: Sequence[str] = names_in(base) if base == self.root else _names(base)
             yield from (base / name for name in names if is_bare_name(name))
 

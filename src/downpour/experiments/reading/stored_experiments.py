@@ -26,7 +26,7 @@ def stored_records(
     """Yield a folder with the folders of experiments; for a bucket, a copy of its records.
 
     Args:
-        shared: the directory, or the mirror of a bucket.
+        shared: the shared directory, with or without a bucket.
         experiment: the only experiment to copy from a bucket; "": all.
         last: how many of the last experiments to copy from a bucket; None: all.
 

@@ -9,7 +9,7 @@ from downpour.experiments.reading.timeline import AttemptSpan
 from downpour.experiments.tables.table import Cell, Column, Table
 
 WORKERS_NAME = "workers"
-"""The name of the table that belongs to no subgrid; the subgrids' tables add their names."""
+"""The name of a table that belongs to no subgrid; other tables are named after their subgrids."""
 
 
 def shards(subgrid: SubgridResult) -> Table:
