@@ -16,9 +16,9 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let one process at a time install something: apt-get fails where another one does."""
-    with FileLock(Path(tempfile.gettempdir(), f"downpour-tests-{os.geteuid()}.lock")):
+def alone(purpose: str = "packages") -> Iterator[None]:
+    """Let one process at a time do this: apt-get fails where another one installs."""
+    with FileLock(Path(tempfile.gettempdir(), f"downpour-tests-{os.geteuid()}-{purpose}.lock")):
         yield
 
 

@@ -258,7 +258,9 @@ def image(engine: None, tmp_path_factory: pytest.TempPathFactory) -> str:
         shutil.copy(wheel, context / "docker/wheels")
     version = f"=={wheel.name.split('-')[1]}" if wheel else ""
     file = context / "docker/Dockerfile"
-    docker("build", "--build-arg", f"TORCH=torch{version}", "-t", IMAGE, "-f", file, context)
+    # The first of several processes takes minutes; the others then find its layers.
+    with alone("image"):
+        docker("build", "--build-arg", f"TORCH=torch{version}", "-t", IMAGE, "-f", file, context)
     return IMAGE
 
 
