@@ -62,12 +62,10 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         on_round: Called with each evaluated epoch, a `RoundResult` with its metrics, losses,
             seconds and bytes. It runs in its own thread and delays no training. If it raises, the
             first error is logged and training continues.
-        on_event: Called in the same way with each `ExperimentEvent`, such as "finished" or
-            "failed".
-        loggers: Where to log epochs: texts as `--log` takes them, such as `"csv:log.csv"`, or a
-            `Logger` of `downpour.extending` each.
-        progress: Whether to draw bars, which needs a terminal or a notebook; by default `run` draws
-            them unless `on_status` is given.
+        on_event: Called in the same way with each `ExperimentEvent`, such as "finished".
+        loggers: Where to log epochs: texts as for `--log`, such as `"csv:log.csv"`, or `Logger`s.
+        progress: Whether to draw bars, in a terminal or a notebook; by default, `run` draws them
+            unless `on_status` is given.
         tensorboard: A folder for TensorBoard; `run` writes event files into it during the run.
         on: The launcher of workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
