@@ -88,7 +88,7 @@ WALKS = {
     "docs/start/first-run.md": Walk(
         before="downpour run small.toml",
         left_out={
-            "make run": "installs; the launched command is that of `before`",
+            "make run": "installs; `before` trains instead",
             ". .venv": "the commands are on the path",
         },
     ),

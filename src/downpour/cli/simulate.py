@@ -24,7 +24,7 @@ _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
 _ENOUGH_SEEDS = 1000
-"""Fewer seeds miss so many events that a list of them would be useless."""
+"""Runs of fewer seeds miss too many events, so `simulate` does not list the missing ones."""
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story", "keep"}
 _PLANNING = {

@@ -156,7 +156,7 @@ class Disturbances:
         return bool(self.slow or self.kill)
 
     def check(self, workers: int, rounds: int, *, is_local: bool) -> None:
-        """Refuse disturbances that cannot happen in a run with so many workers and rounds.
+        """Refuse disturbances that a run with these workers and rounds cannot have.
 
         Args:
             workers: the number of workers that the run starts.

@@ -90,10 +90,10 @@ class LauncherKind:
         options: the dataclass of its options; None if it has none.
         make: makes a launcher from its options, or from None. It refuses invalid options, because
             we call it before we start or create anything.
-        planned: returns, for its options and a plan, the text that it would submit or run; None if
-            it cannot tell.
-        labels: returns, for its options, the labels that its workers have besides those of the
-            command, once for each sort of machine.
+        planned: takes the options and a plan, and returns the text that the launcher would submit
+            or run; None if the launcher cannot tell.
+        labels: takes the options, and returns the labels that the launcher gives its workers in
+            addition to the command's, once for each sort of machine.
     """
 
     title: str

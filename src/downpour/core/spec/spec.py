@@ -128,7 +128,7 @@ class Spec(SpecFields):
 
     @property
     def keeps_error(self) -> bool:
-        """Whether a shard keeps, for its next task, the part that its codec has not sent."""
+        """Whether a shard keeps what its codec did not send, and adds it in its next task."""
         return self.compression != "none" and CODECS[self.compression].feedback is not None
 
     @property

@@ -32,7 +32,8 @@ class ProgressDisplay:
     """A context manager that draws what `show` gets, on a terminal or in a notebook.
 
     Callers may add bars to `bars`; the field `left` of such a bar says how long it takes, in words.
-    With `line_seconds`, a file or a pipe gets a line after a round, at most one in so many seconds.
+    If the output is a file or a pipe, `show` writes a line after a round instead, but waits at
+    least `line_seconds` between two lines. None writes no lines.
     """
 
     def __init__(self, console: Console, *, line_seconds: float | None = None) -> None:
