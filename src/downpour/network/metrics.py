@@ -23,6 +23,7 @@ from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from downpour.base.version import VERSION
+from downpour.host.descriptors import lacks_descriptors
 from downpour.network.rpc import Address, Trust
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _PATIENCE_SECONDS = 10.0
 
 _CONNECTIONS_MAX = 8
 """Prometheus needs one; we close further connections."""
+
+_FULL_PAUSE_SECONDS = 0.1
 
 _REQUEST_BYTES_MAX = 8192
 """The limit for a request line and its headers; Prometheus sends a few hundred bytes."""
@@ -195,6 +198,15 @@ class _Server(ThreadingMixIn, TCPServer):
         self.socket.close()
         self.socket = listener
         self._free = BoundedSemaphore(_CONNECTIONS_MAX)
+
+    def get_request(self) -> Any:
+        """Accept a connection; if no descriptor is left, pause, because this fails at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if lacks_descriptors(error):
+                time.sleep(_FULL_PAUSE_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, unless too many are open."""

@@ -19,7 +19,6 @@ from downpour.files.aggregators import (
     Counted,
     Gathering,
     fold,
-    summing,
 )
 from downpour.files.aggregators.passes import Base
 from downpour.files.store import (
@@ -32,6 +31,7 @@ from downpour.files.store import (
     encode,
     model_metadata,
 )
+from downpour.host import descriptors
 
 Tensors = dict[str, Array]
 
@@ -243,7 +243,7 @@ def test_of_many_at_once_those_that_can_be_mapped_are_summed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process has descriptors for so many; the rest are read in groups in the end."""
-    monkeypatch.setattr(summing, "FILES_AT_ONCE", 4)
+    monkeypatch.setattr(descriptors, "_FILES_AT_ONCE_MAX", 4)
     one = Round(7, range(11))
     gathering = one.gathering()
     gathering.add(as_parts("average", one.parts))

@@ -34,9 +34,11 @@ OF_THE_DIRECTORY = (
     errno.ENOLCK,
     errno.ENODEV,
     errno.EREMOTEIO,
+    errno.EMFILE,
+    errno.ENFILE,
 )
 OF_ONE_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO)
-OF_THIS_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+OF_THIS_PROCESS = (errno.ENOMEM,)
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
 
 
@@ -45,7 +47,7 @@ SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=Resolv
 def test_what_a_file_server_or_a_disk_says_is_of_the_directory(
     tmp_path: Path, told: Callable[..., object], number: int
 ) -> None:
-    """Whether a file is read or written; one that is gone is no reason to look at the file."""
+    """Whether a file is read or written; a lack of descriptors passes like an outage."""
     with pytest.raises(SharedDirectoryError), told(tmp_path, "file"):  # type: ignore[attr-defined]
         raise OSError(number, os.strerror(number))
 

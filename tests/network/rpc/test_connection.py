@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
@@ -222,4 +223,27 @@ def test_a_full_server_is_unreachable(serve: Serve) -> None:
     """A connection that is closed unanswered is told in words."""
     manager = serve(Limits(connections=0))
     with manager.client() as client, pytest.raises(Unreachable, match=r"closed|reset"):
+        client.describe()
+
+
+def test_a_caller_without_descriptors_waits_for_one(
+    manager: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows nothing of the peer, so it does not call it unreachable; it tries again."""
+    connect, tries = socket.create_connection, []
+
+    def scarce(*address: Any, **options: Any) -> socket.socket:
+        tries.append(address)
+        if len(tries) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return connect(*address, **options)
+
+    monkeypatch.setattr(socket, "create_connection", scarce)
+    with manager.client() as client:
+        client.describe()
+    tries.clear()
+    with (
+        manager.client(timeout_seconds=0.05) as client,
+        pytest.raises(DeadlineExceeded, match="this process may not open more connections"),
+    ):
         client.describe()

@@ -163,6 +163,29 @@ def test_there_is_a_limit_of_connections(serve: Serve) -> None:
         second.describe()
 
 
+def test_strangers_make_room_for_friends(serve: Serve) -> None:
+    """Connections that never made a call end for one that may; those that made one go on."""
+    manager = serve(Limits(connections=4))
+    with manager.client() as friend, manager.client() as other:
+        friend.describe()
+        silent = [manager.raw() for _ in range(20)]
+        other.describe()
+        assert [one.recv(1) for one in silent[:17]] == [b""] * 17
+        friend.describe()
+        for one in silent:
+            one.close()
+
+
+def test_a_crowd_fills_no_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """One line says that connections are closed, however many there are."""
+    manager = serve(Limits(connections=0))
+    for _ in range(20):
+        with manager.raw() as one:
+            assert one.recv(1) == b""
+    [record] = caplog.records
+    assert "without an answer: it is stopping, or full" in record.getMessage()
+
+
 def test_stopping_lets_the_call_in_flight_finish(manager: Served) -> None:
     """A call that has begun is answered; new ones are not, and idle connections are closed."""
     entered, release = Event(), Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -28,6 +27,7 @@ from downpour.files.store import SharedDirectory
 from downpour.files.store.leaders import Leader
 from downpour.files.store.lease import Lease
 from downpour.files.store.location import open_location, seen_location
+from downpour.host import descriptors
 from downpour.host.credentials import known_secrets
 from downpour.host.signals import on_interrupt, on_leaving
 from downpour.network.rpc import Address, Trust
@@ -37,9 +37,8 @@ from downpour.predictor.forecaster import Forecaster
 
 log = logging.getLogger(__name__)
 
-# Far more than the 16,384 connections that the server takes (`network/rpc/server.py`). Many systems
-# have a soft limit of only 1024.
-_FILES = 65536
+_MANY_WORKERS = 2000
+"""More than a manager serves well; see `docs/how-to/many-workers.md`."""
 
 
 def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -> Manager:
@@ -145,7 +144,7 @@ def run_manager(
     # if it interrupts this thread while this thread holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
-    _allow_many_files()
+    descriptors.allow_many()
     shared, secrets = seen_location(options.shared), known_secrets(options.credentials)
     with kept_log(shared, "manager", secrets), old_logs_removed(shared):
         manager = start_manager(options, stop.put)
@@ -153,6 +152,7 @@ def run_manager(
             on_leaving(lambda _: stop.put(None))
             on_interrupt(lambda: stop.put(None))
             log.info("manager serves at %s", manager.address)
+            _say_limit()
             ready(manager.address)
             if manager.metrics_url:
                 measured(manager.metrics_url)
@@ -172,6 +172,14 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
         manager.look_around()
 
 
+def _say_limit() -> None:
+    """Say how many workers can connect; in a terminal only if they are few."""
+    workers = descriptors.connections_allowed() // descriptors.CONNECTIONS_OF_A_WORKER
+    level = logging.INFO if workers >= _MANY_WORKERS else logging.WARNING
+    said = "at most %d workers can connect, because this process may open %d files"
+    log.log(level, said, workers, descriptors.allowed())
+
+
 def _say_who_serves(holder: Leader | None) -> None:
     log.warning("waiting for the leading manager to end: %s", holder or "it left no address")
 
@@ -188,12 +196,3 @@ def _called_at(address: Address) -> list[str]:
     own = [Address(host, address.port) for host in hosts]
     # On a machine without a network, the callers are here, too.
     return [str(one) for one in own if not one.is_loopback] or list(map(str, own))
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files: a worker takes two descriptors, a waiting experiment one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

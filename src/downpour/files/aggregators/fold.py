@@ -16,13 +16,13 @@ from functools import partial
 
 from downpour.base.errors import FileCorrupt, NonFinite, UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import summing
 from downpour.files.aggregators.base import Contribution
 from downpour.files.aggregators.examine import examine
 from downpour.files.aggregators.gathering import Gathering
 from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passed, Passes
 from downpour.files.aggregators.tree import last_additions
 from downpour.files.store import WHOLE, Array, Store
+from downpour.host.descriptors import files_at_once
 
 _UNSTEADY = "its bytes change while we read them"
 
@@ -116,9 +116,9 @@ def _fold_once(
 def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]]:
     """Yield groups of as many files as we map at once, and the shard that follows each group."""
     group: list[Item] = []
-    files = 0
+    files, most = 0, files_at_once()
     for item in items:
-        if files == summing.FILES_AT_ONCE:
+        if files == most:
             yield group, item.node.shard
             group, files = [], 0
         group.append(item)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from downpour.base.errors import StoreError
-from downpour.files.aggregators import summing
 from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passes
 from downpour.files.aggregators.tree import full_additions, remaining
 from downpour.files.store import Store
+from downpour.host.descriptors import files_at_once
 
 LIMIT_BYTES = 2**30
 """The memory that sums may take. If n updates arrive in the order of shards, they leave log2(n)
@@ -76,7 +76,7 @@ class Gathering:
     def _fitting(self, parts: Sequence[Counted]) -> list[Counted]:
         """Return the parts that we can map at once without exceeding the limit of sums."""
         nodes, fitting = [one.node for one in self._held], list[Counted]()
-        for part in parts[: summing.FILES_AT_ONCE]:
+        for part in parts[: files_at_once()]:
             more = remaining(list(full_additions(sorted([*nodes, part.node]))))
             if len(more) <= self._limit:
                 nodes = more

@@ -44,9 +44,6 @@ Measured with ten files, on cores with 1 MiB of cache each and 32 MiB in common:
 threads are a quarter slower.
 """
 
-FILES_AT_ONCE = 64
-"""How many files we map at once: each takes a descriptor, and a process has about a thousand."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFiles:

@@ -4,7 +4,10 @@ The same rule holds for publishing, reading, listing, removing, locking, the rec
 An error is *the directory's* (`SharedDirectoryError`), and we retry, unless it is about
 
 - one name: it is taken, too long, a folder, not a regular file, larger than files may be;
-- this process: it is out of memory or of descriptors.
+- this process: it is out of memory.
+
+If descriptors run out (EMFILE, ENFILE), other threads and processes soon close some. So we wait as
+for a directory that is away.
 
 A name that does not exist is `FileMissing` if we can list its folder; otherwise the error is the
 directory's. A denied file (EACCES, EPERM) is the directory's error, too, because its owner can fix
@@ -25,7 +28,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_ONE_NAME = frozenset(
     {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
 )
-_OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_OF_THIS_PROCESS = frozenset({errno.ENOMEM})
 
 
 def is_outage(error: BaseException) -> bool:

@@ -31,11 +31,14 @@ from downpour.base.errors import (
     Unreachable,
     Untrusted,
 )
+from downpour.host.descriptors import lacks_descriptors
 from downpour.network.rpc import frames, handshake
 from downpour.network.rpc.address import Address
 from downpour.network.rpc.field_error import Shown
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.trust import OPEN, Trust
+
+_DESCRIPTOR_WAIT_SECONDS = 0.1
 
 
 class Peer:
@@ -184,7 +187,7 @@ class Peer:
         seconds = min(self._connect_seconds, max(deadline - monotonic(), 0.001))
         until = monotonic() + seconds
         try:
-            sock = socket.create_connection((self.address.host, self.address.port), seconds)
+            sock = self._opened(seconds, deadline)
         # This is not the call's deadline: we have not sent the call, so it certainly had no effect.
         except TimeoutError as error:
             raise Unreachable(address, f"no answer within {seconds:.1f} s") from error
@@ -205,6 +208,19 @@ class Peer:
         except TimeoutError as error:
             raise Unreachable(address, f"no handshake within {seconds:.1f} s") from error
         return connection
+
+    def _opened(self, seconds: float, deadline: float) -> socket.socket:
+        """Open a connection; if this process has no descriptor left, wait for one."""
+        # Otherwise the caller would believe that the peer is dead.
+        while True:
+            try:
+                return socket.create_connection((self.address.host, self.address.port), seconds)
+            except OSError as error:
+                if not lacks_descriptors(error):
+                    raise
+            if monotonic() >= deadline or self._closed.wait(_DESCRIPTOR_WAIT_SECONDS):
+                what = f"{self.address}: this process may not open more connections or files"
+                raise DeadlineExceeded(what)
 
     def _greet(self, connection: _Connection, deadline: float) -> None:
         """Do the handshake over a new connection; close the connection if that fails."""

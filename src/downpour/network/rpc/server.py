@@ -15,7 +15,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Event, Thread, current_thread
 from time import monotonic
 from typing import Any, Self
@@ -24,6 +24,7 @@ from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TTransportException
 
 from downpour.base.errors import SpecError
+from downpour.host.descriptors import connections_allowed
 from downpour.network.rpc import frames, handshake
 from downpour.network.rpc.address import Address
 from downpour.network.rpc.trust import OPEN, Trust
@@ -31,6 +32,10 @@ from downpour.network.rpc.trust import OPEN, Trust
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
 """How many connections may wait, for instance when all workers of a cluster reconnect at once."""
+_QUIET_SECONDS = 10.0
+"""The pause between two lines of the log about connections that the server does not take."""
+_PARTING_SECONDS = 1.0
+"""How long a connection that must make room may take to end."""
 _TRUST_WANTED = (
     "needs a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca), "
     "because other machines can reach it there"
@@ -43,14 +48,14 @@ class Limits:
 
     A peer must authenticate itself within `handshake_seconds`. The server closes a connection after
     `idle_seconds` without a call. A frame, once begun, may take `frame_seconds` in either
-    direction. The server handles `connections` at a time, and closes further ones without an
-    answer.
+    direction. The server handles `connections` at a time. For a further one, it closes the oldest
+    that has made no call yet. If there is none, it closes the further one.
     """
 
     handshake_seconds: float = 10.0
     idle_seconds: float = 600.0
     frame_seconds: float = 30.0
-    connections: int = 16384
+    connections: int = field(default_factory=connections_allowed)
 
 
 class Server:
@@ -91,6 +96,9 @@ class Server:
         self.address = Address(*self._listener.getsockname()[:2])
         self._changed = Condition()
         self._connections: dict[Thread, frames.Channel] = {}
+        # Connections without a call yet, oldest first.
+        self._newcomers: dict[Thread, frames.Channel] = {}
+        self._quiet_until = 0.0
         self._busy: set[Thread] = set()
         self._stopping = Event()
         processor.on_message_begin(_refuser_of_unknown(methods))
@@ -138,10 +146,24 @@ class Server:
     def _accept_failed(self, error: OSError) -> None:
         """Log why `accept` failed, and pause."""
         # A peer that gave up (ECONNABORTED) is normal. Without free descriptors, `accept` fails at
-        # once, again and again; the pause keeps the thread from spinning.
+        # once, again and again; the pause keeps the thread from spinning. The caller waits.
         if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
-            _LOG.warning("%s cannot accept: %s", self.address, error)
+            self._complain(f"cannot accept: {error}")
             self._stopping.wait(0.1)
+
+    def _complain(self, problem: str) -> None:
+        """Log why it takes no connection; not for each one, because strangers can make many."""
+        if monotonic() >= self._quiet_until:
+            self._quiet_until = monotonic() + _QUIET_SECONDS
+            _LOG.warning("%s %s", self.address, problem)
+
+    def _make_room(self) -> bool:
+        """Close the oldest newcomer if there are too many connections; the lock is held."""
+        limit = self._limits.connections
+        if len(self._connections) >= limit and self._newcomers:
+            next(iter(self._newcomers.values())).interrupt()
+            self._changed.wait_for(lambda: len(self._connections) < limit, _PARTING_SECONDS)
+        return len(self._connections) < limit
 
     def _admit(self, channel: frames.Channel, peer: str) -> None:
         """Start a connection's thread, unless there are too many or the server stops."""
@@ -149,23 +171,19 @@ class Server:
             target=self._converse, args=(channel, peer), name=f"rpc from {peer}", daemon=True
         )
         with self._changed:
-            full = len(self._connections) >= self._limits.connections
-            refused = full or self._stopping.is_set()
+            refused = self._stopping.is_set() or not self._make_room()
             # Before the thread runs, so that `stop` finds every connection.
             if not refused:
-                self._connections[thread] = channel
+                self._connections[thread] = self._newcomers[thread] = channel
         if refused:
-            _LOG.warning(
-                "%s closes %s without an answer: it is stopping, or full", self.address, peer
-            )
+            self._complain(f"closes {peer} without an answer: it is stopping, or full")
             channel.close()
             return
         try:
             thread.start()
         except RuntimeError as error:
-            _LOG.warning("%s has no thread for %s: %s", self.address, peer, error)
-            self._forget(thread)
-            channel.close()
+            self._complain(f"has no thread for {peer}: {error}")
+            self._end(thread, channel)
 
     def _converse(self, channel: frames.Channel, peer: str) -> None:
         """Serve one connection to its end."""
@@ -185,8 +203,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - one peer must not affect others
             _LOG.warning("%s loses its connection: %s: %s", peer, type(error).__name__, error)
         finally:
-            self._forget(current_thread())
-            channel.close()
+            self._end(current_thread(), channel)
         self._notify_end(peer)
 
     def _notify_end(self, peer: str) -> None:
@@ -209,6 +226,7 @@ class Server:
             # `stop` takes the same lock: either it finds this call busy, or we find it stopping.
             if self._stopping.is_set():
                 return False
+            self._newcomers.pop(current_thread(), None)
             self._busy.add(current_thread())
         try:
             reply = self._answer(frame)
@@ -240,9 +258,13 @@ class Server:
             if thread not in spared:
                 channel.interrupt()
 
-    def _forget(self, thread: Thread) -> None:
+    def _end(self, thread: Thread, channel: frames.Channel) -> None:
+        """Close a connection first, so that the connections that we count hold all descriptors."""
+        channel.close()
         with self._changed:
             self._connections.pop(thread, None)
+            self._newcomers.pop(thread, None)
+            self._changed.notify_all()
 
 
 class CallRejected(TTransportException):  # type: ignore[misc]

@@ -1,0 +1,75 @@
+"""A manager as a process: what strangers, streams and signals do to it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from downpour.host.credentials import Credentials
+from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
+
+TOKEN = "the token of these tests, which strangers lack"
+HOLDER = Trust.load(Credentials(token=TOKEN))
+SAID = re.compile(rb"manager at ([^,\s]+)")
+
+
+@contextmanager
+def managing(
+    shared: Path, before: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], Address, bytes]]:
+    """A manager's process, its address, and what it said until then; ends it at last."""
+    words = [sys.executable, "-m", "downpour.cli", "manager", "--shared", str(shared), "--port=0"]
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f'{before} exec "$0" "$@"', *words],
+        stderr=subprocess.PIPE,
+        env={"DOWNPOUR_TOKEN": TOKEN, "HOME": str(shared.parent), **(environment or {})},
+    )
+    with process:
+        try:
+            assert process.stderr is not None
+            said = _until_it_serves(process.stderr)
+            yield process, parse_address(SAID.findall(said)[0].decode()), said
+        finally:
+            process.kill()
+
+
+def _until_it_serves(stream: IO[bytes]) -> bytes:
+    said = b""
+    for line in stream:
+        said += line
+        if SAID.search(line):
+            return said
+    raise AssertionError(said.decode())
+
+
+def answers(address: Address) -> bool:
+    """Whether the manager answers somebody who holds the token."""
+    with ManagerClient(address, trust=HOLDER, patience_seconds=20.0) as client:
+        return bool(client.describe().version)
+
+
+def test_strangers_do_not_end_a_manager_with_few_descriptors(tmp_path: Path) -> None:
+    """More connect than it may open files; it goes on, serves friends, and has said its limit."""
+    with managing(tmp_path / "shared", before="ulimit -n 128;") as (process, address, said):
+        assert b"at most 32 workers can connect, because this process may open 128 files" in said
+        with ManagerClient(address, trust=HOLDER) as friend, ExitStack() as silent:
+            friend.describe()
+            for _ in range(200):
+                silent.enter_context(_stranger(address))
+            assert answers(address)
+            assert friend.submit("shards = 2", "abcd1234")
+            assert process.poll() is None
+
+
+def _stranger(address: Address) -> socket.socket:
+    sock = socket.socket()
+    with suppress(OSError):
+        sock.settimeout(20)
+        sock.connect((address.host, address.port))
+    return sock
