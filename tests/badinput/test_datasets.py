@@ -112,7 +112,7 @@ def test_an_archive_is_refused(tmp_path: Path, what: str, make: Make) -> None:
     make(file)
     spec = Spec.make({"dataset": "npz", "data_path": str(file)})
     with pytest.raises(SpecError) as refused:
-        datasets.prepare(spec, tmp_path / "prepared")
+        datasets.prepare(spec, tmp_path)
     said = str(refused.value)
     assert said.startswith(("dataset = 'npz'", "data_path = "))
     assert "\n" not in said
@@ -138,6 +138,6 @@ def test_a_folder_of_images_is_refused(tmp_path: Path, what: str, files: dict[st
         (tmp_path / "images" / name).write_bytes(data)
     spec = Spec.make({"dataset": "folder", "data_path": str(tmp_path / "images")})
     with pytest.raises(SpecError) as refused:
-        datasets.prepare(spec, tmp_path / "prepared")
+        datasets.prepare(spec, tmp_path)
     assert str(refused.value).startswith(("dataset = 'folder'", "data_path = "))
     assert "\n" not in str(refused.value)

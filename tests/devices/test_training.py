@@ -285,6 +285,7 @@ def test_a_users_task_draws_on_the_device_and_repeats(
     (tmp_path / "words_on_device.py").write_text(USERS)
     allowing(tmp_path, "words_on_device")
     spec = Spec.make({"task": "words_on_device:Words", "device": device, "shards": 1})
+    (tmp_path / "data").mkdir()
     key = prepare_data(spec, tmp_path / "data", None)
     loaded = load(spec, open_data(spec, tmp_path / "data", key))
     assert check_trains(loaded, [np.arange(100)]) is not None

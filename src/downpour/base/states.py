@@ -60,6 +60,7 @@ class FailureKind(StrEnum):
     SPEC = "spec"
     OTHER_CODE = "other_code"
     LOST = "lost"
+    DATASET = "dataset"
     HANDED_OVER = "handed_over"
     WITHDRAWN = "withdrawn"
 
@@ -70,6 +71,7 @@ BLAMELESS = frozenset(
         FailureKind.HANDED_OVER,
         FailureKind.WITHDRAWN,
         FailureKind.OTHER_CODE,
+        FailureKind.DATASET,
     }
 )
 """Kinds that cost a task no retry: the attempt never began, or was stopped on purpose."""

@@ -7,13 +7,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from downpour.base.states import ExperimentState
+from downpour.base.errors import FileMissing
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.reading import Result
 from downpour.experiments.tables.terminal_tables import result_table
@@ -21,8 +22,8 @@ from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import PreparedLine
 from downpour.files.store import RECORD_NAME, SharedDirectory
 from downpour.network.rpc import ManagerClient
-from downpour.network.rpc.messages import ExperimentSummary
-from tests.cluster.manager.conftest import SMALL, Cluster, options_of
+from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
+from tests.cluster.manager.conftest import SMALL, Cluster, FakeWorker, diligent, options_of
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
 
@@ -34,9 +35,10 @@ def write_set(folder: Path, level: float) -> None:
     np.savez(folder / "set.npz", x=x, y=np.arange(20) % 2)
 
 
-def manager_of(shared: Path, data_dir: Path | None) -> Cluster:
+def manager_of(shared: Path, data_dir: Path | None, **changes: Any) -> Cluster:
     """Start a manager that finds datasets in one folder, or in none."""
-    manager = start_manager(replace(options_of(shared), data_dir=str(data_dir) if data_dir else ""))
+    given = str(data_dir) if data_dir else ""
+    manager = start_manager(replace(options_of(shared), data_dir=given, **changes))
     return Cluster(
         manager, ManagerClient(manager.address), SharedDirectory.open(shared, create=False)
     )
@@ -137,3 +139,36 @@ def test_what_the_examples_were_taken_for_is_on_record(begun: Begun) -> None:
     record = read_record(begun.shared / "experiments" / begun.experiment / RECORD_NAME)
     [prepared] = [line for _, line in record if isinstance(line, PreparedLine)]
     assert prepared.dataset == begun.dataset
+
+
+def test_examples_that_vanish_during_a_run_cost_no_attempt(
+    tmp_path: Path,
+) -> None:
+    """The manager prepares them again for workers that miss them; two at once may say so."""
+    shared, data = tmp_path / "shared", tmp_path / "data"
+    write_set(data, 1.0)
+    cluster = manager_of(shared, data, patience_seconds=30.0)
+    lacking: list[str] = []
+
+    def looks(worker: FakeWorker, task: TaskMessage) -> None:
+        folder = shared / "datasets" / task.dataset
+        if not lacking:
+            shutil.rmtree(folder)
+        if len(lacking) < 2:
+            lacking.append(worker.name)
+            reason = str(FileMissing(f"{task.dataset}/facts.json"))
+            worker.client.report_failure(worker.name, task.id, FailureKind.STORE, reason)
+            worker.reported.add(task.id)
+            return
+        while not (folder / "facts.json").exists():
+            pass  # as a worker, which looks for a while
+        diligent(worker, task)
+
+    experiment = cluster.submit(SPEC, retries=0)
+    for name in ("one", "two"):
+        cluster.join(name, looks)
+    end = cluster.end_of(experiment).experiment
+    gone(cluster)
+    assert end is not None
+    assert end.state is ExperimentState.FINISHED, end.reason
+    assert len(lacking) == 2

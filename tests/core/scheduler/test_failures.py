@@ -174,6 +174,29 @@ def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:
     assert stage.core.state.experiments["e"].round.complete
 
 
+def test_a_missing_dataset_is_prepared_again_and_costs_no_attempt(make: Make) -> None:
+    """The experiment goes on meanwhile, for workers look for the dataset for a while."""
+    stage = Stage(make, "w1", retries=0)
+    first = stage.assigned[-1]
+    missing = on.AttemptFailed(
+        at_seconds=1.0,
+        worker=first.worker,
+        attempt=first.attempt,
+        failure=FailureKind.DATASET,
+        reason="d/facts.json: no such file",
+    )
+    commands = stage.core.handle(missing).commands
+    [again] = [one for one in commands if isinstance(one, do.Prepare)]
+    assert (again.dataset, again.model) == ("d", make.file("m0"))
+    assert [one.assigned.worker for one in commands if isinstance(one, do.Assign)] == ["w1"]
+    prepared = on.Prepared(
+        at_seconds=2.0, experiment="e", dataset="d", shard_samples=(1,), model=make.file("m0")
+    )
+    assert not stage.core.handle(prepared).commands
+    check_invariants(stage.core.state)
+    assert not stage.ended
+
+
 def test_a_standby_trains_where_all_others_have_other_code(make: Make) -> None:
     """A shard that was handed back blamelessly is one that no worker has failed at."""
     stage = Stage(make, "w1", "w2", policy="blacklist", standbys=1)

@@ -11,6 +11,7 @@ import pytest
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.logs.log_places import FOLDER, FolderLogs, LogPlace, logs_of
 from downpour.files.logs.old_logs import KEPT_BYTES, KEPT_SECONDS, remove_old_logs
+from downpour.files.store import SharedDirectory
 from downpour.files.store.location import seen_location
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.conftest import cloud
@@ -24,7 +25,7 @@ NAME = "h-worker-1-7-000000.jsonl"
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> LogPlace:
     """A place without logs."""
     if request.param == "folder":
-        return logs_of(seen_location(tmp_path))
+        return logs_of(SharedDirectory.open(tmp_path, create=True))
     request.getfixturevalue("cloud")
     return logs_of(seen_location(URL))
 
@@ -75,6 +76,14 @@ def test_a_folder_that_cannot_be_used_is_an_error_of_the_directory(tmp_path: Pat
     for use in (place.pieces, lambda: place.append(NAME, b"x")):
         with pytest.raises(SharedDirectoryError):
             use()
+
+
+def test_a_folder_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
+    """What a process wrote below the point of a missing mount, nobody would ever find."""
+    place = FolderLogs(tmp_path / "mount" / FOLDER)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        place.append(NAME, b"one\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

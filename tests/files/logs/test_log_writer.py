@@ -127,6 +127,7 @@ def test_nobody_waits_for_a_folder_that_does_not_answer() -> None:
 
 def test_any_owner_has_a_file_and_no_two_share_one(tmp_path: Path) -> None:
     """A name with slashes stays inside the folder; the same name twice gives two pieces."""
+    (tmp_path / "logs").mkdir()
     place = FolderLogs(tmp_path / "logs")
     for owner in ("../../x", "../../x", "a b/ä", "", "w" * 300):
         writer = LogWriter(place, owner)

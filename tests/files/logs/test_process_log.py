@@ -38,7 +38,7 @@ def test_a_log_has_messages_prints_and_whole_tracebacks(
 ) -> None:
     """And what is printed is still printed; afterwards nothing of it is left in the process."""
     before = sys.stdout, sys.stderr, list(logging.getLogger().handlers)
-    with kept_log(SharedDirectory(tmp_path), "worker-1"):
+    with kept_log(SharedDirectory.open(tmp_path, create=True), "worker-1"):
         print("from a task")  # noqa: T201
         print("half a ", end="")  # noqa: T201
         print("line", file=sys.stdout)  # noqa: T201
@@ -72,7 +72,10 @@ def test_a_log_says_why_its_process_ends(
     tmp_path: Path, error: BaseException, text: str, *, has_trace: bool
 ) -> None:
     """A user's mistake takes one line; a defect has its traceback."""
-    with pytest.raises(type(error)), kept_log(SharedDirectory(tmp_path), "manager"):
+    with (
+        pytest.raises(type(error)),
+        kept_log(SharedDirectory.open(tmp_path, create=True), "manager"),
+    ):
         raise error
     last = lines_in(tmp_path)[-1]
     assert (last.text, bool(last.trace)) == (text, has_trace)
@@ -83,7 +86,7 @@ def test_of_a_users_own_process_only_this_package_is_logged(
 ) -> None:
     """A notebook's own messages and prints are not the cluster's."""
     monkeypatch.setattr(logging.getLogger("downpour"), "level", logging.INFO)
-    with kept_log(SharedDirectory(tmp_path), "launcher", owns_process=False):
+    with kept_log(SharedDirectory.open(tmp_path, create=True), "launcher", owns_process=False):
         print("mine")  # noqa: T201
         LOGGER.error("mine, too")
         logging.getLogger("downpour.x").warning("ours")
@@ -107,7 +110,11 @@ def test_a_program_without_logging_still_sees_warnings(tmp_path: Path) -> None:
 
 def test_no_line_holds_a_secret(tmp_path: Path) -> None:
     """Neither in a message nor in a traceback, and no password of a URL."""
-    with kept_log(SharedDirectory(tmp_path), "worker-1", ("tok3n-of-ours", "tok3n-of-ours-too")):
+    with kept_log(
+        SharedDirectory.open(tmp_path, create=True),
+        "worker-1",
+        ("tok3n-of-ours", "tok3n-of-ours-too"),
+    ):
         print("tok3n-of-ours-too, s3://me:hunter2@host/x")  # noqa: T201
         try:
             fail("tok3n-of-ours")

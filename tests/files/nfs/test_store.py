@@ -83,6 +83,7 @@ def test_a_dataset_that_was_asked_for_too_early_is_neither_missed_nor_made_again
     """Neither by a machine that wants to read it, nor by one that would make it."""
     prepare = "source = Source(); out = prepared_key(source, Spec.make(dict()), {})"
     anna.python("os.chdir(Path.home())")  # of the machine's own
+    anna.python("Path('datasets-of-mine').mkdir()")
     key = anna.python(prepare.format("Path('datasets-of-mine')"))
     look = f"out = (shared.datasets / {key!r}).is_dir()"
     assert not bert.python(look)

@@ -76,9 +76,11 @@ def test_a_file_is_read_as_if_it_lay_here(
     """The prepared dataset is that of the same bytes on the disk."""
     put("place/set.npz", npz())
     (tmp_path / "set.npz").write_bytes(npz())
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
     keys = [
-        datasets.prepare(Spec(dataset="npz", data_path=path), tmp_path / name, None)
-        for name, path in (("a", URL), ("b", str(tmp_path / "set.npz")))
+        datasets.prepare(Spec(dataset="npz", data_path=path), folder, None)
+        for folder, path in ((tmp_path / "a", URL), (tmp_path / "b", str(tmp_path / "set.npz")))
     ]
     assert keys[0] == keys[1]
 

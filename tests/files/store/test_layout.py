@@ -145,7 +145,7 @@ def test_a_new_shared_directory_has_its_folders(tmp_path: Path) -> None:
     """Opening makes what is missing, leaves no probe behind, and can be repeated."""
     for _ in range(2):
         shared = SharedDirectory.open(tmp_path / "a" / "b", create=True)
-        assert sorted(names_in(shared.root)) == ["datasets", "experiments", "presence"]
+        assert sorted(names_in(shared.root)) == ["datasets", "experiments", "logs", "presence"]
         assert names_in(shared.presence) == []
 
 
@@ -153,6 +153,8 @@ def test_a_directory_that_must_exist_is_not_made(tmp_path: Path) -> None:
     """A worker that was given a wrong path is told so."""
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         SharedDirectory.open(tmp_path / "wrong", create=False)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):  # the point of a mount
+        SharedDirectory.open(tmp_path, create=False)
     assert names_in(tmp_path) == []
 
 

@@ -77,6 +77,19 @@ def test_who_cannot_see_the_terms_does_not_know_whether_it_leads(shared: SharedD
     assert lease.leads()
 
 
+def test_a_successor_makes_no_directory_that_is_away(shared: SharedDirectory) -> None:
+    """It would lead an empty folder below the point of a missing mount."""
+    lease = Lease(shared)
+    away = shared.root.with_name("away")
+    shared.root.rename(away)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        lease.acquire(wait=True, while_waiting=must_not_wait)
+    assert not shared.root.exists()
+    away.rename(shared.root)
+    lease.acquire(wait=True, while_waiting=must_not_wait)
+    lease.release()
+
+
 @pytest.mark.slow
 def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirectory) -> None:
     """Who does not wait is told who holds it; who waits gets it."""

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from downpour.base.errors import SharedDirectoryError, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
-from downpour.learning.datasets.array_folder import _write
+from downpour.learning.datasets.array_folder import _write, write_array_folder
 from downpour.learning.datasets.preparation import prepared_key
 from downpour.learning.datasets.source import Arrays, SourceFiles
 
@@ -118,6 +118,7 @@ def test_a_changed_file_is_another_dataset(tmp_path: Path) -> None:
     """A file is read again when its size or time of change differ, and named by what it holds."""
     path = tmp_path / "set.npz"
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    (tmp_path / "datasets").mkdir()
     np.savez(path, x=np.ones((10, 2)), y=np.arange(10) % 2)
     before = prepare(spec, tmp_path / "datasets")
     os.utime(path, (1, 1))
@@ -180,6 +181,7 @@ def test_other_files_that_were_read_are_watched(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("1,2")
     source = Counted(others=(table,))
+    (tmp_path / "datasets").mkdir()
     for _ in range(2):
         prepared_key(source, Spec.make({}), tmp_path / "datasets")
     assert source.reads == 1
@@ -224,10 +226,20 @@ def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         prepared_key(source, Spec.make({}), tmp_path)
     assert not folders(tmp_path)
+    (tmp_path / "other").mkdir()
     key = prepared_key(Counted(), Spec.make({}), tmp_path / "other")
     (tmp_path / f".{key}.partial").mkdir()
     assert prepared_key(source, Spec.make({}), tmp_path) == key
     assert not (tmp_path / f".{key}.partial").exists()
+
+
+def test_a_folder_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
+    """Workers would not find what was prepared below the point of a missing mount."""
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        prepared_key(Counted(), Spec.make({}), tmp_path / "datasets")
+    with pytest.raises(FileNotFoundError):
+        write_array_folder(tmp_path / "datasets", "x", {}, {"a": np.zeros(3)})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_limits_count(tmp_path: Path) -> None:
 
 def test_equal_data_have_equal_keys(tmp_path: Path) -> None:
     """Two processes make the same one, also where examples are augmented at random."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
     for name in ("Sided", "Noisy"):
         spec = SPEC.replace(task=f"own_tasks:{name}")
         assert prepare_data(spec, tmp_path / "a") == prepare_data(spec, tmp_path / "b")

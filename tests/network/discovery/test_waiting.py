@@ -83,7 +83,11 @@ def test_without_seconds_to_wait_there_is_one_try() -> None:
 def test_a_folder_and_a_token_that_the_manager_makes_are_waited_for(tmp_path: Path) -> None:
     """A worker that is started together with its manager finds neither of them yet."""
     folder, token = tmp_path / "shared", tmp_path / "token"
-    wait = awaiting(PATIENCE_SECONDS, folder.mkdir, when=files_may_come)
+
+    def begin() -> None:
+        SharedDirectory.open(folder, create=True)
+
+    wait = awaiting(PATIENCE_SECONDS, begin, when=files_may_come)
     assert wait(lambda: SharedDirectory.open(folder, create=False)).root == folder
 
     def make_token() -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
+from downpour.host.folder_lock import FolderLock
 
 FORMAT = 1
 DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
@@ -100,7 +101,7 @@ class ClusterFiles:
         if not (self.root / _LOCK).exists():
             return False
         try:
-            with FileLock(self.root / _LOCK, timeout=0):
+            with FolderLock(self.root / _LOCK, timeout=0):
                 return False
         except Timeout:
             return True
@@ -114,7 +115,7 @@ class ClusterFiles:
         Raises:
             LaunchError: the directory has a supervisor already.
         """
-        lock = FileLock(self.root / _LOCK)
+        lock = FolderLock(self.root / _LOCK)
         try:
             lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
         except Timeout:

@@ -80,7 +80,8 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     from downpour.files.store.token import make_token
 
     _check_running()
-    SharedDirectory.open(Path(plan.manager.shared), create=True)
+    has_manager = any("-manager." in name for name in texts)
+    SharedDirectory.open(Path(plan.manager.shared), create=has_manager)
     credentials = plan.reached_at(plan.manager.host).manager.credentials
     if credentials.token_file:
         make_token(Path(credentials.token_file))

@@ -74,9 +74,8 @@ class ManagerHandler(WorkerCalls):
         archive: Archive,
         leader: Leader,
     ) -> None:
-        super().__init__(options, trust, shared, driver, roster, leader)
+        super().__init__(options, trust, shared, driver, spaces, roster, leader)
         self._submitting = Lock()
-        self._spaces = spaces
         self._archive = archive
         self._contributions = KnownContributions()
 

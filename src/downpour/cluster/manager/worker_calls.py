@@ -21,6 +21,8 @@ from downpour.cluster.manager.connection_monitor import ConnectionMonitor
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster, membership_log
+from downpour.cluster.manager.work import misses_dataset
+from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.manager import heartbeat_reply
 from downpour.core.scheduler import events as on
 from downpour.files.store import SharedDirectory
@@ -49,6 +51,7 @@ class WorkerCalls:
         trust: Trust,
         shared: SharedDirectory,
         driver: Driver,
+        spaces: Workspaces,
         roster: Roster,
         leader: Leader,
     ) -> None:
@@ -57,6 +60,7 @@ class WorkerCalls:
         self._leader = leader
         self._shared = shared
         self._driver = driver
+        self._spaces = spaces
         self._roster = roster
         self._connection_monitor = ConnectionMonitor(roster, trust, self._lose)
         self._numeric_class: NumericClass | None = None
@@ -152,7 +156,11 @@ class WorkerCalls:
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Note that an attempt has failed."""
+        """Note that an attempt has failed; a dataset that is gone is not the attempt's fault."""
+        space = self._spaces.get(attempt.experiment)
+        if kind is FailureKind.STORE and space is not None and misses_dataset(space, reason):
+            log.warning("%s: preparing the dataset again: %s", attempt.experiment, reason)
+            kind = FailureKind.DATASET
         event = on.AttemptFailed(
             at_seconds=self._now, worker=worker, attempt=attempt, failure=kind, reason=reason
         )

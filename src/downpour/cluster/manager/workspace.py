@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class Workspace:
     makes the `global_model` if the experiment begins here; otherwise its first evaluation does.
     `gathering` has summed some of the round's updates; it may still sum the `arrived` ones, by
     shard. `copies` are versions that we also published whole, for workers that could not read them
-    otherwise.
+    otherwise. At `missed_dataset_at`, by the monotonic clock, we last found no whole dataset.
     """
 
     experiment: str
@@ -113,6 +114,7 @@ class Workspace:
     arrived: dict[int, Gather] = field(default_factory=dict)
     gathering: Gathering | None = None
     copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
+    missed_dataset_at: float = -math.inf
 
     def __post_init__(self) -> None:
         """Keep no version so far."""

@@ -166,6 +166,9 @@ def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
     elif held:
         if event.failure is FailureKind.OTHER_CODE:
             state.exclude(event.worker, context.experiment, event.reason)
+        # The experiment stays as it is meanwhile: workers look for the folder for a while.
+        if event.failure is FailureKind.DATASET:
+            queue.prepare(state, context.experiment)
         give_up(state, event.worker, event.attempt, event.failure, event.reason)
 
 

@@ -53,13 +53,14 @@ def cuts_of(
 
 @contextmanager
 def _datasets(shared: Path) -> Iterator[Path]:
-    """Yield the folder for prepared data: the shared directory, where a run finds them.
+    """Yield the folder for prepared data: the shared directory's, where a run finds them.
 
-    If that does not exist, use a temporary folder, because looking should leave no files.
+    If no manager has made it yet, use a temporary folder, because looking should leave no files.
     """
-    if os.path.exists(shared):  # noqa: PTH110 - false where a folder above cannot be read
-        names_in(shared)
-        yield SharedDirectory(shared.absolute()).datasets
+    datasets = SharedDirectory(shared.absolute()).datasets
+    # False where a folder above cannot be read.
+    if os.path.exists(shared) and datasets.name in names_in(shared):  # noqa: PTH110
+        yield datasets
         return
     with TemporaryDirectory(prefix="downpour-") as folder:
         yield Path(folder)

@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from downpour.base.errors import SpecError
 from downpour.files.store.os_errors import explain
+from downpour.host.folder_lock import FolderLock
 
 _LOCK = "run.lock"
 _PID = "run.pid"
@@ -32,7 +33,7 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         SpecError: another process holds it.
     """
-    lock = FileLock(folder / _LOCK)
+    lock = FolderLock(folder / _LOCK)
     try:
         lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
         (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
@@ -52,7 +53,7 @@ def holder(folder: Path) -> str | None:
     """Return the process that holds a study's lock, in words; None if none does."""
     if not (folder / _LOCK).exists():
         return None
-    lock = FileLock(folder / _LOCK)
+    lock = FolderLock(folder / _LOCK)
     try:
         lock.acquire(blocking=False)
     except Timeout:

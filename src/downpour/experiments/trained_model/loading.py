@@ -16,7 +16,13 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, spec_of
 from downpour.experiments.running.surroundings import shared_path
-from downpour.experiments.trained_model.locating import FIELD, Source, TrainedModel, find
+from downpour.experiments.trained_model.locating import (
+    FIELD,
+    Source,
+    TrainedModel,
+    find,
+    own_datasets,
+)
 from downpour.files.store.directory import read_regular
 from downpour.learning.accelerators import devices_here
 from downpour.learning.datasets import PreparedDataset
@@ -139,6 +145,8 @@ def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
     """
     root, key = trained.data_root, trained.data_key
     try:
+        if root == own_datasets():
+            root.mkdir(parents=True, exist_ok=True)
         return prepare_data(trained.spec, root, data_dir, key or None)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None

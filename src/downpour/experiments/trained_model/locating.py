@@ -18,6 +18,7 @@ from downpour.files.records.record import has_record, read_record
 from downpour.files.records.record_lines import PreparedLine
 from downpour.files.store import RECORD_NAME, SPEC_NAME
 from downpour.files.store.directory import read_regular
+from downpour.files.store.location import own_folder
 from downpour.files.store.named_model import NamedModel, experiments_at, find_model, read_model
 from downpour.host.paths import path_of
 
@@ -66,13 +67,19 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
     folder = file.parent
     experiment = has_record(folder)
     beside = folder.parents[1] / "datasets" if experiment else None
+    data_root = beside or (directory.datasets if directory else shared / "datasets")
     return TrainedModel(
         name=name,
         file=file,
         spec=spec or spec_in(folder, name),
-        data_root=beside or (directory.datasets if directory else shared / "datasets"),
+        data_root=data_root if data_root.is_dir() else own_datasets(),
         data_key=data_key_in(folder),
     )
+
+
+def own_datasets() -> Path:
+    """Return this machine's folder for data of models whose shared directory is not here."""
+    return own_folder() / "datasets"
 
 
 def _name_of(source: Source) -> str:

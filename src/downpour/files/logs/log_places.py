@@ -1,5 +1,7 @@
 """The place of processes' logs: `logs/processes` in a folder or in an object store.
 
+Only a manager that starts makes the folder. If it is missing later, it may be a mount that is away.
+
 A process writes *pieces*, files that grow to a bounded size. Only that process writes them, and it
 never reuses a name, so a reader that knows its position in a piece continues there.
 """
@@ -18,8 +20,9 @@ from downpour.base.errors import FileMissing, SharedDirectoryError
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.os_errors import explain
+from downpour.files.store.shared_directory import PROCESS_LOGS
 
-FOLDER = "logs/processes"
+FOLDER = PROCESS_LOGS
 ENDING = ".jsonl"
 PIECE_BYTES_MAX = 256 * 1024
 _READ_BYTES_MAX = 4 * PIECE_BYTES_MAX
@@ -69,7 +72,6 @@ class FolderLogs:
     def append(self, name: str, gained: bytes) -> int:
         """Add bytes to a file; a full disk may take only some of them."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptor = os.open(self._folder / name, flags, 0o666)
             try:
@@ -158,4 +160,4 @@ class BucketLogs:
 
 def logs_of(shared: SharedDirectory) -> LogPlace:
     """Return where the processes of a shared directory keep their logs."""
-    return BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.root / FOLDER)
+    return BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.process_logs)

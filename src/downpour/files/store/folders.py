@@ -36,6 +36,15 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
             _send(shared.bucket, f"{place}/{name}", folder / name)
 
 
+def is_sent(shared: SharedDirectory, key: str) -> bool:
+    """Whether workers find a prepared dataset in the object store, if there is one.
+
+    Raises:
+        SharedDirectoryError: the object store cannot be used.
+    """
+    return shared.bucket is None or _LAST in shared.bucket.names(_place(shared, key))
+
+
 def fetch_dataset(shared: SharedDirectory, key: str) -> None:
     """Fetch a prepared dataset to this machine if it is missing here.
 
@@ -51,7 +60,7 @@ def fetch_dataset(shared: SharedDirectory, key: str) -> None:
         raise FileMissing(f"{key}/{_LAST}")
     part = shared.datasets / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
-        part.mkdir(parents=True)
+        part.mkdir()
         for name in names:
             shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
         _give_name(part, shared.datasets / key)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
@@ -41,6 +41,7 @@ from downpour.files.store.os_errors import explain
 from downpour.files.store.publish import publish
 from downpour.files.store.pulse import Pulse, Watch
 from downpour.files.store.shared_directory import SharedDirectory
+from downpour.host.folder_lock import FolderLock
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Lease:
         self.root = shared.root
         # Otherwise only the thread that took the lock would know it, but another may close the
         # manager.
-        self._lock = FileLock(shared.root / _LOCK, thread_local=False)
+        self._lock = FolderLock(shared.root / _LOCK, thread_local=False)
         self.term = 0
 
     def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:

@@ -139,7 +139,7 @@ class FileCache:
         if path is None or path.exists():
             return
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             part = self._folder / f".{uuid.uuid4().hex}"
             try:
                 part.write_bytes(content)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.store.os_errors import explain
+from downpour.host.folder_lock import FolderLock
 
 RUN_LOCK_NAME = "run.lock"
 """The lock in an experiment's folder, which the experiment's run holds."""
@@ -28,7 +29,7 @@ def lock_file(path: Path) -> BaseFileLock:
         SharedDirectoryError: it cannot be locked.
     """
     # Not per thread: a server's thread takes a run's lock, and the thread of the work releases it.
-    lock = FileLock(path, thread_local=False)
+    lock = FolderLock(path, thread_local=False)
     try:
         lock.acquire(timeout=_LOOK_SECONDS)
     except Timeout:
@@ -47,10 +48,10 @@ def give_back(lock: BaseFileLock) -> None:
 
 def is_abandoned(path: Path) -> bool:
     """Whether the lock file exists and its holder is provably dead."""
-    # `FileLock` would create it.
+    # `FolderLock` would create it.
     if not path.exists():
         return False
-    lock = FileLock(path, thread_local=False)
+    lock = FolderLock(path, thread_local=False)
     try:
         lock.acquire(blocking=False)
     except (Timeout, OSError):

@@ -19,6 +19,9 @@ from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
 from downpour.files.store.retry import RetryPolicy
 
+PROCESS_LOGS = "logs/processes"
+"""The place of the processes' logs in a shared directory or a bucket."""
+
 _PRESENCE_BYTES_MAX = 4096
 # Short, because no process has looked up the name before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
@@ -42,23 +45,23 @@ class SharedDirectory:
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
-        """Return the shared directory at `path`; make its folders and prove that they are writable.
+        """Return the shared directory at `path` after proving that it is writable.
 
         Args:
             path: The folder.
-            create: Whether to create it if it is missing.
+            create: Whether to make it and its folders if they are missing. Only a manager that
+                starts does so: a folder that is missing later may be a mount that is away.
 
         Raises:
             SharedDirectoryError: the folder does not exist, or we cannot use it; states the reason.
         """
         root = path.expanduser().absolute()
-        # Otherwise `mkdir` below would make a folder for a path that is mistyped, or not mounted
-        # yet.
         if not create:
             names_in(root)
         shared = cls(root)
+        folders = (shared.presence, shared.datasets, shared.experiments, shared.process_logs)
         try:
-            for folder in (shared.presence, shared.datasets, shared.experiments):
+            for folder in folders if create else ():
                 folder.mkdir(parents=True, exist_ok=True)
             _prove_writable(shared.presence)
         except OSError as error:
@@ -101,6 +104,11 @@ class SharedDirectory:
     def experiments(self) -> Path:
         """The folder of experiments, each in a folder named by its identifier."""
         return self.root / "experiments"
+
+    @property
+    def process_logs(self) -> Path:
+        """The folder of the logs that managers, workers and launchers keep."""
+        return self.root / PROCESS_LOGS
 
     def experiment_path(self, experiment: str) -> Path:
         """Return an experiment's folder, whether it exists or not."""

@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, FileMissing
@@ -37,6 +36,7 @@ from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.os_errors import reading
 from downpour.files.store.publish import sync_directory
 from downpour.files.store.retry import RetryPolicy
+from downpour.host.folder_lock import FolderLock
 from downpour.host.memory import raise_limit
 from downpour.learning.datasets import packed
 
@@ -75,7 +75,7 @@ def write_array_folder(
     described = {name: _described(array) for name, array in arrays.items()}
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
     key = f"{prefix}-{_facts_checksum(text)}"
-    with FileLock(root / f".{key}.lock"):
+    with FolderLock(root / f".{key}.lock"):
         # Looked at under the lock, because another process may have made it while this one waited.
         if key not in names_in(root) or damage(root, key, arrays) is not None:
             _make(root / key, arrays, text)

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.request import BaseHandler, Request, build_opener, install_opener
 
-from filelock import FileLock
-
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in
 from downpour.files.store.os_errors import writing
+from downpour.host.folder_lock import FolderLock
 
 SILENT_SECONDS = 60.0
 """How long a server may send nothing before the download fails."""
@@ -50,8 +49,8 @@ def found_or_downloaded(
     if files:
         return files
     with writing(downloads, folder):
-        downloads.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(downloads / f".{folder}.lock").acquire()
+        downloads.mkdir(exist_ok=True)
+        lock = FolderLock(downloads / f".{folder}.lock").acquire()
     with lock:
         # An NFS client caches that a file was missing until it lists the folder.
         names_in(downloads)

@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
-
 from downpour.base.errors import SpecError, StoreError
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.location import folder_of
 from downpour.files.store.publish import TEMPORARY_PREFIX
 from downpour.host.extras import require
+from downpour.host.folder_lock import FolderLock
 from downpour.host.paths import checked_url, is_object_store, path_of
 
 _FETCHES = 16
@@ -89,7 +88,7 @@ def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:
     """Have these objects as files, and of their folder nothing else."""
     folder.mkdir(parents=True, exist_ok=True)
     top = found[0].key.partition("/")[0]
-    with FileLock(folder / f".{top}.lock"):
+    with FolderLock(folder / f".{top}.lock"):
         tags_file = folder / f".{top}{_TAGS}"
         known = _read_tags(tags_file)
         missing = [one for one in found if known.get(one.key) != one.tag]

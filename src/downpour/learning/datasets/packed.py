@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from downpour.files.store.directory import open_regular
 from downpour.files.store.location import own_folder
 from downpour.host.disuse import note_use, remove_unused
+from downpour.host.folder_lock import FolderLock
 
 ENDING = ".gz"
 
@@ -74,7 +74,7 @@ def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
     with _own_disk():
         folder = own_folder() / "arrays"
         folder.mkdir(parents=True, exist_ok=True)
-        alone = FileLock(folder / f".{checksum}.lock").acquire()
+        alone = FolderLock(folder / f".{checksum}.lock").acquire()
     copy = folder / f"{checksum}.npy"
     with alone:
         if copy.is_file():

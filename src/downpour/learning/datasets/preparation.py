@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.os_errors import writing
+from downpour.host.folder_lock import FolderLock
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.decoding import Decoded, decoded
 from downpour.learning.datasets.prepared import ARRAYS
@@ -78,8 +78,8 @@ def _decoded_key(source: DataSource, spec: Spec, root: Path, data_dir: Path | No
         return key
     with writing(root, f"dataset {spec.dataset}"):
         with suppress(FileExistsError):
-            (root / SOURCES).mkdir(parents=True)
-        with FileLock(root / SOURCES / f".{name}.lock"):
+            (root / SOURCES).mkdir()
+        with FolderLock(root / SOURCES / f".{name}.lock"):
             # An NFS client caches that a file was missing until it lists the folder.
             names_in(root / SOURCES)
             return _remembered(root, name) or _decode(files, spec, root, name)

@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from filelock import FileLock
-
 from downpour.files.store.location import own_folder
 from downpour.host.disuse import note_use, remove_unused
+from downpour.host.folder_lock import FolderLock
 from downpour.learning.shipping.bundle import BYTES_MAX, BadBundle, Bundle
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ def _unpacked(
 ) -> Path:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = place / digest
-    with FileLock(place / f".{digest}.lock"):
+    with FolderLock(place / f".{digest}.lock"):
         there = _held(folder)
         bundle = there if there is not None and there.digest == digest else read()
         check(bundle)
