@@ -54,9 +54,11 @@ def dashboard(
     """
     require("downpour dashboard", "dashboard")
     from downpour.experiments.page_server.serving import serve
+    from downpour.host.descriptors import allow_many
     from downpour.host.signals import on_interrupt, on_leaving
     from downpour.network.rpc.trust import Trust
 
+    allow_many()
     trust = Trust.load(credentials)
     place = str(folder or shared)
     with listen_for_page(host, port, trust) as listener:

@@ -27,6 +27,7 @@ from downpour.base.errors import DownpourError
 from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.page_server.serving import PageServer, serve
 from downpour.host.credentials import Credentials
+from downpour.host.descriptors import allow_many
 from downpour.network.rpc.trust import Trust
 
 _LOOK_SECONDS = 1.0
@@ -135,6 +136,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = PageRequest.from_line(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=request.descriptor)
+    allow_many()
     try:
         trust = Trust.load(request.credentials)
         ready = partial(_leave_when_over, request)

@@ -12,6 +12,7 @@ import uvicorn
 
 from downpour.base.values import is_bare_name
 from downpour.experiments.page_server.access import Door, names_here
+from downpour.experiments.page_server.connections import BACKLOG, PageConnection, PageLoop
 from downpour.experiments.page_server.copies import opened
 from downpour.experiments.page_server.server import Dashboard
 from downpour.files.logs.log_places import logs_of
@@ -74,6 +75,8 @@ def serve(
         context = _context(trust)
         config = uvicorn.Config(
             dashboard.app(),
+            http=PageConnection,
+            backlog=BACKLOG,
             log_config=None,
             log_level="critical",  # a viewer that leaves in the middle of an answer is no news
             access_log=False,
@@ -86,7 +89,8 @@ def serve(
         )
         server = PageServer(config, dashboard)
         ready(server)
-        asyncio.run(server.serve(sockets=[listener]))
+        with asyncio.Runner(loop_factory=PageLoop) as runner:
+            runner.run(server.serve(sockets=[listener]))
 
 
 def _context(trust: Trust) -> ssl.SSLContext | None:
