@@ -50,6 +50,8 @@ def describe_error(error: BaseException, called: Any = None) -> str:
     if len(message) > _LETTERS_MAX:
         message = f"{message[:_LETTERS_MAX]}…"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    for note in getattr(error, "__notes__", ()):
+        line += f"; {' '.join(str(note).split()):.200}"
     place = _place(error)
     return f"{line} ({place})" if place else with_place(line, called)
 

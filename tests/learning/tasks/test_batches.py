@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from downpour.learning.tasks.batches import batch_of, on_device
+from downpour.learning.blame import describe_error
+from downpour.learning.tasks.batches import batch_of, on_device, read
 from downpour.learning.tasks.task import Task
 
 
@@ -86,5 +87,53 @@ def test_a_batch_is_collated_before_it_is_moved() -> None:
             return super().collate(examples)
 
     examples = [torch.full((2,), float(n)) for n in range(5)]
-    batch = batch_of(Looking(), examples, np.array([3, 1]), "meta")
+    batch = batch_of(Looking(), examples, "train", np.array([3, 1]), "meta")
     assert (batch.shape, batch.device.type) == ((2, 2), "meta")
+
+
+class Damaged:
+    """Examples of which some cannot be read."""
+
+    def __init__(self, *damaged: int) -> None:
+        self.damaged = damaged
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.damaged:
+            raise OSError("image file is truncated")
+        return index
+
+
+class Together(Damaged):
+    """They are read many at once; where `limit` is given, fewer than that."""
+
+    limit = 20
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        """Return some."""
+        if len(indices) > self.limit:
+            raise ValueError("too many")
+        return [self[index] for index in indices]
+
+
+class Few(Together):
+    """No example is damaged, but not all can be read at once."""
+
+    limit = 2
+
+
+@pytest.mark.parametrize(
+    ("examples", "line"),
+    [
+        (Damaged(17, 18), 'OSError: image file is truncated; example 17 of "train"'),
+        (Together(17), 'OSError: image file is truncated; example 17 of "train"'),
+        (Few(), 'ValueError: too many; one of examples 3 to 17 of "train"'),
+    ],
+)
+def test_an_example_that_cannot_be_read_is_named(examples: Damaged, line: str) -> None:
+    """Also one of many that are read at once, if it cannot be read alone."""
+    with pytest.raises((OSError, ValueError)) as raised:
+        read(examples, "train", [3, 5, 17])
+    assert describe_error(raised.value).startswith(line)

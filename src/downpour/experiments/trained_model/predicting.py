@@ -81,12 +81,12 @@ def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...])
     examples = examples_of(task.task, spec, part)
     numerics.place(model, spec, images=task.images)
     model.eval()
-    with numerics.settings(spec), torch.inference_mode(), generators.seeded(spec.seed):
+    with numerics.settings(spec), torch.no_grad(), generators.seeded(spec.seed):
         size = spec.batch_size if spec.task else examples_together(model, task)
         for start in range(0, len(names), size):
             chosen = np.arange(start, min(start + size, len(names)))
             with theirs(spec, "predict() fails"), numerics.precision(spec):
-                batch = batch_of(task.task, examples, chosen, spec.device)
+                batch = batch_of(task.task, examples, part, chosen, spec.device)
                 said = task.task.predict(model, batch)
             columns = _columns(said, len(chosen), task)
             for row, number in enumerate(chosen):

@@ -23,6 +23,7 @@ from downpour.learning.datasets.image_files import (
     images_in,
     is_gray,
     pixels_of,
+    place_of,
 )
 from downpour.learning.datasets.resizing import resized
 from downpour.learning.datasets.room import check_room
@@ -109,9 +110,11 @@ def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArra
         pixels = pixels if size is None else resized(pixels, size)
         if images is None:
             shape = len(paths), *pixels.shape[1:]
-            check_room(shape, 1, field="data_path", value=path.name)
+            check_room(shape, 1, field="data_path", value=place_of(path))
             images = np.empty(shape, dtype=np.uint8)
         if pixels.shape[1:] != images.shape[1:]:
-            raise SpecError("image_size", size, f"is required, because {path.name} differs in size")
+            raise SpecError(
+                "image_size", size, f"is required, because {place_of(path)} differs in size"
+            )
         images[number] = pixels[0]
     return np.zeros((0, 1, 1, channels), dtype=np.uint8) if images is None else images

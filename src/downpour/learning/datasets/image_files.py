@@ -62,7 +62,7 @@ def is_gray(path: Path) -> bool:
     with _opened(path) as image:
         if image.mode[0] in "IF":
             raise SpecError(
-                "data_path", path.name, "has more than 8 bits per channel; convert it to 8"
+                "data_path", place_of(path), "has more than 8 bits per channel; convert it to 8"
             )
         return image.mode in _GRAY_MODES
 
@@ -76,6 +76,12 @@ def pixels_of(path: Path, channels: int) -> NDArray[np.uint8]:
     with _opened(path) as image:
         pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
     return pixels.reshape(1, *pixels.shape[:2], channels)
+
+
+def place_of(path: Path) -> str:
+    """Return an image's name with the folder of its class: every class may have a 3.jpg."""
+    part, name, file = ("", "", *path.parts)[-3:]
+    return "/".join((part, name, file) if part in {"train", "test"} else (name, file)).lstrip("/")
 
 
 def _hidden(path: Path) -> bool:
@@ -96,4 +102,4 @@ def _opened(path: Path) -> Iterator[Any]:
         raise
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise anything about damage
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise SpecError("data_path", path.name, f"cannot be decoded: {reason}") from None
+        raise SpecError("data_path", place_of(path), f"cannot be decoded: {reason}") from None

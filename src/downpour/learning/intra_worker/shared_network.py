@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from downpour.learning.intra_worker.shared_memory import aligned, mapped
+from downpour.learning.plain_tensors import is_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ class SharedNetwork:
 
 
 def _tensors(network: nn.Module) -> Iterator[Tensor]:
-    yield from network.parameters()
-    yield from network.buffers()
+    """Yield what both sides share. A sparse buffer, say, stays each side's own: it is constant."""
+    yield from filter(is_plain, (*network.parameters(), *network.buffers()))
 
 
 def _placed(tensors: Iterable[Tensor], offset: int) -> tuple[list[_Place], int]:

@@ -15,6 +15,7 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.blame import describe_error, users_errors
 from downpour.learning.models import generators
+from downpour.learning.plain_tensors import is_plain
 
 # The types that parameter files have. bfloat16 is none of them, because numpy has no such type.
 _EXCHANGED = frozenset(
@@ -142,13 +143,27 @@ def _check_kept(name: str, value: object, spec: Spec) -> None:
         accepted = f"keeps {name}, a {type(value).__name__}; Downpour only sends tensors"
     elif is_lazy(value):
         accepted = f"{name} still has no size after the network has seen examples"
-    elif value.layout != torch.strided:
-        accepted = f"{name} is sparse; Downpour only sends dense tensors"
-    elif value.dtype not in _EXCHANGED:
-        accepted = f"{name} is {value.dtype}, but must be float32"
-    else:
+    elif value.dtype in _EXCHANGED and is_plain(value):
         return
+    else:
+        accepted = f"{name} {_reason(value)}"
+        if not isinstance(value, nn.Parameter):
+            accepted += "; register it with persistent=False if it never changes"
     raise SpecError(*spec.trained_code, accepted)
+
+
+def _reason(value: Tensor) -> str:
+    """Say why parameter files cannot hold a tensor."""
+    if value.layout is not torch.strided or value.is_nested:
+        kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        return f"is {kind}; Downpour only sends dense tensors"
+    if value.is_meta:
+        return "has no numbers, because it is on the meta device"
+    if value.dtype not in _EXCHANGED:
+        return f"is {value.dtype}, but must be float32"
+    if value.is_neg():
+        return "has a sign that torch has yet to apply: use its resolve_neg()"
+    return f"is a {type(value).__name__}, whose memory cannot be sent"
 
 
 def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:

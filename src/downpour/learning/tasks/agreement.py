@@ -145,7 +145,7 @@ def check_examples(
     if number is not None and sketches:
         sketches = [sketches[number % len(sketches)]]
     for index, expected in sketches:
-        if not resemble(sketched(examples, index), expected):
+        if not resemble(sketched(examples, part, index), expected):
             raise UnfitWorker(f"{spec.task}: {part} example {index} is different here")
 
 
@@ -208,11 +208,11 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     last = limited(count, spec, part) - 1
     indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
     with theirs(spec, f'cannot read an example of "{part}"', task.examples):
-        sketches = {index: sketched(examples, index) for index in indices}
+        sketches = {index: sketched(examples, part, index) for index in indices}
         if not spec.repeatable:
             return count, {}
         for index, sketch in sketches.items():
-            if not resemble(sketch, sketched(examples, index)):
+            if not resemble(sketch, sketched(examples, part, index)):
                 accepted = (
                     f'example {index} of "{part}" differs on a second read: it must '
                     "draw random numbers only from the global generators of torch, Python or numpy"

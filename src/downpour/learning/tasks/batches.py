@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,42 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_map
 
+from downpour.learning.blame import users_errors
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 Indices = NDArray[np.int64]
 
 
-def batch_of(task: Task, examples: ExampleList, indices: Indices, device: str) -> Batch:
-    """Collate the examples of some indices [b], in their order, on the device."""
-    numbers = indices.tolist()
+def batch_of(task: Task, examples: ExampleList, part: str, indices: Indices, device: str) -> Batch:
+    """Collate the examples of some indices [b] of a part, in their order, on the device."""
+    return on_device(task.collate(read(examples, part, indices.tolist())), device)
+
+
+def read(examples: ExampleList, part: str, numbers: list[int]) -> Any:
+    """Read examples of a part; an error of the user's has a note that tells which of them fails."""
     whole = getattr(examples, "__getitems__", None)
-    chosen = whole(numbers) if whole is not None else [examples[number] for number in numbers]
-    return on_device(task.collate(chosen), device)
+    chosen: list[Any] = []
+    try:
+        if whole is not None:
+            return whole(numbers)
+        for number in numbers:
+            chosen.append(examples[number])  # noqa: PERF401 - its length tells which one fails
+    except users_errors() as error:
+        failing = f"example {numbers[len(chosen)]}" if whole is None else _failing(whole, numbers)
+        error.add_note(f'{failing} of "{part}"')
+        raise
+    return chosen
+
+
+def _failing(whole: Callable[[list[int]], Any], numbers: list[int]) -> str:
+    """Return which of some examples cannot be read alone; their bounds if all of them can."""
+    for number in numbers:
+        try:
+            whole([number])
+        except users_errors():
+            return f"example {number}"
+    return f"one of examples {min(numbers)} to {max(numbers)}"
 
 
 def on_device(batch: Batch, device: str) -> Batch:
@@ -44,7 +70,7 @@ def moved(leaf: Any, device: str) -> Any:
     there = torch.device(device)
     if leaf.device.type == there.type and there.index in {None, leaf.device.index}:
         return leaf
-    if leaf.device.type != "cpu" or there.type != "cuda":
+    if leaf.device.type != "cpu" or there.type != "cuda" or not is_plain(leaf):
         # Only of pinned memory torch promises that it stays until the copy is made.
         return leaf.to(there)
     return leaf.pin_memory().to(there, non_blocking=True)

@@ -84,7 +84,8 @@ class LoadedTask:
         if not isinstance(model, nn.Module):
             raise self.mistake("model", "model() must return a torch.nn.Module")
         try:
-            models.check_travels(model, self.spec)
+            with theirs(self.spec, "its network has no state"):
+                models.check_travels(model, self.spec)
         except SpecError as error:
             raise self.mistake("model", error.accepted) from None
         return model
@@ -129,7 +130,7 @@ class LoadedTask:
 
     def batch(self, part: str, indices: NDArray[np.int64]) -> Batch:
         """Return the batch of some indices [b], on the spec's device."""
-        return batch_of(self.task, self.examples(part), indices, self.spec.device)
+        return batch_of(self.task, self.examples(part), part, indices, self.spec.device)
 
     def _opened(self, part: str) -> ExampleList:
         if part == "validation" and not isinstance(self.task, Classification):

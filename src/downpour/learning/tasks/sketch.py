@@ -13,22 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from downpour.learning.models import generators
+from downpour.learning.plain_tensors import is_plain
+from downpour.learning.tasks.batches import read
 from downpour.learning.tasks.task import ExampleList
 
 _TOLERANCE = 1e-3
 
 
-def sketched(examples: ExampleList, index: int) -> list[Any]:
-    """Return a sketch of an example, as values that JSON holds.
+def sketched(examples: ExampleList, part: str, index: int) -> list[Any]:
+    """Return a sketch of an example of a part, as values that JSON holds.
 
     The example's draws from global generators follow from its index here.
     """
     with generators.seeded(index):
-        whole = getattr(examples, "__getitems__", None)
-        example = examples[index] if whole is None else whole([index])
+        example = read(examples, part, [index])
     return [_leaf(leaf) for leaf in tree_leaves(example)]
 
 
@@ -43,8 +45,9 @@ def _leaf(leaf: Any) -> list[Any]:
     if isinstance(leaf, float):
         return ["float", [], leaf, abs(leaf)]
     if isinstance(leaf, torch.Tensor):
-        leaf = leaf.detach().cpu()
-        leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+        if not is_plain(leaf):
+            return ["object", f"{leaf.layout} {leaf.dtype}", leaf.dim()]
+        leaf = _array(leaf)
     if not isinstance(leaf, np.ndarray | np.generic):
         return ["object", type(leaf).__name__]
     array = np.asarray(leaf)
@@ -55,6 +58,14 @@ def _leaf(leaf: Any) -> list[Any]:
     content = np.ascontiguousarray(array).reshape(-1)
     digest = xxhash.xxh3_64_hexdigest(content.tobytes())
     return [str(array.dtype), list(array.shape), digest]
+
+
+def _array(leaf: torch.Tensor) -> NDArray[Any]:
+    """Return a copy of a tensor's numbers, as floats that numpy has."""
+    leaf = leaf.detach().cpu()
+    if leaf.is_floating_point() and leaf.dtype not in {torch.float16, torch.float64}:
+        return leaf.to(torch.float32, copy=True).numpy()
+    return leaf.clone().numpy()
 
 
 def _alike(one: list[Any], other: list[Any]) -> bool:

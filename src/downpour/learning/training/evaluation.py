@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -56,7 +57,7 @@ def evaluate_on(
     numerics.place(model, spec, images=loaded.images)
     model.eval()
     try:
-        with numerics.settings(spec), torch.inference_mode(), generators.seeded(spec.seed):
+        with numerics.settings(spec), torch.no_grad(), generators.seeded(spec.seed):
             size = examples_together(model, loaded)
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
@@ -184,13 +185,15 @@ class _Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: OpOverload,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
         result = func(*args, **(kwargs or {}))
+        if func.is_view:  # such as a transposed weight, which takes no memory
+            return result
         sizes = (value.numel() for value in tree_leaves(result) if isinstance(value, Tensor))
         self.values = max(self.values, *sizes, 1)
         return result

@@ -35,6 +35,7 @@ from downpour.learning.training.parameters import (
     check_finite,
     infinite_constants,
     load_parameters,
+    moved_constant,
     parameters_of,
 )
 from downpour.learning.training.schedule import Position, rate_factor
@@ -227,8 +228,16 @@ class ShardTraining:
 
         Raises:
             NonFinite: one holds NaN or infinity that was trained, or has changed.
+            SpecError: NaN or infinity in a buffer has become a number.
         """
         arrays = parameters_of(self._model, copy=copy)
+        moved = moved_constant(arrays, self._constants)
+        if moved is not None:
+            accepted = (
+                f"{moved} holds NaN or infinity that becomes a number {self._where()}; no average "
+                "has both: let it begin with numbers, as after one forward pass in model()"
+            )
+            raise self._loaded.mistake("model", accepted)
         try:
             check_finite(arrays, self._constants)
         except NonFinite as error:

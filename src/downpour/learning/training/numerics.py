@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 import numpy as np
 import torch
@@ -92,7 +93,10 @@ def precision(spec: Spec) -> torch.autocast:
 
 def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
     """Move a network to the spec's device and memory layout, where it is not there already."""
-    model.to(spec.device)
+    tensors = chain(model.parameters(), model.buffers())
+    # Torch refuses to move a module to where it is already if it keeps a tensor on `meta`.
+    if spec.device != CPU or any(one.device.type not in {CPU, "meta"} for one in tensors):
+        model.to(spec.device)
     if images and spec.images_channels_last:
         for value in model.parameters():
             if value.dim() == 4:

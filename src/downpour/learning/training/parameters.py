@@ -4,6 +4,9 @@ The arrays go into files, so they are plain, contiguous and on the CPU, for any 
 layout of the network. Values are copied, never converted. Parameters that need no gradient are
 apart, because they never change: they are sent once. A tensor that the network has under several
 names, as tied weights are, goes by the first of them.
+
+Once numpy has seen a tensor, its storage keeps its size. But the observers of a quantized network
+resize their buffers. So numpy sees the memory of parameters only, and copies of other tensors.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ Arrays = dict[str, NDArray[Any]]
 def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
     """Return what a network's training changes: parameters that are trained, and buffers, by name.
 
-    Without `copy` they are the network's own memory where its layout allows, and change with it:
-    enough for a caller that writes them to a file at once.
+    Without `copy` parameters are the network's own memory where its layout allows, and change with
+    it: enough for a caller that writes them to a file at once.
     """
     return {name: array_of(value, copy=copy) for name, value in _travelling(model).items()}
 
@@ -93,7 +96,7 @@ def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> No
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
         raise FileCorrupt("parameters", f"do not fit this network: {odd}")
     for name, value in state.items():
-        copy_into(value, arrays[name], name)
+        fill(value, arrays[name], name)
 
 
 def check_finite(
@@ -106,6 +109,21 @@ def check_finite(
             continue
         if name not in constants or array.tobytes() != constants[name].tobytes():
             raise NonFinite(f"{name} holds NaN or infinity")
+
+
+def moved_constant(
+    arrays: Mapping[str, NDArray[Any]], constants: Mapping[str, NDArray[Any]]
+) -> str | None:
+    """Return the name of an array in which NaN or infinity has become a number, if there is one.
+
+    Sums of updates are sums of differences from the model that they began from, and the difference
+    of a number from infinity is none.
+    """
+    for name in arrays.keys() & constants.keys():
+        was, now = constants[name], arrays[name]
+        if was.shape == now.shape and bool((np.isfinite(now) & ~np.isfinite(was)).any()):
+            return name
+    return None
 
 
 def infinite_constants(model: nn.Module) -> Arrays:
@@ -127,7 +145,29 @@ def is_finite(array: NDArray[Any]) -> bool:
 
 def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
     """Return a tensor as a contiguous array on the CPU; without `copy` maybe its own memory."""
-    return np.array(value.detach().cpu().numpy(), order="C", copy=copy or None)
+    here = value.detach().cpu()
+    if value.device.type == "cpu" and (copy or not _may_be_seen(value)):
+        here = here.clone(memory_format=torch.contiguous_format)
+    return np.array(here.numpy(), order="C", copy=None)
+
+
+def fill(target: Tensor, array: NDArray[Any], name: str) -> None:
+    """Copy an array into a tensor of a network, see `copy_into`."""
+    if _may_be_seen(target):
+        copy_into(target, array, name)
+        return
+    own = torch.empty(target.shape, dtype=target.dtype)
+    copy_into(own, array, name)
+    with torch.no_grad():
+        target.copy_(own)
+
+
+def _may_be_seen(value: Tensor) -> bool:
+    """Whether numpy may see a tensor's own memory, which cannot be resized after that.
+
+    Torch writes to no tensor whose elements share memory, nor to one made in inference mode.
+    """
+    return isinstance(value, nn.Parameter) or 0 in value.stride() or value.is_inference()
 
 
 def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:

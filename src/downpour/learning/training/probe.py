@@ -15,16 +15,16 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor, nn
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import is_lack_of_memory
 from downpour.learning.training import numerics
+from downpour.learning.training.fingerprints import tensor_sum
 from downpour.learning.training.layers import Layer, layers_of
-from downpour.learning.training.parameters import array_of
 from downpour.learning.training.step import BatchPart, add_gradient
 from downpour.learning.training.tensor_memory import exact_copy
 
@@ -78,10 +78,10 @@ def check_same_bytes(loaded: LoadedTask, network: nn.Module, part: BatchPart) ->
     with _training(loaded, network) as seed:
         layers = layers_of(network)
         seed()
-        whole = [_sum(add_gradient(loaded, network, part)), *_gradients(network)]
+        whole = [tensor_sum(add_gradient(loaded, network, part)), *_gradients(network)]
         network.zero_grad()
         seed()
-        in_layers = [_sum(_Run(layers).of(loaded, part)), *_gradients(network)]
+        in_layers = [tensor_sum(_Run(layers).of(loaded, part)), *_gradients(network)]
     if whole != in_layers and loaded.spec.repeatable:
         accepted = (
             f"gives different bytes layer by layer: {_NEEDED}, and a module that calls "
@@ -191,8 +191,8 @@ def _crosses(value: object) -> bool:
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()
-        and value.layout is torch.strided
         and type(value) is Tensor
+        and is_plain(value)
     )
 
 
@@ -219,8 +219,4 @@ def _step_seconds(network: nn.Module) -> float:
 
 def _gradients(network: nn.Module) -> Iterator[str]:
     for value in network.parameters():
-        yield "" if value.grad is None else _sum(value.grad)
-
-
-def _sum(value: Tensor) -> str:
-    return xxhash.xxh3_128_hexdigest(array_of(value, copy=False).reshape(-1).data)
+        yield "" if value.grad is None else tensor_sum(value.grad)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from downpour.host.memory import free_memory
+from downpour.learning.plain_tensors import is_plain
 
 _LEFT_BYTES = 1 << 30
 """The memory that stays free on the host: with less the kernel might kill this process."""
@@ -24,15 +25,18 @@ Kept = tuple[Tensor, torch.device]
 def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
     """Return a context for training steps of a network that keep nothing on its device for later.
 
-    Parts of larger tensors and tensors with gaps stay there, because they could not come back
-    exactly as they were. So do parameters and buffers, which are there anyway, and tensors that the
-    host has no room for.
+    Parts of larger tensors, sparse tensors and tensors with gaps stay there, because they could not
+    come back exactly as they were. So do parameters and buffers, which are there anyway, and
+    tensors that the host has no room for.
     """
-    own = {one.data_ptr() for one in (*model.parameters(), *model.buffers())}
+    kept_there = (*model.parameters(), *model.buffers())
+    own = {one.data_ptr() for one in kept_there if is_plain(one)}
 
     def away(value: Tensor) -> Kept:
         there = value.device
-        if there.type == "cpu" or value.storage_offset() or value.data_ptr() in own:
+        if there.type == "cpu" or not is_plain(value):
+            return value, there
+        if value.storage_offset() or value.data_ptr() in own:
             return value, there
         if value.nbytes + _LEFT_BYTES > free_memory():
             return value, there

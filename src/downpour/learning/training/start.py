@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.errors import SpecError
-from downpour.learning.training.parameters import array_of, copy_into, is_finite
+from downpour.learning.training.parameters import array_of, fill, is_finite
 
 _NAMED = 3
 
@@ -75,7 +75,7 @@ def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: st
     converted = given.astype(own.dtype)
     if not is_finite(converted) and (target.requires_grad or is_finite(own)):
         raise SpecError(field, source, f"{name} holds NaN or infinity as {own.dtype}")
-    copy_into(target, converted, name)
+    fill(target, converted, name)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

@@ -20,12 +20,21 @@ import torch
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
-from downpour.base.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
+from downpour.base.errors import (
+    DownpourError,
+    FileCorrupt,
+    NonFinite,
+    OutOfMemory,
+    SpecError,
+    UnfitWorker,
+)
 from downpour.base.evaluations import unmeasured
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import overrides, told
+from downpour.learning.tasks.own import overrides, theirs, told
+from downpour.learning.training import numerics
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.fingerprints import (
     aside,
@@ -75,10 +84,13 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     _check_own_step(loaded)
     trial = _Trial(loaded, shards)
     try:
-        trial.cut()
-        # Again, for another thread of the process may have drawn from a global generator.
-        difference = trial.difference() and trial.difference()
-        trial.evaluate()
+        with numerics.lack_of_memory(), theirs(loaded.spec, "cannot be trained"):
+            trial.cut()
+            # Again, for another thread of the process may have drawn from a global generator.
+            difference = trial.difference() and trial.difference()
+            trial.evaluate()
+    except (FileCorrupt, NonFinite) as error:
+        raise SpecError(*loaded.spec.trained_code, f"cannot be trained: {error}") from None
     except OutOfMemory as error:
         log.warning("could not try the network: %s", error)
         return None
@@ -113,6 +125,11 @@ class _Look:
     moment: str
     cause: str
     sums: dict[str, str]
+
+
+def _form(arrays: Arrays, name: str) -> str:
+    """Return an array's type and shape, for people."""
+    return f"{arrays[name].dtype} {list(arrays[name].shape)}" if name in arrays else "absent"
 
 
 class _Trial:
@@ -152,6 +169,19 @@ class _Trial:
                 )
                 raise self._loaded.mistake("model", accepted)
 
+    def _check_form(self, start: Arrays, network: nn.Module) -> None:
+        """Refuse steps after which the network would no longer fit into the files of its model."""
+        now = parameters_of(network, copy=False)
+        changed = next(
+            (n for n in sorted({**start, **now}) if _form(start, n) != _form(now, n)), ""
+        )
+        if changed:
+            accepted = (
+                f"a step makes {changed} {_form(now, changed)}, but it was "
+                f"{_form(start, changed)}: let it begin so, as after one forward pass in model()"
+            )
+            raise self._loaded.mistake("model", accepted)
+
     def _check_parts(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
         """Refuse helpers for a network whose buffers follow from all examples, in their order."""
         if self._spec.inside.processes == 1:
@@ -169,9 +199,11 @@ class _Trial:
         yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=sums_of(start, "model"))
         versions = buffer_versions(network)
         training = self._one_step(self._first(network))
+        self._check_form(start, network)
         self._check_parts(versions, buffer_versions(network))
         yield _Look(moment="after one step", cause=_ELSEWHERE, sums=state_of(training))
         self._timed_step(training, network)
+        self._check_form(start, network)
         yield _Look(moment="once it was handed over", cause=_BEFORE, sums=state_of(training))
         training = self._next_task(network, start)
         yield _Look(moment="in the next task", cause=_BEFORE, sums=state_of(training))
@@ -201,7 +233,10 @@ class _Trial:
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
-            accepted = f"an evaluation must leave the network unchanged, but changes {changed[0]}"
+            accepted = (
+                f"an evaluation must leave the network unchanged, but changes {changed[0]}; "
+                "metrics() may restore it"
+            )
             raise self._loaded.mistake(method, f"{method}(): {accepted}")
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:
@@ -212,8 +247,9 @@ class _Trial:
         kept: dict[int, int] = {}
 
         def keep(value: Tensor) -> Tensor:
-            storage = value.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
+            if is_plain(value):
+                storage = value.untyped_storage()
+                kept[storage.data_ptr()] = storage.nbytes()
             return value
 
         began = time.perf_counter()
