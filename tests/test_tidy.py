@@ -33,7 +33,9 @@ NO_TORCH = PURE | {"host", "files", "network", "cli"}
 # Certificates are made by one module, which `downpour certs` imports where it runs.
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
 # What only the page's process imports.
-PAGE_SERVER = {f"experiments/page_server/{name}.py" for name in ("access", "server", "serving")}
+PAGE_SERVER = {
+    f"experiments/page_server/{name}.py" for name in ("access", "connections", "server", "serving")
+}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 FUNCTION_LINES_MAX = 60
