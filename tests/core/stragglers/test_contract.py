@@ -6,7 +6,9 @@ worker is idle or trains one shard, and what is known of a worker may be missing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -226,6 +228,38 @@ def test_a_policy_is_pure_and_gives_its_reasons(policy: Policy, view: RoundView)
         assert action.reason
         assert "\n" not in action.reason
         assert not {"nan", "inf"} & set(action.reason.replace(",", " ").split())
+
+
+@st.composite
+def late_shards(draw: st.DrawFn) -> RoundView:
+    """Draw a round in which every shard is late, and no move would gain enough."""
+    holders = NAMES[: draw(st.integers(1, 3))]
+    tasks = [
+        task for shard, name in enumerate(holders) for task in draw(running(shard, 10, [name]))
+    ]
+    settled = {"meant_for": None, "is_starting": False}
+    return replace(
+        draw(views()),
+        pending=(),
+        idle=("fay",),
+        workers=(*holders, "fay"),
+        shards=len(tasks) + 1,
+        running=tuple(replace(task, **settled) for task in tasks),
+        published=((10, 1.0),),
+        barred={},
+        options={"late": 0.0, "settle": 0.0, "gain": 1e6, "stalled_seconds": 1e6},
+    )
+
+
+@given(view=late_shards())
+def test_a_number_lies_in_the_interval_beside_it(view: RoundView) -> None:
+    """Users who read "1.7 s (1.9–2.0)" believe neither."""
+    for policy in POLICIES.values():
+        for action in policy.decide(view):
+            intervals = re.findall(r"([\d.]+) s \(([\d.]+)–([\d.]+)\)", action.reason)
+            assert len(intervals) == action.reason.count("–")
+            for value, low, high in intervals:
+                assert float(low) <= float(value) <= float(high), action.reason
 
 
 @EVERY_POLICY

@@ -56,6 +56,16 @@ def test_a_forecast_is_told_with_its_band() -> None:
     assert stays.reason.startswith("forecast 24.0 s (21.0–30.0), 5.0 s elapsed; ")
 
 
+def test_a_measured_speed_brings_its_own_band() -> None:
+    """The forecast said 20 s; the steps since then say 40 s, give or take a fifth."""
+    ahead = Forecast(q10=17.0, q50=20.0, q90=26.0, q98=30.0)
+    late = replace(LATE[3], remaining=ahead)
+    view = round_of([late], idle="fay", published=[10.0] * 3, paces={"fay": 60.0})
+    measured = Speed(samples_per_second=2.0, share=1.0, variance=(0.2 / 1.2816) ** 2)
+    (stays,) = HANDOFF.decide(replace(view, speeds={"dot": measured}))
+    assert stays.reason.startswith("forecast 45.0 s (37.0–53.0), 5.0 s elapsed; ")
+
+
 def test_the_fastest_idle_worker_is_chosen() -> None:
     """Not the one that has waited longest."""
     view = round_of(LATE, idle="fay eve", paces={**FAST, "fay": 15.0})

@@ -128,8 +128,16 @@ class _Moves:
         """
         if any(isinstance(action, Waiting) for action in self.actions):
             return
-        reason = f"{_expected(total)}{_band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
+        reason = f"{_expected(total)}{self.band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
         self.actions.append(Waiting(shard=task.shard, worker=task.worker, reason=reason))
+
+    def band(self, task: RunningTask) -> str:
+        """Return the 80 % interval of an attempt's duration, counted from its assignment."""
+        ahead = self.outlook.left_between(task)
+        if ahead is None:
+            return ""
+        first, last = (task.elapsed_seconds + seconds for seconds in ahead)
+        return f" ({first:.1f}–{last:.1f})"
 
     def stalled(self, task: RunningTask) -> bool:
         """Whether a worker has made no step, or not handed over on request, for too long."""
@@ -312,15 +320,6 @@ def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> Non
 
 def _expected(seconds: float) -> str:
     return f"forecast {seconds:.1f} s" if seconds < inf else "it makes no step"
-
-
-def _band(task: RunningTask) -> str:
-    """Return the 80 % interval of an attempt's duration, counted from its assignment."""
-    ahead = task.remaining
-    if ahead is None or ahead.q90 == inf:
-        return ""
-    begun = task.elapsed_seconds - task.reported_seconds
-    return f" ({begun + ahead.q10:.1f}–{begun + ahead.q90:.1f})"
 
 
 def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:

@@ -57,6 +57,9 @@ HALF_FORGOTTEN_STEPS = 8.0
 LEAST_MOVE_SECONDS = 0.1
 
 
+_ERRORS_OF_80_PERCENT = 1.2816  # of a normal distribution
+
+
 class Outlook:
     """What to expect of a round, computed from one view; speeds are in samples per second."""
 
@@ -209,6 +212,19 @@ class Outlook:
         # `done` comes from the last report. Since then, the worker has worked on the rest.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
 
+    def left_between(self, task: RunningTask) -> tuple[float, float] | None:
+        """Return the 80 % interval of `left_seconds`, from the same source; None if unknown."""
+        left = self.left_seconds(task)
+        if left is None or left == inf:
+            return None
+        if self._steady_speed(task) is not None:
+            half = _ERRORS_OF_80_PERCENT * self.error(task.worker) * left
+            return max(left - half, 0.0), left + half
+        if task.remaining is None or task.remaining.q50 <= 0:
+            return None
+        ahead = task.remaining.after(task.reported_seconds)
+        return ahead.q10, ahead.q90
+
     def step_seconds(self, worker: str) -> float:
         """Return how long a worker's step takes, the longest wait for a hand-over; 0 if unknown."""
         measured = self._view.speeds.get(worker)
@@ -229,12 +245,18 @@ class Outlook:
         total = self.total_seconds(task)
         return None if total is None or task.began_at >= 1 else total / (1 - task.began_at)
 
-    def _speed_of(self, task: RunningTask) -> float | None:
+    def _steady_speed(self, task: RunningTask) -> float | None:
+        """Return the speed over an attempt's last reports, if it was measured lately."""
         # A speed of 0 does not count: workers with a large model show it between two steps.
         lately = self._view.speeds.get(task.worker)
-        known = lately is not None and lately.samples_per_second > 0 and not lately.at_most
-        if lately is not None and known and self._is_fresh(lately):
-            return lately.samples_per_second
+        if lately is None or lately.samples_per_second <= 0 or lately.at_most:
+            return None
+        return lately.samples_per_second if self._is_fresh(lately) else None
+
+    def _speed_of(self, task: RunningTask) -> float | None:
+        measured = self._steady_speed(task)
+        if measured is not None:
+            return measured
         if task.remaining is not None and task.remaining.q50 > 0:
             return (1 - task.done) * task.samples / task.remaining.q50
         return self._measured(task)
