@@ -25,6 +25,7 @@ class Stage:
     def __init__(
         self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1, **fields: Any
     ) -> None:
+        self.make = make
         self.core = Scheduler(SchedulerOptions(patience=patience))
         self.asked: list[do.Assign] = []
         self.assigned: list[facts.Assigned] = []
@@ -63,6 +64,83 @@ class Stage:
                 reason=reason,
             )
         )
+
+    def save(self, step: int, at_seconds: float) -> None:
+        """Let the last attempt publish a snapshot."""
+        last = self.assigned[-1]
+        progress = self.make.progress(last.attempt, steps_done=step, saved=f"s{step}")
+        self.happen(
+            on.HeartbeatReceived(
+                at_seconds=at_seconds,
+                worker=last.worker,
+                running=(progress,),
+                system=self.make.system(),
+            )
+        )
+
+    def lose(self, at_seconds: float) -> None:
+        """Lose the worker of the last attempt; another one joins under its name."""
+        worker = self.assigned[-1].worker
+        self.happen(on.WorkerLost(at_seconds=at_seconds, worker=worker, reason="gone"))
+        self.happen(on.WorkerJoined(at_seconds=at_seconds, worker=worker))
+
+
+def test_an_attempt_that_got_further_is_not_held_against_its_task(make: Make) -> None:
+    """A long task ends on workers that die often; without progress the retries still end it."""
+    stage = Stage(make, "w1", "w2", retries=2)
+    for number in range(1, 30):
+        stage.save(number, at_seconds=float(number))
+        stage.lose(at_seconds=float(number))
+        assert len(stage.assigned) == number + 1
+    assert not stage.ended
+    for _ in range(3):
+        assert not stage.ended
+        stage.lose(at_seconds=40.0)
+    reason = "shard 0 of round 1 failed 3 times without progress (on w1, w2), last: gone"
+    assert [ended.reason for ended in stage.ended] == [reason]
+
+
+def test_a_dying_worker_that_gets_further_may_try_again_beside_a_busy_one(make: Make) -> None:
+    """The shard does not wait for a worker that trains something else all the while."""
+    stage = Stage(make, "w1", "w2", shards=2, policy="wait")
+    assert [one.worker for one in stage.assigned] == ["w1", "w2"]
+    for number in range(1, 5):
+        stage.save(number, at_seconds=float(number))
+        stage.lose(at_seconds=float(number))
+        assert stage.assigned[-1].worker == "w2"
+        assert len(stage.assigned) == number + 2
+
+
+def test_the_same_snapshot_again_is_no_progress(make: Make) -> None:
+    """Only the attempt that published it got further."""
+    stage = Stage(make, "w1", retries=1)
+    stage.save(5, at_seconds=1.0)
+    for second in (1.0, 2.0):
+        stage.lose(at_seconds=second)
+        stage.save(5, at_seconds=second)
+    assert not stage.ended
+    stage.lose(at_seconds=3.0)
+    assert "failed 2 times without progress" in stage.ended[0].reason
+
+
+def test_a_refused_update_counts_however_far_its_attempt_came(make: Make) -> None:
+    """Its snapshots are gone, so the shard begins anew."""
+    stage = Stage(make, "w1", retries=0)
+    stage.save(5, at_seconds=1.0)
+    update, attempt = make.update("u"), stage.assigned[-1].attempt
+    stage.happen(on.UpdatePublished(at_seconds=2.0, worker="w1", attempt=attempt, update=update))
+    refused = ((0, "altered"),)
+    stage.happen(on.AggregationFailed(at_seconds=3.0, experiment="e", round=0, reasons=refused))
+    assert stage.ended[0].reason == "shard 0 of round 1 failed once (on w1), last: altered"
+
+
+def test_progress_makes_no_deterministic_failure_another(make: Make) -> None:
+    """What fails alike on two workers would fail everywhere, also far into the task."""
+    stage = Stage(make, "w1", "w2", "w3")
+    stage.save(2, at_seconds=1.0)
+    stage.fail(FailureKind.NON_FINITE, NAN, at_seconds=2.0)
+    stage.fail(FailureKind.NON_FINITE, NAN, at_seconds=3.0)
+    assert "failed alike on w1 and w2" in stage.ended[0].reason
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NON_FINITE, FailureKind.TASK])

@@ -73,6 +73,7 @@ PLANTED = (
     Planted(defects.CountsTheAbsentIn, "and is not registered", Promise.REGISTERED),
     Planted(promise_defects.ForgetsNeeds, "which lacks", Promise.PLACES),
     Planted(defects.BlamesWhoComesBack, "costs a retry", Promise.BLAMELESS),
+    Planted(promise_defects.ForgetsProgress, " times of ", Promise.PROGRESS),
     Planted(promise_defects.TakesRequestsTwice, "was never submitted here", Promise.OWN),
     Planted(defects.TakesASecondUpdate, "is one too many", Promise.ONCE),
     Planted(defects.FoldsInAnotherOrder, "folds", Promise.FOLDS),

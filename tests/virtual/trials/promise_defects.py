@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import Entry, Journaled, Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
@@ -46,3 +46,26 @@ class ForgetsNeeds(SimulatedManager):
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _TakesAllForFit(policies=self.environment.policies)
+
+
+class _BlamesForAll(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        self._forget()
+        return super().handle(event)
+
+    def replay(self, at_seconds: float, entry: Journaled) -> None:
+        self._forget()
+        super().replay(at_seconds, entry)
+
+    def _forget(self) -> None:
+        for experiment in self.state.experiments.values():
+            for task in experiment.open_tasks():
+                task.furthered.clear()
+
+
+class ForgetsProgress(SimulatedManager):
+    """Holds every failed attempt against its task, however far it came."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _BlamesForAll(policies=self.environment.policies)

@@ -197,8 +197,8 @@ def _task(core: SchedulerState, experiment: Experiment, task: ShardTask) -> Iter
         yield f"{who} is {state} and keeps a snapshot"
     if task.failures > experiment.spec.retries:
         yield f"{who} has failed {task.failures} times, and the experiment goes on"
-    if len(task.offer.failed_on) != task.failures:
-        yield f"{who} has failed {task.failures} times, but on {task.offer.failed_on}"
+    if len(task.offer.failed_on) != len(task.failed):
+        yield f"{who} has failed {len(task.failed)} times, but on {task.offer.failed_on}"
     for name, attempt in task.held_by.items():
         worker = core.workers.get(name)
         if worker is None or worker.running != attempt:

@@ -153,6 +153,7 @@ class DurableTask:
     samples: int
     attempts: int
     failed_on: tuple[str, ...]
+    failures: int
     held_by: tuple[tuple[str, AttemptId], ...]
     snapshot: Snapshot | None
     published_by: tuple[str | None, AttemptId | None]
@@ -208,7 +209,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             current.publish(entry.attempt, entry.worker, entry.update, at_seconds, startup)
             state.experiments[entry.experiment].arrive(entry.attempt, at_seconds)
         case facts.Saved():
-            _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)
+            _round_of(state, entry.attempt).save(entry.attempt, entry.snapshot)
         case facts.Dropped():
             _current(state, entry.experiment, entry.round).drop(entry.shards)
         case facts.Resized():
@@ -315,6 +316,7 @@ def _projected_task(task: ShardTask) -> DurableTask:
         samples=task.offer.samples,
         attempts=task.attempts,
         failed_on=task.offer.failed_on,
+        failures=task.failures,
         held_by=tuple(sorted(task.held_by.items())),
         snapshot=task.snapshot,
         published_by=(task.worker, task.attempt),

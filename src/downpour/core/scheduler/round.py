@@ -180,17 +180,20 @@ class Round:
         """
         task = self.tasks[shard]
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
-        del task.held_by[worker]
+        attempt = task.held_by.pop(worker)
         task.leaving.pop(worker, None)
         if failure is not None:
-            self._blame(task, worker, failure, gone=gone)
+            got_further = attempt.attempt in task.furthered
+            task.excused += got_further
+            self._blame(task, worker, failure, may_return=gone, got_further=got_further)
         if not task.held_by:
             insort(self._pending, shard, key=neg)
 
-    def save(self, shard: int, snapshot: Snapshot) -> None:
-        """Note the snapshot from which the next attempt at a shard continues."""
-        task = self.tasks[shard]
+    def save(self, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Note the snapshot of an attempt, from which the next attempt at its shard continues."""
+        task = self.tasks[attempt.shard]
         task.snapshot = snapshot
+        task.furthered.add(attempt.attempt)
         task.offer = replace(task.offer, saved=snapshot.share)
 
     def mean_for(self, shard: int, worker: str) -> None:
@@ -274,11 +277,20 @@ class Round:
         """The pending shards that wait before a retry."""
         return self._waiting.keys()
 
-    def _blame(self, task: ShardTask, worker: str, failure: Failure, *, gone: bool = False) -> None:
+    def _blame(
+        self,
+        task: ShardTask,
+        worker: str,
+        failure: Failure,
+        *,
+        may_return: bool = False,
+        got_further: bool = False,
+    ) -> None:
         task.failed.append(failure)
         before = task.offer.failed_on
-        lost_once = {worker} if gone and worker not in before else set()
-        lost_on = task.offer.lost_on - {worker} | lost_once
+        # An attempt that got further says nothing against its worker, however often that is lost.
+        welcome = may_return and (got_further or worker not in before)
+        lost_on = task.offer.lost_on - {worker} | ({worker} if welcome else set())
         task.offer = replace(task.offer, failed_on=(*before, worker), lost_on=lost_on)
         self._failed_on[worker] += 1
 

@@ -24,13 +24,14 @@ class ShardTask:
     `held_by` maps the workers that train the task to their attempts. `worker` and `attempt` belong
     to its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
     numbered below `first_to_count` no longer count. The next attempt continues from `snapshot`,
-    which holds the share `offer.saved` of the work. `assigned_to` lists the workers of all
-    attempts, and `began_at` the shares from which the attempts continued. `leaving` lists the
-    holders that we asked to hand over the task: it maps each to the worker that will continue, and
-    to the time of the request. All attempts train from the model `base`, which is version
-    `base_version`, and do the same `share` of the steps. So their updates have the same bytes, even
-    if the model has moved on. `samples` counts the samples of the shard; attempts train as many of
-    these as `offer` says.
+    which holds the share `offer.saved` of the work. The attempts numbered in `furthered` published
+    one, so their failures do not count, and `excused` is how many of these failed. `assigned_to`
+    lists the workers of all attempts, and `began_at` the shares from which the attempts continued.
+    `leaving` lists the holders that we asked to hand over the task: it maps each to the worker that
+    will continue, and to the time of the request. All attempts train from the model `base`, which
+    is version `base_version`, and do the same `share` of the steps. So their updates have the same
+    bytes, even if the model has moved on. `samples` counts the samples of the shard; attempts train
+    as many of these as `offer` says.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -42,6 +43,8 @@ class ShardTask:
         self.assigned_at_seconds: list[float] = []
         self.assigned_to: list[str] = []
         self.failed: list[Failure] = []
+        self.furthered: set[int] = set()
+        self.excused = 0
         self.first_to_count = 0
         self.held_by: dict[str, AttemptId] = {}
         self.snapshot: Snapshot | None = None
@@ -57,8 +60,8 @@ class ShardTask:
 
     @property
     def failures(self) -> int:
-        """How often it has failed; more failures than the spec's retries end the experiment."""
-        return len(self.failed)
+        """How often it failed without progress; more than the spec's retries end the experiment."""
+        return len(self.failed) - self.excused
 
     @property
     def attempts(self) -> int:

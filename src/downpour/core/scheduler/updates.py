@@ -146,7 +146,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
     if former is not None and former.steps_done >= new.steps_done:
         state.discard(context.experiment.name, (new.file,))
         return
-    context.round.save(context.task.shard, new)
+    context.round.save(attempt, new)
     state.note(facts.Saved(cause=state.cause, worker=worker, attempt=attempt, snapshot=new))
     state.discard(context.experiment.name, (former.file,) if former is not None else ())
 
@@ -178,6 +178,7 @@ def give_up(
     """Take the task of an attempt from its worker, and end the experiment if it failed too often.
 
     A worker that leaves or gets an order to stop has not failed, so this costs the task no retry.
+    Neither does an attempt that got further, because it published a newer snapshot.
     """
     context = state.find(attempt)
     if context is None:
@@ -230,6 +231,7 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
     if failures > context.experiment.spec.retries:
         workers = ", ".join(dict.fromkeys(context.task.offer.failed_on))
         times = f"{failures} times" if failures > 1 else "once"
+        times += " without progress" if context.task.excused else ""
         story = f"shard {context.task.shard} of round {context.round.number + 1} failed {times}"
         queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
 

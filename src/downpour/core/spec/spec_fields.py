@@ -228,7 +228,8 @@ class SpecFields(Fields):
         default=3,
         ge=0,
         le=1000,
-        description="How many attempts of a task may fail without failing the run",
+        description="How many attempts of a task may fail without failing the run; an attempt "
+        "that published a snapshot does not count",
     )
     snapshot_every: float = Field(
         default=10.0,

@@ -28,9 +28,10 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 class PendingTask:
     """A shard that no worker is training.
 
-    `failed_on` names the workers on which it failed. `lost_on` names the workers that failed only
-    once, because the manager lost them. `meant_for` is the worker that continues a shard after a
-    hand-over. A snapshot holds the share `saved` of the shard, in 0..1.
+    `failed_on` names the workers on which it failed. `lost_on` names the workers that were lost and
+    may try again: they failed only once, or the lost attempt had published a snapshot. `meant_for`
+    is the worker that continues a shard after a hand-over. A snapshot holds the share `saved` of
+    the shard, in 0..1.
     """
 
     shard: int

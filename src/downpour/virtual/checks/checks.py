@@ -6,9 +6,11 @@ itself, it does not rely on the core's state for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from downpour.base.states import BLAMELESS
+from downpour.base.values import AttemptId
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler, durable, facts
 from downpour.core.scheduler import commands as do
@@ -252,6 +254,48 @@ class RetryCheck(Observer):
             if isinstance(fact, facts.GivenUp):
                 blameless = fact.failure in BLAMELESS
                 self._expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")
+
+
+class ProgressCheck(Observer):
+    """An experiment fails for lack of retries only if enough attempts ended without a snapshot."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.PROGRESS)
+        self._saved: dict[Scheduler, set[AttemptId]] = {}
+        self._failed: dict[Scheduler, Counter[TaskKey]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count again what the journals hold."""
+        self._saved[core], self._failed[core] = set(), Counter()
+        for line in (line for story in stories.values() for line in story):
+            self._count(core, line.entry)
+
+    def handled(self, step: Observation) -> None:
+        """Count failures, and check whether the experiment ends for them."""
+        ended = {f.experiment: f for f in step.output.facts if isinstance(f, facts.Concluded)}
+        for fact in step.output.facts:
+            self._count(step.core, fact)
+            if isinstance(fact, facts.GivenUp):
+                end, retries = ended.get(fact.experiment), self._retries(step.core, fact)
+                which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
+                times = self._failed[step.core][_task(fact)]
+                for_it = end is not None and end.reason.startswith(f"{which} failed ")
+                alike = end is not None and end.reason.startswith(f"{which} failed alike ")
+                right = alike or for_it == (times > retries)
+                self._expect(right, f"{which} failed {times} times of {retries}: {end}")
+
+    def _count(self, core: Scheduler, entry: object) -> None:
+        match entry:
+            case facts.Saved():
+                self._saved[core].add(entry.attempt)
+            case facts.Accepted():
+                self._saved[core].discard(entry.attempt)  # if it is refused, that counts
+            case facts.GivenUp():
+                got_further = entry.attempt in self._saved[core]
+                self._failed[core][_task(entry)] += not (entry.failure in BLAMELESS or got_further)
+
+    def _retries(self, core: Scheduler, fact: facts.GivenUp) -> int:
+        return core.state.experiments[fact.experiment].spec.retries
 
 
 class LeaderCheck(Observer):

@@ -27,6 +27,7 @@ class Promise(StrEnum):
     REGISTERED = "only workers that have registered are asked"
     PLACES = "a shard goes only to workers that have what it needs"
     BLAMELESS = "the end of a manager costs no shard a retry"
+    PROGRESS = "an attempt that got further costs its task no retry"
     OWN = "a manager takes up only experiments submitted to it"
     ONCE = "every shard counts once in a round"
     FOLDS = "a version holds the updates that count, in order"

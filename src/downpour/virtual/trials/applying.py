@@ -31,6 +31,7 @@ _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.REGISTERED: lambda _plan, seen: seen["command", "Assign"],
     Promise.PLACES: lambda _plan, seen: seen["command", "Assign"],
     Promise.BLAMELESS: lambda plan, seen: plan.only_managers_end and seen["fact", "GivenUp"],
+    Promise.PROGRESS: lambda _plan, seen: seen["fact", "GivenUp"],
     Promise.OWN: lambda _plan, seen: seen["manager", "begins"],
     Promise.ONCE: lambda _plan, seen: seen["fact", "Accepted"],
     Promise.FOLDS: lambda _plan, seen: seen["command", "Aggregate"],

@@ -24,6 +24,7 @@ from downpour.virtual.checks.checks import (
     InvariantCheck,
     LeaderCheck,
     PlaceCheck,
+    ProgressCheck,
     RecordCheck,
     ReplayCheck,
     RetryCheck,
@@ -167,6 +168,7 @@ class _Run:
             LeaderCheck(made, disk),
             CallCheck(made),
             PlaceCheck(made),
+            ProgressCheck(made),
             WorkerCheck(made),
             self._ending,
         ]
