@@ -18,11 +18,12 @@ __all__ = ["dataset", "lab", "loaded", "numbers"]
 
 @pytest.fixture
 def lab(allowing: Allow) -> None:
-    """The module `own_tasks` can be imported, and a spec may name its classes."""
-    allowing(Path(__file__).parent, "own_tasks")
+    """The modules of tasks can be imported, and a spec may name their classes."""
+    allowing(Path(__file__).parent, "own_tasks", "optimizer_tasks")
 
 
 def loaded(root: Path, name: str, **fields: Any) -> LoadedTask:
-    """Return a task of the module `own_tasks`, loaded as a worker does."""
-    spec = Spec.make({"task": f"own_tasks:{name}", "batch_size": 16, **fields})
+    """Return a task, by default of the module `own_tasks`, loaded as a worker does."""
+    task = name if ":" in name else f"own_tasks:{name}"
+    spec = Spec.make({"task": task, "batch_size": 16, **fields})
     return load(spec, open_data(spec, root, prepare_data(spec, root)))

@@ -302,23 +302,23 @@ class Double(Grouped):
         return [first, second, first]
 
 
-class Listing(torch.optim.SGD):
-    """Keeps a list for each parameter."""
+class Collecting(torch.optim.SGD):
+    """Keeps a set for each parameter."""
 
     def step(self, closure: Any = None) -> Any:
-        """Remember the step in a list."""
+        """Remember the step in a set."""
         for group in self.param_groups:
             for value in group["params"]:
-                self.state[value].setdefault("seen", []).append(1)
+                self.state[value].setdefault("seen", set()).add(1)
         return super().step(closure)
 
 
 class Remembering(Plane):
-    """An optimizer with state that is no tensor."""
+    """An optimizer with state that no file can hold."""
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Return one that keeps a list."""
-        return Listing(groups, lr=0.1)
+        """Return one that keeps a set."""
+        return Collecting(groups, lr=0.1)
 
 
 class Wild(Plane):

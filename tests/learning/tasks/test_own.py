@@ -57,7 +57,7 @@ def test_a_good_task_passes_the_trial(tmp_path: Path, name: str) -> None:
     tried(tmp_path, name)
 
 
-@pytest.mark.parametrize("name", ["Plane", "Noisy", "Grouped", "Duel"])
+@pytest.mark.parametrize("name", ["Plane", "Noisy", "Grouped", "Duel", "optimizer_tasks:Lookahead"])
 @pytest.mark.parametrize("fields", [{}, {"optimizer": "adamw", "schedule": "cosine"}])
 def test_a_task_is_handed_over_at_any_step(
     tmp_path: Path, name: str, fields: dict[str, Any]
@@ -68,6 +68,48 @@ def test_a_task_is_handed_over_at_any_step(
     whole = trained(tmp_path, name, **fields)
     for step in range(5):
         assert trained(tmp_path, name, cut_at=step, **fields) == whole
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])
+def test_sparse_gradients_are_trained_and_handed_over(tmp_path: Path, kind: str) -> None:
+    """By the optimizers that take them; SparseAdam counts steps in whole numbers."""
+    options = {"task_options": {"kind": kind}, "clip_norm": 1.0, "accumulate": 2}
+    tried(tmp_path, "optimizer_tasks:SparseWords", **options)
+    whole = trained(tmp_path, "optimizer_tasks:SparseWords", **options)
+    assert trained(tmp_path, "optimizer_tasks:SparseWords", cut_at=2, **options) == whole
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"optimizer": "adamw"}, {"task_options": {"kind": "NAdam"}}]
+)
+def test_sparse_gradients_are_refused_where_the_optimizer_takes_none(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """The line names the parameter that has them, and what would do."""
+    why = "its optimizer takes no sparse gradients, but words.weight has them: use sparse=False"
+    with pytest.raises(SpecError, match=why):
+        tried(tmp_path, "optimizer_tasks:SparseWords", **fields)
+
+
+def test_processes_cannot_share_sparse_gradients(tmp_path: Path) -> None:
+    """They put dense ones into common memory, so each step would fail in the helper."""
+    fields = {"task_options": {"kind": "SparseAdam"}, "inside": {"processes": 2}}
+    with pytest.raises(SpecError, match=r"must be 1: the gradients of words.weight are sparse"):
+        tried(tmp_path, "optimizer_tasks:SparseWords", **fields)
+
+
+def test_an_optimizer_s_counter_goes_on_in_the_next_round(tmp_path: Path) -> None:
+    """Else the slow weights of a round would meet a counter that is at zero again."""
+    task = loaded(tmp_path, "optimizer_tasks:Lookahead", epochs=2)
+    network, state, counts = task.network(), None, []
+    for round_ in range(2):
+        place = LocalTask(indices=np.arange(60), round=round_, shard=0)
+        training = ShardTraining(task, network, place, optimizer_state=state)
+        training.advance(training.steps_total)
+        state = training.optimizer_state()
+        counts.append(training._optimizers.by_name["optimizer"].param_groups[0]["count"])
+    assert counts == [training.steps_total, 2 * training.steps_total]
 
 
 def test_what_is_drawn_once_is_the_same_for_all(tmp_path: Path) -> None:
@@ -139,7 +181,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
         (
             "Remembering",
-            "its optimizer keeps seen of 0.weight, a list: other workers can only",
+            "its optimizer keeps seen of 0.weight, a set: other workers can only",
         ),
         (
             "Shadowed",

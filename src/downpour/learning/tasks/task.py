@@ -2,7 +2,7 @@
 
 Three methods are needed: `model`, `examples` and `loss`. The loop around them is Downpour's, so a
 task can stop after any step and go on elsewhere with the same bytes. That holds because its state
-is enumerable: parameters, buffers, the optimizer's tensors and the position. Everything else must
+is enumerable: parameters, buffers, the optimizer's state and the position. Everything else must
 be a function of the position, which is why all global generators are seeded before every step.
 """
 
@@ -94,7 +94,7 @@ class Task:
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer | Mapping[str, Optimizer] | None:
         """Return an optimizer of these groups, or several by name; None: the spec's.
 
-        Its state must be tensors, or empty.
+        Its state may be tensors, numbers and text, and lists or dictionaries of these.
         """
         del groups
         return None

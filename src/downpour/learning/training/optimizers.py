@@ -2,7 +2,7 @@
 
 Those of a spec are torch's fused ones: one call for all parameters, and elementwise, so their
 result does not depend on how the work is cut. A state belongs to a shard, not to a worker, so it
-must survive a file: every array is named `parameter/what`.
+must survive a file (`optimizer_state.py`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from downpour.base.errors import FileCorrupt
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import not_default, overrides, theirs
-from downpour.learning.training.parameter_groups import _by_name, _owners, groups_of, trainable
-from downpour.learning.training.parameters import Arrays, array_of, copy_into
+from downpour.learning.training.optimizer_state import OptimizerState
+from downpour.learning.training.parameter_groups import (
+    _by_name,
+    _check_all_trained,
+    groups_of,
+    trainable,
+)
+from downpour.learning.training.parameters import Arrays
 
 _OF_THE_OPTIMIZER = (
     "optimizer",
@@ -30,7 +34,6 @@ _OF_THE_OPTIMIZER = (
     "betas",
     "epsilon",
 )
-_OF_ITS_SHAPE = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq"})
 
 
 class Optimizers:
@@ -52,26 +55,37 @@ class Optimizers:
         self.trainable = trainable(model)
         groups = groups_of(loaded, model, self.trainable)
         self.by_name = _by_name(loaded, groups)
-        self._rates = [
-            [float(group["lr"]) for group in one.param_groups] for one in self.by_name.values()
-        ]
-        self._owner = _owners(self.by_name, model, loaded)
+        _check_all_trained(self.by_name, model, loaded)
+        self._groups = [group for one in self.by_name.values() for group in one.param_groups]
+        self._rates = [float(group["lr"]) for group in self._groups]
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            group["lr"] = rate
+        self._state = OptimizerState(self.by_name, model, loaded)
+        self._apply(1.0)
 
     def set_rate(self, factor: float) -> None:
         """Multiply every group's learning rate, as it was in the beginning.
 
+        While the factor stays the same, an optimizer that changes the rates itself keeps its own.
+
         Raises:
-            SpecError: one of torch's schedulers sets it as well.
+            SpecError: one of torch's schedulers sets it as well, or a step has changed the groups.
         """
-        for one, rates in zip(self.by_name.values(), self._rates, strict=True):
-            for group, rate in zip(one.param_groups, rates, strict=True):
-                if "initial_lr" in group:  # as every scheduler of torch.optim leaves it
-                    accepted = (
-                        "a scheduler sets its learning rate, but another worker could "
-                        "not continue it: use the spec's schedule or rate(done) instead"
-                    )
-                    raise self._loaded.mistake("optimizer", accepted)
-                group["lr"] = rate * factor
+        if sum(len(one.param_groups) for one in self.by_name.values()) != len(self._groups):
+            self._state.check_groups()
+        if any("initial_lr" in group for group in self._groups):  # as torch's schedulers leave it
+            accepted = (
+                "a scheduler sets its learning rate, but another worker could "
+                "not continue it: use the spec's schedule or rate(done) instead"
+            )
+            raise self._loaded.mistake("optimizer", accepted)
+        if factor != self._factor:
+            self._apply(factor)
+
+    def _apply(self, factor: float) -> None:
+        self._factor = factor
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            group["lr"] = self._state.rates[id(group)] = rate * factor
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -83,22 +97,37 @@ class Optimizers:
             parameter.grad = None
 
     def step(self) -> None:
-        """Let every optimizer take its step."""
-        for one in self.by_name.values():
-            one.step()
-
-    def arrays(self) -> Arrays:
-        """Return copies of the state, each named `parameter/what`; empty if it has none.
+        """Let every optimizer take its step.
 
         Raises:
-            SpecError: a part of it is no tensor, so it cannot go on elsewhere.
+            SpecError: one takes no sparse gradients, and there are some.
         """
-        return {
-            f"{name}/{what}": array_of(self._tensor(name, what, value))
-            for name, parameter in self.trainable.items()
-            for what, value in self._owner[name].state.get(parameter, {}).items()
-            if value is not None
-        }
+        for one in self.by_name.values():
+            try:
+                one.step()
+            except (RuntimeError, NotImplementedError) as error:
+                self._check_sparse(error)
+                raise
+
+    def _check_sparse(self, error: Exception) -> None:
+        """Refuse sparse gradients if they are why a step has failed."""
+        gradients = ((name, value.grad) for name, value in self.trainable.items())
+        sparse = (name for name, one in gradients if one is not None and one.is_sparse)
+        name = next(sparse, None)
+        if name is not None:
+            accepted = (
+                f"its optimizer takes no sparse gradients, but {name} has them: use sparse=False, "
+                "or SparseAdam or Adagrad in optimizer()"
+            )
+            raise self._loaded.mistake("model", accepted) from error
+
+    def arrays(self) -> Arrays:
+        """Return copies of the state, see `optimizer_state.py`; empty if it has none.
+
+        Raises:
+            SpecError: other processes could not continue with a part of it.
+        """
+        return self._state.arrays()
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the state by a result of `arrays`.
@@ -106,24 +135,8 @@ class Optimizers:
         Raises:
             FileCorrupt: a name or a shape is not of this network.
         """
-        for one in self.by_name.values():
-            one.state.clear()
-        for full_name, array in arrays.items():
-            name, _, what = full_name.rpartition("/")
-            parameter = self.trainable.get(name)
-            if parameter is None:
-                raise FileCorrupt("optimizer state", f"{full_name} belongs to another network")
-            owner = self._owner[name]
-            owner.state[parameter][what] = _restored(owner, parameter, what, array, full_name)
-
-    def _tensor(self, name: str, what: str, value: object) -> Tensor:
-        if isinstance(value, Tensor):
-            return value
-        accepted = (
-            f"its optimizer keeps {what} of {name}, a {type(value).__name__}: other "
-            "workers can only continue with tensors"
-        )
-        raise self._loaded.mistake("optimizer", accepted)
+        self._apply(1.0)
+        self._state.load(arrays)
 
 
 def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
@@ -145,23 +158,3 @@ def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
     fields = " and ".join(f"{field} = {value!r}" for field, value in given.items())
     have = "have" if len(given) > 1 else "has"
     return (f"{fields} {have} no effect: {loaded.spec.task} has its own optimizer()",)
-
-
-def _restored(
-    owner: Optimizer, parameter: nn.Parameter, what: str, array: NDArray[Any], full_name: str
-) -> Tensor:
-    """Return a part of an optimizer's state as a tensor.
-
-    Raises:
-        FileCorrupt: it does not have the shape that the spec's optimizers give it.
-    """
-    if what in _OF_ITS_SHAPE or array.shape == tuple(parameter.shape):
-        # Fused kernels walk through memory: a buffer must have the layout of its parameter.
-        value = torch.empty_like(parameter, requires_grad=False)
-        copy_into(value, array, full_name)
-        return value
-    # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
-    counts_there = what != "step" or owner.defaults.get("fused") or owner.defaults.get("capturable")
-    if what == "step" and array.shape:
-        raise FileCorrupt("optimizer state", f"{full_name} should be one number")
-    return torch.tensor(array).to(parameter.device if counts_there else "cpu")

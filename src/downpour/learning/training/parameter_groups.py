@@ -56,6 +56,12 @@ def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Opti
     ):
         accepted = "optimizer() must return a torch.optim.Optimizer, or several by name"
         raise loaded.mistake("optimizer", accepted)
+    if any(callable(getattr(one, "eval", None)) for one in by_name.values()):
+        accepted = (
+            "its optimizer has eval(), as schedule-free ones do: it evaluates other parameters "
+            "than it trains, but a model has one set; average them in a buffer of the model"
+        )
+        raise loaded.mistake("optimizer", accepted)
     closures = any(isinstance(one, torch.optim.LBFGS) for one in by_name.values())
     if closures and not loaded.has_own_step:
         accepted = "LBFGS calls the loss itself, so the task needs its own step()"
@@ -73,16 +79,16 @@ def check_options(optimizer: Optimizer, loaded: LoadedTask) -> None:
             raise loaded.mistake("groups", accepted)
 
 
-def _owners(
+def _check_all_trained(
     by_name: Mapping[str, Optimizer], model: nn.Module, loaded: LoadedTask
-) -> dict[str, Optimizer]:
-    """Return the optimizer of each trainable parameter."""
-    owner: dict[int, Optimizer] = {}
+) -> None:
+    """Refuse optimizers unless each trainable parameter has exactly one."""
+    owned: set[int] = set()
     known = set(map(id, model.parameters()))
     for one in by_name.values():
         for group in one.param_groups:
             for parameter in group["params"]:
-                if id(parameter) in owner:
+                if id(parameter) in owned:
                     accepted = "optimizer() gives a parameter to two optimizers"
                     raise loaded.mistake("optimizer", accepted)
                 if id(parameter) not in known:
@@ -90,11 +96,10 @@ def _owners(
                     accepted = f"its optimizer trains a parameter that model() lacks: {kind}"
                     method = "optimizer" if overrides(loaded.task, "optimizer") else "groups"
                     raise loaded.mistake(method, accepted)
-                owner[id(parameter)] = one
+                owned.add(id(parameter))
     trained = trainable(model)
-    if left := [name for name, value in trained.items() if id(value) not in owner]:
+    if left := [name for name, value in trained.items() if id(value) not in owned]:
         raise loaded.mistake("optimizer", f"optimizer() leaves out the parameter {left[0]}")
-    return {name: owner[id(value)] for name, value in trained.items()}
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -182,16 +182,24 @@ class _Trial:
             )
             raise self._loaded.mistake("model", accepted)
 
-    def _check_parts(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Refuse helpers for a network whose buffers follow from all examples, in their order."""
+    def _check_parts(self, network: nn.Module, before: Mapping[str, int]) -> None:
+        """Refuse helpers for a network whose first step they cannot share."""
         if self._spec.inside.processes == 1:
             return
-        changed = [name for name in before if before[name] != after.get(name)]
-        if changed:
-            accepted = (
-                f"must be 1: a step changes {changed[0]}, as batch normalization does, "
-                "but processes that share a batch cannot; use accumulate instead"
-            )
+        # Buffers that change follow from all examples, in their order.
+        after = buffer_versions(network)
+        why = [
+            f"a step changes {name}, as batch normalization does, but processes that share a "
+            "batch cannot"
+            for name in before
+            if before[name] != after.get(name)
+        ] + [
+            f"the gradients of {name} are sparse, and processes share dense ones"
+            for name, value in network.named_parameters()
+            if value.grad is not None and value.grad.is_sparse
+        ]
+        if why:
+            accepted = f"must be 1: {why[0]}; use accumulate instead"
             raise SpecError("inside.processes", self._spec.inside.processes, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
@@ -200,7 +208,7 @@ class _Trial:
         versions = buffer_versions(network)
         training = self._one_step(self._first(network))
         self._check_form(start, network)
-        self._check_parts(versions, buffer_versions(network))
+        self._check_parts(network, versions)
         yield _Look(moment="after one step", cause=_ELSEWHERE, sums=state_of(training))
         self._timed_step(training, network)
         self._check_form(start, network)

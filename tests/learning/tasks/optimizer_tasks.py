@@ -1,0 +1,69 @@
+"""Tasks whose optimizers or gradients are unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tests.learning.tasks.own_tasks import Plane
+
+
+class Returning(torch.optim.SGD):
+    """Lookahead, which counts in its groups."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Every third step returns to the slow weights."""
+        super().step(closure)
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for value in group["params"]:
+                slow = self.state[value].setdefault("slow", value.clone())
+                if group["count"] % 3 == 0:
+                    slow.lerp_(value, 0.5)
+                    value.copy_(slow)
+
+
+class Lookahead(Plane):
+    """An optimizer that counts beside its state."""
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return it."""
+        return Returning(groups, lr=0.1)
+
+
+class Words(nn.Module):
+    """An embedding with sparse gradients, and a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(10, 3, sparse=True), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a number an example."""
+        height: Tensor = self.last(self.words((x.abs() * 3).long().clamp(max=9)).sum(1))
+        return height
+
+
+class SparseWords(Plane):
+    """Sparse gradients, with an optimizer that takes them or not."""
+
+    def __init__(self, kind: str | None = None) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def model(self) -> nn.Module:
+        """Return it."""
+        return Words()
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Mapping[str, Optimizer] | None:
+        """Return one for sparse gradients, and one for the others; or leave it to the spec."""
+        if self.kind is None:
+            return None
+        first, *rest = groups[0]["params"]
+        sparse = getattr(torch.optim, self.kind)([first], lr=0.1)
+        return {"sparse": sparse, "dense": torch.optim.Adam(rest, lr=0.1)}
