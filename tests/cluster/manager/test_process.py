@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+import thrift
 
 from downpour.host.credentials import Credentials
 from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
@@ -73,3 +76,19 @@ def _stranger(address: Address) -> socket.socket:
         sock.settimeout(20)
         sock.connect((address.host, address.port))
     return sock
+
+
+def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> None:
+    """It falls back to the pure protocol, with one remark that says how to get the faster one."""
+    part = shutil.ignore_patterns("fastbinary*", "__pycache__")
+    shutil.copytree(Path(thrift.__file__).parent, tmp_path / "pure" / "thrift", ignore=part)
+    pure = {"PYTHONPATH": str(tmp_path / "pure")}
+    with managing(tmp_path / "shared", environment=pure) as (_, address, said):
+        assert said.count(b"thrift lacks its C extension") == 1
+        assert b"pip install --force-reinstall --no-binary thrift thrift" in said
+        assert answers(address)
+    looks = "import downpour.cluster.operations.doctor as d; print(d._thrift().verdict)"
+    for environment, verdict in ((pure, b"warning\n"), ({}, b"ok\n")):
+        words = [sys.executable, "-c", looks]
+        found = subprocess.run(words, env=environment, capture_output=True, check=True)
+        assert found.stdout == verdict

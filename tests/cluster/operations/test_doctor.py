@@ -29,7 +29,7 @@ _OF_THE_FOLDER = (
     "clock",
     "speed",
 )
-CHECKS = [*_OF_THE_FOLDER, "devices", "manager", "same folder"]
+CHECKS = [*_OF_THE_FOLDER, "devices", "thrift", "manager", "same folder"]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_what_was_not_tried_is_not_called_well(tmp_path: Path) -> None:
     """Without a folder nothing can be tried in it, without a manager nothing compared."""
     missing = diagnose(tmp_path / "missing", None)
     assert missing["folder"].verdict is Verdict.FAILED
-    of_folder = [name for name in CHECKS[1:] if name != "devices"]
+    of_folder = [name for name in CHECKS[1:] if name not in {"devices", "thrift"}]
     assert {missing[name].verdict for name in of_folder} == {Verdict.UNKNOWN}
     assert missing["devices"].seen.startswith("cpu")
     assert not (tmp_path / "missing").exists()

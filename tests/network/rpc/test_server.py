@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
@@ -11,12 +12,13 @@ from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING
 
 import pytest
+from thrift import protocol
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.network.rpc import Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.network.rpc import Address, Limits, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -91,6 +93,24 @@ def test_hostile_bytes_cost_the_sender_alone(serve: Serve, sent: bytes) -> None:
             hostile.sendall(sent)
             while hostile.recv(65536):
                 pass
+        assert friend.submit("friend") == "experiment-friend"
+        manager.assert_well()
+
+
+def test_hostile_bytes_gain_nothing_from_the_pure_protocol(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without thrift's C extension, the server loses the same connections, and no others."""
+    monkeypatch.delattr(protocol, "fastbinary", raising=False)
+    monkeypatch.setitem(sys.modules, "thrift.protocol.fastbinary", None)
+    assert not frames.is_accelerated()
+    manager = serve(Limits(frame_seconds=0.2))
+    with manager.client() as friend:
+        for sent in HOSTILE.values():
+            with manager.raw() as hostile, suppress(ConnectionError):
+                hostile.sendall(sent)
+                while hostile.recv(65536):
+                    pass
         assert friend.submit("friend") == "experiment-friend"
         manager.assert_well()
 

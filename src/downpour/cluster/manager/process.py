@@ -30,7 +30,7 @@ from downpour.files.store.location import open_location, seen_location
 from downpour.host import descriptors
 from downpour.host.credentials import known_secrets
 from downpour.host.signals import on_interrupt, on_leaving
-from downpour.network.rpc import Address, Trust
+from downpour.network.rpc import Address, Trust, frames
 from downpour.network.rpc.server import listen
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -63,6 +63,8 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
     lease, archive = Lease(shared), Archive(shared)
     if not options.embedded:
         lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
+    if not frames.is_accelerated():
+        log.warning("%s: %s", frames.NOT_ACCELERATED, frames.ACCELERATE)
     with ExitStack() as undoing:
         undoing.callback(lease.release)
         # Listen before the term begins, because the term's file names the port; we serve later.

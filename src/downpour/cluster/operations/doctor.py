@@ -27,7 +27,7 @@ from downpour.files.store.location import seen_location
 from downpour.files.store.mounts import find_mount
 from downpour.files.store.os_errors import explain
 from downpour.files.store.publish import TEMPORARY_PREFIX
-from downpour.network.rpc import PROTOCOL, ManagerClient
+from downpour.network.rpc import PROTOCOL, ManagerClient, frames
 from downpour.network.rpc.messages import ManagerInfo
 
 Findings = Mapping[str, Finding]
@@ -90,6 +90,7 @@ def diagnose(
         for name, look in _PROBES.items():
             check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
     check("devices", device_check.devices)
+    check("thrift", _thrift)
     on_begin("manager")
     findings["manager"], info = _asked(manager)
     check("same folder", partial(_same_folder, place, info))
@@ -172,6 +173,12 @@ def _file_system(root: Path) -> Finding:
             f"{mount.point}`"
         )
     return good(kind)
+
+
+def _thrift() -> Finding:
+    if not frames.is_accelerated():
+        return doubtful(frames.NOT_ACCELERATED, frames.ACCELERATE)
+    return good("has its C extension")
 
 
 def _asked(manager: ManagerClient | None) -> tuple[Finding, ManagerInfo | None]:

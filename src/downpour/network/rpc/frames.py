@@ -21,6 +21,8 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import IncompatiblePeer
 
+NOT_ACCELERATED = "thrift lacks its C extension, so messages take up to 20 times as long"
+ACCELERATE = "install a C compiler, then `pip install --force-reinstall --no-binary thrift thrift`"
 FRAME_BYTES_MAX = 16 * 2**20
 
 _ITEMS_MAX = 100_000
@@ -213,14 +215,25 @@ class Channel:
         self._received += some
 
 
+def is_accelerated() -> bool:
+    """Whether thrift's C extension is installed."""
+    # Measured: 60,000 indices in a list take 2.8 ms with the C extension and 53 ms without it.
+    try:
+        from thrift.protocol import fastbinary  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
-    """Return a protocol that reads `message`, or one that writes, and the buffer beneath it."""
+    """Return a protocol that reads `message`, or one that writes, and the buffer beneath it.
+
+    Without thrift's C extension, it does the same in pure Python.
+    """
     buffer = TMemoryBuffer(message)
     protocol = TBinaryProtocolAccelerated(
         buffer,
-        # Measured: 60,000 indices in a list take 2.8 ms with the C extension and 53 ms without it,
-        # so a process without it must fail rather than be slow.
-        fallback=False,
+        fallback=True,
         string_length_limit=FRAME_BYTES_MAX,
         container_length_limit=_ITEMS_MAX,
     )
