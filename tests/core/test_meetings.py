@@ -22,13 +22,13 @@ def test_without_meetings_a_round_is_an_epoch() -> None:
 def test_an_experiment_may_go_on_in_the_middle_of_an_epoch(
     epochs: int, each: int, before: int
 ) -> None:
-    """Its rounds are those of a training without the stop, and it ends with an epoch."""
+    """Its rounds are those of a training without the stop, whose epochs it counts on."""
     whole = Meetings(before // each + epochs, each)
     rest = Meetings(epochs, each, before)
     assert before + rest.rounds == whole.rounds
     assert rest.epochs_in_all == whole.epochs
     for number in range(rest.rounds):
-        assert rest.epoch_of(number) + before // each == whole.epoch_of(before + number)
+        assert rest.epoch_of(number) == whole.epoch_of(before + number)
         assert rest.ends_epoch(number) == whole.ends_epoch(before + number)
     assert rest.ends_epoch(rest.rounds - 1)
 

@@ -50,6 +50,7 @@ _METAVARS = {
     "prefers": "LABEL,LABEL",
     "outer_checksum": "DIGITS",
     "states_checksum": "DIGITS",
+    "best_checksum": "DIGITS",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",

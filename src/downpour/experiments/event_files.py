@@ -22,6 +22,7 @@ import tomli_w
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.base.values import is_bare_name
+from downpour.core.spec import Meetings
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import RoundResult
 from downpour.experiments.reading.submission import submission_seconds
@@ -185,6 +186,7 @@ class _EventFile:
 
         submitted_at = submission_seconds(submitted.experiment)
         self._zero = submitted_at - at_seconds
+        self._rounds_before = Meetings.of(submitted.spec).before
         folder.mkdir(parents=True, exist_ok=True)
         for former in folder.glob(_OURS.format("*")):
             former.unlink()
@@ -205,13 +207,16 @@ class _EventFile:
         self._file.close()
 
     def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
-        """Write numbers by their tags, leaving out missing measurements."""
+        """Write numbers by their tags, leaving out missing measurements.
+
+        `step` counts this experiment's rounds; TensorBoard gets the rounds of the whole training.
+        """
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in measured.items()]
         if values:
-            self._write(at_seconds, step=step, summary=Summary(value=values))
+            self._write(at_seconds, step=self._rounds_before + step, summary=Summary(value=values))
 
     def flush(self) -> None:
         """Let TensorBoard see everything written so far."""

@@ -82,6 +82,7 @@ class Judge:
                 ), "something counts in every round"
                 self.dropped |= {(fact.experiment, fact.round, s) for s in fact.shards}
             case facts.Improved():
+                assert fact.model is not None
                 assert (fact.experiment, fact.model.name) not in self.discarded
                 self.best[fact.experiment] = fact
             case facts.ForecastRecorded() | facts.HandOverAsked():

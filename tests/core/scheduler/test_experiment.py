@@ -74,6 +74,22 @@ def test_training_ends_after_epochs_without_a_better_model(make: Make) -> None:
     assert experiment.why_it_ends == "no better loss since epoch 1"
 
 
+@pytest.mark.parametrize(("comparable", "epochs"), [(True, 2), (False, 4)])
+def test_patience_counts_the_epochs_before_a_resumption_if_they_were_compared(
+    make: Make, *, comparable: bool, epochs: int
+) -> None:
+    """After two epochs, two more without a value end the training; else four do."""
+    before = {"init_from": "x", "rounds_before": 6, "best_checksum": "0" if comparable else None}
+    experiment = started(make, epochs=9, meet=3, stop_after=4, **before)
+    for number in range(epochs):
+        assert not experiment.training_is_done
+        for _ in range(3):
+            train(make, experiment)
+        experiment.take_evaluation(3 * number + 2, make.evaluation(loss=float("nan")))
+    assert experiment.training_is_done
+    assert experiment.why_it_ends == "no better loss at all"
+
+
 def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None:
     """It is needed to go on, and spent once the next model has its own; at the end it stays."""
     experiment = started(make)

@@ -9,6 +9,7 @@ import pytest
 from downpour.core.scheduler import Scheduler, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.best import Best
 
 if TYPE_CHECKING:
     from downpour.core.scheduler import Entry
@@ -71,6 +72,39 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
     )
     assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, facts.Concluded]
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
+
+
+def test_what_a_resumed_experiment_compares_survives_a_restart(kept: Kept, make: Make) -> None:
+    """The best model so far, and the evaluation that an earlier experiment did not make."""
+    kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="e", reason="over"))
+    kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="next", reason="over"))
+    fields = {"init_from": "x", "rounds_before": 5, "best_checksum": "0", "keep_best": "loss"}
+    spec = make.spec(shards=1, epochs=9, stop_after=3, **fields)
+    best = Best(round=-4, value=0.25, model=make.file("best"))
+    handed = on.HandedOn(best=best, unevaluated=((-1, make.file("m-1")),))
+    kept.happen(
+        on.ExperimentSubmitted(at_seconds=2.0, experiment="f", spec=spec),
+        on.Prepared(
+            at_seconds=2.0,
+            experiment="f",
+            dataset="d",
+            shard_samples=(1,),
+            model=make.file("m0"),
+            handed_on=handed,
+        ),
+    )
+    core = kept.replayed(len(kept.entries))
+    assert durable(core.state) == durable(kept.core.state)
+    experiment = core.state.experiments["f"]
+    assert (experiment.best, list(experiment.evaluating)) == (best, [-1])
+    assert experiment.rounds == [], "the evaluation may end the training"
+    ends = on.Evaluated(
+        at_seconds=3.0, experiment="f", round=-1, part="test", evaluation=make.evaluation(loss=0.5)
+    )
+    kept.happen(ends)
+    done = kept.replayed(len(kept.entries)).state.experiments["f"]
+    assert (done.publishing, done.kept_best) == (True, make.file("best"))
+    assert done.why_it_ends == "no better loss since epoch 2"
 
 
 def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make) -> None:

@@ -178,6 +178,7 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
             sizes = " ".join(map(str, fact.samples))
             return f"cut {fact.experiment} r{fact.round} into {sizes} ({fact.reason})"
         case facts.Improved():
+            assert fact.model is not None
             which = f"{fact.experiment} r{fact.round}"
             return f"improved {which} to {fact.value:g} in {fact.model.name}"
         case facts.WorkerRequested():

@@ -131,3 +131,19 @@ def test_a_network_that_saves_itself_does_so_in_a_folder_of_its_own(
         *("body.weight", "body.bias", "head.weight", "head.bias")
     }
     assert downpour.load_model(tmp_path / "out").state_dict().keys() >= {"body.weight"}
+
+
+def test_the_best_model_goes_on_without_what_was_frozen(shared: Path) -> None:
+    """Its file holds the whole network; the resumed experiment keeps the trained part of it."""
+    spec = downpour.Spec(task="partly_frozen:Partly", epochs=3, shards=1, keep_best="max:loss")
+
+    def best_of(asked: downpour.Spec) -> tuple[str, bytes]:
+        ended = downpour.run(asked, workers=1, shared=shared, progress=False, on="inline")
+        folder = shared / "experiments" / ended.experiment
+        return ended.experiment, (folder / "best.safetensors").read_bytes()
+
+    first, _ = best_of(spec.replace(epochs=1, keep_models=1))
+    for file in (shared / "experiments" / first).glob("model-000000*"):
+        file.unlink()
+    _, whole = best_of(spec)
+    assert best_of(downpour.resumed(first, shared=shared, epochs=3))[1] == whole

@@ -124,6 +124,7 @@ class ManagerHandler(WorkerCalls):
             "init_checksum": asked.init_checksum or known.init_checksum,
             "outer_checksum": asked.outer_checksum or known.outer_checksum,
             "states_checksum": asked.states_checksum or known.states_checksum,
+            "best_checksum": asked.best_checksum or known.best_checksum,
         }
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"already names {experiment}, whose spec differs")

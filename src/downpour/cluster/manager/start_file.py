@@ -1,16 +1,18 @@
 """The files that an experiment starts from; only the manager reads them.
 
 One file has the parameters. If the experiment continues another one, further files have the states
-of that one's shards (`left_behind.py`). If both have the same outer optimizer, a file has its
-state.
+of that one's shards (`left_behind.py`) and its best model (`best_before.py`). If both have the same
+outer optimizer, a file has its state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from downpour.base.errors import SpecError
+from downpour.cluster.manager.best_before import AsVersion, BestBefore, best_before
 from downpour.cluster.manager.left_behind import LeftBehind, left_behind
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.spec import ResolvedSpec, Spec
@@ -56,10 +58,13 @@ def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) 
     outer, states = _outer_beside(spec, shared), _left_beside(spec, shared).checksum()
     _check_same(spec, "outer_checksum", outer.checksum if outer else None)
     _check_same(spec, "states_checksum", states)
+    best = _best_before(spec, shared)
+    _check_same(spec, "best_checksum", best.checksum() if best else None)
     return spec.replace(
         init_checksum=model,
         outer_checksum=outer.checksum if outer else None,
         states_checksum=states,
+        best_checksum=best.checksum() if best else None,
     )
 
 
@@ -93,18 +98,26 @@ def first_outer_state(
     return found.tensors
 
 
-def handed_on(spec: Spec, shared: SharedDirectory, store: Store) -> HandedOn:
-    """Publish the states that an experiment's shards start with, see `left_behind`.
+def handed_on(
+    spec: ResolvedSpec, shared: SharedDirectory, store: Store, as_version: AsVersion
+) -> HandedOn:
+    """Publish what an ended experiment leaves, see `left_behind` and `best_before`.
 
     Raises:
-        SpecError: a state has changed since the experiment was submitted.
-        StoreError: a state cannot be read or published.
+        SpecError: a file has changed since the experiment was submitted.
+        StoreError: a file cannot be read or published.
     """
-    if spec.states_checksum is None:
-        return NOTHING_HANDED_ON
-    left = _left_beside(spec, shared)
-    _check_same(spec, "states_checksum", left.checksum())
-    return left.publish(store)
+    handed = NOTHING_HANDED_ON
+    if spec.states_checksum is not None:
+        left = _left_beside(spec, shared)
+        _check_same(spec, "states_checksum", left.checksum())
+        handed = left.publish(store)
+    if spec.best_checksum is None:
+        return handed
+    best = _best_before(spec, shared)
+    _check_same(spec, "best_checksum", best.checksum() if best else None)
+    compared = best.publish(store, as_version) if best else handed
+    return replace(handed, best=compared.best, unevaluated=compared.unevaluated)
 
 
 def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.ModelName] | None:
@@ -120,6 +133,12 @@ def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
     """Return the states next to the model version that a spec continues from."""
     found = _version_of(spec, shared) if spec.shards_go_on else None
     return left_behind(spec, found[0], found[1].version) if found is not None else LeftBehind()
+
+
+def _best_before(spec: ResolvedSpec, shared: SharedDirectory) -> BestBefore | None:
+    """Return what the experiment that a spec continues has compared; None if it can't serve."""
+    found = _version_of(spec, shared) if spec.goal is not None else None
+    return best_before(spec, found[0], found[1].version) if found is not None else None
 
 
 def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:

@@ -80,7 +80,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
         rounds_done=done,
         rounds_total=meetings.rounds,
         epochs_done=meetings.epoch_of(done),
-        epochs_total=meetings.epochs,
+        epochs_total=meetings.epochs_in_all,
         reason=experiment.reason if failed else None,
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),

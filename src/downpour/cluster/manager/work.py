@@ -149,9 +149,8 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
     if spec.init_from is not None:
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
     step, warnings = drawn.check_trains(shards), drawn.without_effect()
-    handed = handed_on(spec, space.shared, space.store)
-    if spec.rounds_before and spec.shards_go_on and spec.states_checksum is None:
-        remarks += (f"shards start without optimizer states: those of {spec.init_from} do not fit",)
+    handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
+    remarks += _begun_anew(spec)
     for remark in (*remarks, *warnings):
         log.warning("%s: %s", space.experiment, remark)
     if step is not None:
@@ -167,6 +166,21 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
         remarks=remarks,
         warnings=warnings,
     )
+
+
+def _begun_anew(spec: Spec) -> tuple[str, ...]:
+    """Say what an experiment does not take over from the one that it continues."""
+    lines = []
+    if spec.rounds_before and spec.shards_go_on and spec.states_checksum is None:
+        lines += [f"shards start without optimizer states: those of {spec.init_from} do not fit"]
+    if spec.rounds_before and spec.goal is not None and spec.best_checksum is None:
+        lines += [f"no best model so far: that of {spec.init_from} cannot be compared or is gone"]
+    return tuple(lines)
+
+
+def _as_version(drawn: GlobalModel, tensors: Mapping[str, Array]) -> Sequence[Buffer]:
+    """Return the content of a model version; the tensors may include frozen ones."""
+    return encode({name: tensors[name] for name in drawn.parameters()}, drawn.metadata())
 
 
 def _first_model(

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 
 from downpour.base.evaluations import Evaluation, Goal
 from downpour.base.values import PublishedFile
+from downpour.core.spec import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """A model version that is better than every version evaluated before it, and its value."""
+    """A model version that is better than every version evaluated before it, and its value.
+
+    `model` is None if an earlier experiment compared the version, but did not keep it. A round
+    before the experiment's first one has a negative number; see `Meetings`.
+    """
 
     round: int
     value: float
-    model: PublishedFile
+    model: PublishedFile | None
 
 
 def better(
@@ -32,3 +37,19 @@ def better(
     if former is None:
         return new
     return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))
+
+
+def evaluated_before(spec: Spec) -> int:
+    """Return the last round that was due for an evaluation before the experiment's first one."""
+    epochs = spec.meetings.epochs_before
+    return spec.meetings.last_of(epochs - epochs % max(1, spec.evaluate_every))
+
+
+def compared_from(spec: Spec) -> int:
+    """Return the round after which `stop_after` counts the epochs without a better model.
+
+    It counts from the beginning of the training, unless no earlier model can be compared.
+    """
+    if spec.best_checksum is None:
+        return evaluated_before(spec)
+    return spec.meetings.last_of(0)

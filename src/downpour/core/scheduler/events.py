@@ -21,6 +21,7 @@ from downpour.base.values import (
     SystemState,
     Update,
 )
+from downpour.core.scheduler.best import Best
 from downpour.core.spec import ResolvedSpec
 
 
@@ -45,16 +46,19 @@ class ExperimentCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOn:
-    """The states with which the shards of a continuing experiment start, as its own files.
+    """The state that an ended experiment leaves for the one that continues it, in own files.
 
     `states` are the states of the shards' optimizers, by shard. If rounds overlap, `steps` are the
     shards' last updates, and `former` is the version before the one that the experiment begins
-    from.
+    from. `best` is the best model so far, if the spec compares models. `unevaluated` are versions
+    that the ended experiment should have compared, but did not; their rounds are negative.
     """
 
     states: tuple[tuple[int, PublishedFile], ...] = ()
     steps: tuple[tuple[int, PublishedFile], ...] = ()
     former: PublishedFile | None = None
+    best: Best | None = None
+    unevaluated: tuple[tuple[int, PublishedFile], ...] = ()
 
 
 NOTHING_HANDED_ON = HandedOn()
@@ -67,7 +71,7 @@ class Prepared:
     The name of a `dataset` follows from its content, so equal names mean equal examples. `frozen`
     holds the parameters that no task trains, if there are any; models and updates hold the others.
     `outer` is the first state of the outer optimizer, if the spec has one. If this experiment
-    continues an earlier one, the shards start with the states that the earlier one has `handed_on`.
+    continues an earlier one, it starts with the state that was `handed_on`.
     """
 
     at_seconds: float

@@ -12,7 +12,8 @@ from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Part, PublishedFile
 from downpour.core.modes import mode_of
-from downpour.core.scheduler.best import Best, better
+from downpour.core.scheduler.best import Best, better, compared_from, evaluated_before
+from downpour.core.scheduler.events import HandedOn
 from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
@@ -75,7 +76,7 @@ class Experiment:
         self.evaluated_versions: set[int] = set()
         self.publishing = False
         self.ready = True
-        self.evaluated_round = -1
+        self.evaluated_round = evaluated_before(spec)
         self.last_evaluation: Evaluation | None = None
         self.best: Best | None = None
         self.testing = False
@@ -165,7 +166,7 @@ class Experiment:
 
     @property
     def _best_round(self) -> int:
-        return self.best.round if self.best is not None else -1
+        return self.best.round if self.best is not None else compared_from(self.spec)
 
     @property
     def kept_best(self) -> PublishedFile | None:
@@ -181,7 +182,7 @@ class Experiment:
         return f"no better {self.spec.goal.metric} {since}"
 
     def epoch_of(self, round_number: int) -> int:
-        """Return the epoch of a round, counted from 1, as people do."""
+        """Return the epoch of a round in the whole training, counted from 1, as people do."""
         return self.spec.meetings.epoch_of(round_number) + 1
 
     def start_rounds(self) -> None:
@@ -196,6 +197,19 @@ class Experiment:
         number = self.rounds_done + len(self.rounds)
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
         self.rounds_begun = number + 1
+
+    def start_from(self, model: PublishedFile, handed_on: HandedOn) -> None:
+        """Begin to train from a model, with the state that an earlier experiment handed on."""
+        compared = [file for _, file in handed_on.unevaluated]
+        best = handed_on.best.model if handed_on.best is not None else None
+        self.models += filter(None, (*compared, best, handed_on.former, model))
+        self.optimizer_states = dict(handed_on.states)
+        self.steps = dict(handed_on.steps)
+        self.best = handed_on.best
+        self.evaluating = dict(handed_on.unevaluated)
+        # Each of these evaluations counts as a later one.
+        self.evaluated_round = min([self.evaluated_round, *(n - 1 for n in self.evaluating)])
+        self.start_rounds()
 
     def assign(
         self, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
@@ -428,9 +442,7 @@ class Experiment:
 
     def _ends_unless_better(self, number: int) -> bool:
         """Whether training ends with this round unless a round up to it improves on the best."""
-        # An evaluated round ends an epoch; before the first one, no epoch has ended.
-        epochs = [self.epoch_of(one) if one >= 0 else 0 for one in (number, self._best_round)]
-        since = epochs[0] - epochs[1]
+        since = self.epoch_of(number) - self.epoch_of(self._best_round)
         return self.spec.stop_after is not None and since >= self.spec.stop_after
 
     def bases(self) -> Iterator[PublishedFile]:

@@ -135,14 +135,15 @@ class Resized:
 class Improved:
     """The model after a round is the best so far; `value` is its measure.
 
-    Replay skips this fact, because it follows from the evaluation.
+    The first one may be of an earlier experiment that this one continues, see `Best`. Replay skips
+    this fact, because it follows from the evaluation or the preparation.
     """
 
     cause: int
     experiment: str
     round: int
     value: float
-    model: PublishedFile
+    model: PublishedFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

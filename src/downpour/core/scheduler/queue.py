@@ -90,12 +90,12 @@ def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
 def _test(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the evaluation of the best model, or the last one, on the test examples."""
     experiment.testing = True
-    best = experiment.best if experiment.kept_best is not None else None
-    model = best.model if best is not None else experiment.model
+    best, kept = experiment.best, experiment.kept_best
+    model = kept or experiment.model
     state.do(
         do.Evaluate(
             experiment=experiment.name,
-            round=best.round if best is not None else experiment.rounds_done - 1,
+            round=best.round if best is not None and kept else experiment.rounds_done - 1,
             model=model,
             part="test",
             leading=leading_to(experiment, model),

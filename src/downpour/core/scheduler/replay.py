@@ -177,6 +177,7 @@ class DurableExperiment:
     steps: tuple[tuple[int, PublishedFile], ...]
     own: tuple[tuple[int, PublishedFile], ...]
     evaluating: tuple[int, ...]
+    evaluated_round: int
     last_evaluation: Evaluation | None
     best: Best | None
     tested: Evaluation | None
@@ -302,6 +303,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         steps=tuple(sorted(experiment.steps.items())),
         own=tuple(sorted(experiment.own.items())),
         evaluating=tuple(sorted(experiment.evaluating)),
+        evaluated_round=experiment.evaluated_round,
         last_evaluation=experiment.last_evaluation,
         best=experiment.best,
         tested=experiment.tested,

@@ -9,6 +9,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.aggregating import aggregate_if_due
+from downpour.core.scheduler.best import Best
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.shard_task import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
@@ -29,24 +30,26 @@ def prepared(state: SchedulerState, event: on.Prepared) -> None:
     if made != asked:
         queue.fail(state, experiment, f"the dataset was cut into {made} shards instead of {asked}")
     elif experiment.ready:
-        _start(experiment, event)
+        _start(state, experiment, event)
     elif (event.dataset, event.shard_samples) != (experiment.dataset, experiment.shard_samples):
         queue.fail(state, experiment, "the dataset is not the one that this experiment began with")
     else:
         _go_on(state, experiment)
 
 
-def _start(experiment: Experiment, event: on.Prepared) -> None:
+def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) -> None:
     experiment.life.step("start")
     experiment.dataset = event.dataset
     experiment.frozen = event.frozen
     experiment.shard_samples = event.shard_samples
-    handed_on = event.handed_on
-    experiment.models += filter(None, (handed_on.former, event.model))
     experiment.outer = event.outer
-    experiment.optimizer_states = dict(handed_on.states)
-    experiment.steps = dict(handed_on.steps)
-    experiment.start_rounds()
+    experiment.start_from(event.model, event.handed_on)
+    if experiment.best is not None:
+        _note_best(state, experiment, experiment.best)
+    for number, model in experiment.evaluating.items():
+        _evaluate(state, experiment, number, model)
+    # Without a better model for long enough, an experiment has nothing left to train.
+    queue.publish_if_done(state, experiment)
 
 
 def _go_on(state: SchedulerState, experiment: Experiment) -> None:
@@ -174,14 +177,7 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
     spent = experiment.take_evaluation(event.round, event.evaluation)
     best = experiment.best
     if best is not None and best != former:
-        fact = facts.Improved(
-            cause=state.cause,
-            experiment=experiment.name,
-            round=best.round,
-            value=best.value,
-            model=best.model,
-        )
-        state.note(fact)
+        _note_best(state, experiment, best)
     if experiment.has_stopped_early and not experiment.all_rounds_done:
         last = experiment.epoch_of(experiment.rounds_done - 1)
         state.log(f"stopped after epoch {last}: {experiment.why_it_ends}")
@@ -189,6 +185,17 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
     # Training may have waited for this evaluation.
     experiment.start_rounds()
     queue.publish_if_done(state, experiment)
+
+
+def _note_best(state: SchedulerState, experiment: Experiment, best: Best) -> None:
+    fact = facts.Improved(
+        cause=state.cause,
+        experiment=experiment.name,
+        round=best.round,
+        value=best.value,
+        model=best.model,
+    )
+    state.note(fact)
 
 
 def _fail_without(

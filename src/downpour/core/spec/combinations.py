@@ -83,6 +83,7 @@ def _start_fits(spec: SpecFields) -> None:
         ("init_checksum", "whose file it is"),
         ("outer_checksum", "whose outer optimizer's state it is"),
         ("states_checksum", "whose optimizer states they are"),
+        ("best_checksum", "whose best model it is"),
     ):
         value = getattr(spec, field)
         if value and spec.init_from is None:

@@ -1,7 +1,8 @@
 """How rounds and epochs belong together: an epoch has one round for each meeting of its shards.
 
-Rounds and epochs of an experiment count from 0. An experiment that continues another one may begin
-in the middle of an epoch, which is then its first epoch.
+An experiment counts its own rounds, from 0. Epochs are those of the whole training, from 0, and
+include the epochs of experiments that this one continues. So rounds before it have negative numbers
+here. It may begin in the middle of an epoch, which is then its first epoch.
 """
 
 from __future__ import annotations
@@ -28,27 +29,31 @@ class Meetings:
     @property
     def rounds(self) -> int:
         """How many rounds the experiment has."""
-        return self.epochs * self.each - self._missed
+        return self.epochs * self.each - self.before % self.each
 
     @property
     def epochs_in_all(self) -> int:
         """How many epochs the whole training has, including earlier ones."""
-        return self.before // self.each + self.epochs
+        return self.epochs_before + self.epochs
+
+    @property
+    def epochs_before(self) -> int:
+        """How many epochs had ended before this experiment."""
+        return self.before // self.each
 
     def named(self, number: int) -> str:
         """Name a round in words: its epoch, and the round itself if the epoch has several."""
         which = f"epoch {self.epoch_of(number) + 1}"
         return which if self.each == 1 else f"{which}, round {number + 1}"
 
-    @property
-    def _missed(self) -> int:
-        """How many rounds of the first epoch were before this experiment."""
-        return self.before % self.each
-
     def epoch_of(self, number: int) -> int:
-        """Return the epoch of a round; both count from 0."""
-        return (self._missed + number) // self.each
+        """Return the epoch of a round, of the whole training; both count from 0."""
+        return (self.before + number) // self.each
 
     def ends_epoch(self, number: int) -> bool:
         """Whether an epoch ends with this round."""
-        return (self._missed + number + 1) % self.each == 0
+        return (self.before + number + 1) % self.each == 0
+
+    def last_of(self, epochs: int) -> int:
+        """Return the round with which the training's first `epochs` epochs end."""
+        return epochs * self.each - 1 - self.before

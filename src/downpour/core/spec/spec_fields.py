@@ -122,6 +122,10 @@ class SpecFields(Fields):
         default=None,
         description="Checksum of the shards' optimizer states with it, fixed at submission",
     )
+    best_checksum: str | None = Field(
+        default=None,
+        description="Checksum of the best model so far and its value, fixed at submission",
+    )
     code: dict[str, str] = Field(
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; workers accept no other",

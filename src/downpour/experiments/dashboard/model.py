@@ -172,7 +172,7 @@ class RecordTables:
         done, meetings = self._rounds.reached, self._meetings
         if self.state is ExperimentState.FINISHED and not self._about["reason"]:
             done = meetings.rounds
-        return done, meetings.rounds, meetings.epoch_of(done), meetings.epochs
+        return done, meetings.rounds, meetings.epoch_of(done), meetings.epochs_in_all
 
     @property
     def start(self) -> float:
@@ -303,7 +303,8 @@ class RecordTables:
             "splitter": spec.get("split"),
             "shards": line.shards,
             "rounds": self._meetings.rounds,
-            "epochs": self._meetings.epochs,
+            "rounds_before": self._meetings.before,
+            "epochs": self._meetings.epochs_in_all,
             "rounds_per_epoch": self._meetings.each,
             "dataset": spec.get("dataset"),
             "spec": spec,

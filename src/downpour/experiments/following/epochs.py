@@ -98,14 +98,12 @@ class LoggerTaker:
             spec=line.spec,
             resumes=self._resumes,
             rounds_before=meetings.before,
-            epochs_before=meetings.before // meetings.each,
+            epochs_before=meetings.epochs_before,
         )
 
     def _counted_on(self, epoch: RoundResult) -> RoundResult:
-        """Return an epoch with the numbers that it has in the whole training."""
-        before = self._fold.meetings.before
-        epochs = before // self._fold.meetings.each
-        return replace(epoch, round=before + epoch.round, epoch=epochs + epoch.epoch)
+        """Return an epoch whose last round has the number that it has in the whole training."""
+        return replace(epoch, round=self._fold.meetings.before + epoch.round)
 
 
 def _logging(epoch: RoundResult) -> Call:

@@ -72,7 +72,7 @@ def _summary(result: Result) -> ExperimentSummary:
         rounds_done=done,
         rounds_total=meetings.rounds,
         epochs_done=meetings.epoch_of(done),
-        epochs_total=meetings.epochs,
+        epochs_total=meetings.epochs_in_all,
         reason=result.reason,
         metrics=metrics_of(result.metrics),
         loss=result.test_loss,

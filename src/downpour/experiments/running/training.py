@@ -39,9 +39,8 @@ def train(
         LaunchError: a process could not be started.
     """
     number = workers_for(asked, workers, is_here=surroundings.is_here)
-    rounds = asked.meetings.rounds
-    surroundings.disturbances.check(number, rounds, is_local=surroundings.is_local)
     resolved = resolve(_inside_measured(asked, number, surroundings, watching), number)
+    surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
     check_named(resolved, surroundings.data_dir)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))

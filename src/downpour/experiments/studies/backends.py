@@ -6,7 +6,7 @@ early, the backend cancels its experiment, as any client may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Protocol
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.evaluations import LOSS
 from downpour.cluster.launchers import RunningCluster
-from downpour.core.spec import Spec
+from downpour.core.spec import Meetings, Spec
 from downpour.experiments.client import Client, OnStatus
 from downpour.experiments.following.announcing import OnEvent
 from downpour.experiments.following.follower import Follower
@@ -29,7 +29,7 @@ from downpour.experiments.studies.study import Run, Study
 from downpour.experiments.studies.submission import submitted
 from downpour.experiments.studies.summary import Measured
 from downpour.files.records.record import parse_lines
-from downpour.files.records.record_lines import EvaluatedLine
+from downpour.files.records.record_lines import EvaluatedLine, SubmittedLine
 from downpour.learning.tasks import check_named
 from downpour.network.rpc.messages import Status
 
@@ -158,9 +158,9 @@ class _Session:
             follower.see(status)
             if listener is None:
                 return
-            new = record(experiment, len(lines))
-            lines.extend(new)
-            if any(listener(epoch, measured) for epoch, measured in measured_in(new, run.spec)):
+            former = len(lines)
+            lines.extend(record(experiment, former))
+            if any(listener(epoch, measured) for epoch, measured in measured_in(lines, former)):
                 listener = None
                 self.client.cancel(experiment)
 
@@ -177,11 +177,18 @@ class _Session:
         return "".join(f"{line}\n" for line in lines).encode()
 
 
-def measured_in(lines: Iterable[str], spec: Spec) -> Iterator[tuple[int, Measured]]:
-    """Yield the measurements of each evaluation in a record's lines, with its epoch from 1."""
-    for _, fact in parse_lines(lines):
-        if isinstance(fact, EvaluatedLine):
-            yield spec.meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
+def measured_in(lines: Sequence[str], former: int = 0) -> Iterator[tuple[int, Measured]]:
+    """Yield the measurements of each evaluation in a record, with its epoch from 1.
+
+    This leaves out the `former` lines.
+    """
+    meetings = Meetings(0)
+    for _, fact in parse_lines([*lines[:1], *lines[max(1, former) :]]):
+        match fact:
+            case SubmittedLine():
+                meetings = Meetings.of(fact.spec)  # the run's own spec may leave `meet` open
+            case EvaluatedLine():
+                yield meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:

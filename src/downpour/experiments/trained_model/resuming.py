@@ -3,7 +3,8 @@
 Orders, generators and schedule follow from the number of the round. The new experiment's first
 round counts as the one after the old experiment's last, even in the middle of an epoch. The outer
 optimizer continues from its state. If the spec keeps them, so do the shards' optimizers. So the
-model becomes the same, byte for byte, as if there had been no stop.
+model becomes the same, byte for byte, as if there had been no stop. The best model so far is
+carried over, too, so `keep_best` and `stop_after` decide as they would have done.
 We refuse examples that differ from the old ones, unless the user also changes the fields that name
 them.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError
 from downpour.base.values import is_bare_name
+from downpour.cluster.manager.best_before import best_before
 from downpour.core.spec import Spec
 from downpour.experiments.running.surroundings import shared_path
 from downpour.experiments.trained_model.locating import data_key_in, spec_in
@@ -65,8 +67,9 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
             default, it is as many as the experiment should have had.
 
     Raises:
-        SpecError: the experiment does not exist, it has no model, or no rounds remain; or it
-            stopped in the middle of an epoch, which another `meet` would cut differently.
+        SpecError: the experiment does not exist, it has no model, or no rounds remain; or
+            `stop_after` has ended it. Or it stopped in the middle of an epoch, which another `meet`
+            would cut differently.
         SharedDirectoryError: the shared directory cannot be used.
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
@@ -90,13 +93,26 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
         "init_checksum": None,
         "outer_checksum": None,
         "states_checksum": None,
+        "best_checksum": None,
         "epochs": wanted - epochs_done if isinstance(wanted, int) else wanted,
         "data_key": None if changes.keys() & _DATA_FIELDS else data_key_in(folder) or spec.data_key,
     }
     goes_on = spec.replace(**{**changes, **begin, "rounds_before": done})
-    if goes_on.meet == each:
-        return goes_on
-    if done % each or goes_on.meet == "auto":
-        accepted = f"must be {each}, because {experiment} trained with {each} rounds per epoch"
-        raise SpecError("meet", goes_on.meet, accepted)
-    return goes_on.replace(rounds_before=epochs_done * goes_on.meetings.each)
+    if goes_on.meet != each:
+        if done % each or goes_on.meet == "auto":
+            accepted = f"must be {each}, because {experiment} trained with {each} rounds per epoch"
+            raise SpecError("meet", goes_on.meet, accepted)
+        goes_on = goes_on.replace(rounds_before=epochs_done * goes_on.meetings.each)
+    _refuse_spent_patience(experiment, goes_on, folder / versions[last], last)
+    return goes_on
+
+
+def _refuse_spent_patience(experiment: str, spec: Spec, model: Path, version: int) -> None:
+    """Refuse to continue an experiment that `stop_after` would end at once."""
+    if spec.stop_after is None:
+        return
+    before = best_before(spec, model, version)
+    since = before.epochs_since(spec) if before is not None else 0
+    if since >= spec.stop_after:
+        accepted = f"{experiment} ended with {since} epochs without a better model; set a larger"
+        raise SpecError("stop_after", spec.stop_after, f"{accepted} number to go on")

@@ -210,7 +210,8 @@ class EvaluatedLine:
 class ImprovedLine:
     """The model after a round, in `file`, is the best so far.
 
-    `value` is the metric that the spec's `keep_best` names, or the loss.
+    `value` is the metric that the spec's `keep_best` names, or the loss. A round below 0 belongs to
+    an earlier experiment that this one continues; `file` is empty if that one did not keep it.
     """
 
     round: int

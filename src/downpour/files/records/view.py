@@ -220,7 +220,7 @@ def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an 
             accepted = entry.accepted.file.checksum
             return {"checksum": entry.update.file.checksum, "accepted_checksum": accepted}
         case facts.Improved():
-            return {"file": entry.model.name}
+            return {"file": entry.model.name if entry.model is not None else ""}
         case _:
             return {}
 

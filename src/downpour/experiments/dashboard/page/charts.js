@@ -14,6 +14,11 @@
     byte: { title: "bytes exchanged", value: (point) => point.bytes, text: (value) => words.bytes(value) },
   };
 
+  /** Return how many epochs of the whole training have ended after some rounds. */
+  function epochsAt(told, round) {
+    return ((told.rounds_before || 0) + round) / (told.rounds_per_epoch || 1);
+  }
+
   /** Return a value of an evaluation: the loss is a measure like the others. */
   function valueOf(evaluation, metric) {
     const value = metric.name === "loss" ? evaluation.loss : evaluation.metrics[metric.name];
@@ -29,7 +34,7 @@
     const begin = downpour.beginOf(tables);
     const parts = new Map();
     const bytes = new Map();
-    const point = (row, sent, value) => ({ epoch: row.round / (told.rounds_per_epoch || 1), seconds: row.at - begin, bytes: sent, value });
+    const point = (row, sent, value) => ({ epoch: epochsAt(told, row.round), seconds: row.at - begin, bytes: sent, value });
     for (const row of tables.evaluations.values()) {
       if (row.at > now) continue;
       bytes.set(row.round, row.bytes);
@@ -127,5 +132,5 @@
     }
   }
 
-  Object.assign(downpour, { Chart, curvesOf, valueOf, AXES });
+  Object.assign(downpour, { Chart, curvesOf, epochsAt, valueOf, AXES });
 })(window.downpour = window.downpour || {});

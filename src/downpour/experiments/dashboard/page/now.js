@@ -105,7 +105,7 @@
 
   function epochs(told, done) {
     if (!told.epochs) return "";
-    return `epoch ${Math.min(told.epochs, Math.floor(done / (told.rounds_per_epoch || 1)))} of ${told.epochs}`;
+    return `epoch ${Math.min(told.epochs, Math.floor(downpour.epochsAt(told, done)))} of ${told.epochs}`;
   }
 
   /** Say how long it will take, and how sure that is; of a run that has ended, how long it took. */
