@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -417,6 +417,45 @@ def test_a_running_experiment_whose_folder_stays_away_fails(manager: RunningMana
     failed = manager.event()
     assert isinstance(failed, on.EffectFailed)
     assert "its folder is gone from" in failed.reason
+
+
+def remove(spec: Path) -> None:
+    """Take the file away."""
+    spec.unlink()
+
+
+def edit(spec: Path) -> None:
+    """Write another spec in its place, as an editor does."""
+    spec.write_text(spec.read_text().replace("batch_size = ", "batch_size = 1"))
+
+
+@pytest.mark.parametrize("spoil", [remove, edit])
+def test_the_spec_of_a_running_experiment_is_restored(
+    manager: RunningManager, spoil: Callable[[Path], None]
+) -> None:
+    """A worker that needs it finds what was submitted, within its patience for any file."""
+    space = manager.space
+    spec = space.folder / "spec.toml"
+    submitted = spec.read_bytes()
+    manager.spaces.look()
+    manager.spaces.look()
+    spoil(spec)
+    assert not spec.exists() or spec.read_bytes() != submitted
+    manager.spaces.look()
+    manager.spaces.look()
+    assert spec.read_bytes() == submitted
+    assert bytes(space.store.read(space.spec_file)) == submitted
+    assert manager.events.empty()
+
+
+def test_a_folder_that_is_being_removed_gets_no_spec(manager: RunningManager) -> None:
+    """One look at a moment when the spec alone is missing brings nothing back."""
+    (manager.space.folder / "spec.toml").unlink()
+    manager.spaces.look()
+    assert not (manager.space.folder / "spec.toml").exists()
+    shutil.rmtree(manager.space.folder)
+    manager.spaces.look()
+    assert not manager.space.folder.exists()
 
 
 def test_an_experiment_without_a_folder_is_concluded_without_it(manager: RunningManager) -> None:

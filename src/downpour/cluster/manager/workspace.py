@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,8 @@ class Workspace:
     gathering: Gathering | None = None
     copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
     missed_dataset_at: float = -math.inf
+    _spec_seen: tuple[int, ...] | None = field(init=False, default=())
+    _spec_checked: tuple[int, ...] | None = field(init=False, default=())
 
     def __post_init__(self) -> None:
         """Keep no version so far."""
@@ -145,19 +147,44 @@ class Workspace:
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
-        """Set `is_gone`; if the directory cannot be used, leave it as it was."""
+        """Set `is_gone`, and keep the spec's file; if the directory is away, change nothing."""
         with suppress(StoreError, OSError):
             self.is_gone = not self._is_there()
+            if not self.is_gone:
+                self._keep_spec()
+
+    def _keep_spec(self) -> None:
+        """Restore the spec's file if someone removed or changed it: workers need it as it was."""
+        before, self._spec_seen = self._spec_seen, self._look_of_spec()
+        # Wait for a second look, because someone may be removing the whole folder.
+        if self._spec_seen == before != self._spec_checked:
+            hasty = replace(self.shared, patience_seconds=0.0, away_seconds=None)
+            self.spec_file = _kept_spec(hasty.store(self.experiment), self.experiment, self.spec)
+            self._spec_seen = self._spec_checked = self._look_of_spec()
+
+    def _look_of_spec(self) -> tuple[int, ...] | None:
+        """Return numbers that change with the spec's file; None if it is missing."""
+        if self.shared.bucket is not None:
+            return () if layout.SPEC_NAME in self._objects() else None
+        try:
+            found = (self.folder / layout.SPEC_NAME).lstat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _is_there(self) -> bool:
         # Check the folder, because open files stay writable after someone removes their folder.
         if not (self.folder.exists() or self.experiment in names_in(self.shared.experiments)):
             return False
+        return self.shared.bucket is None or bool(self._objects())
+
+    def _objects(self) -> list[str]:
+        """Return the names of its objects in a bucket."""
         if self.shared.bucket is None:
-            return True
+            return []
         # Don't use the retries of `store`, because the caller looks again.
         place = self.folder.relative_to(self.shared.root).as_posix()
-        return layout.SPEC_NAME in self.shared.bucket.names(place)
+        return self.shared.bucket.names(place)
 
     @property
     def gone_reason(self) -> str:
@@ -260,7 +287,7 @@ def reopen_workspace(
         shared=shared,
         store=store,
         record=RecordReader(folder),
-        spec_file=_restored_spec(store, experiment),
+        spec_file=_kept_spec(store, experiment.name, experiment.spec),
         journal=journal_of(
             shared, experiment.name, leader, journal_lines, record=record, syncs=not of_run
         ),
@@ -286,19 +313,19 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
         raise FileCorrupt("journal", "its last lines are missing: there is a final model")
 
 
-def _restored_spec(store: Store, experiment: Experiment) -> PublishedFile:
-    """Return the file of the spec, restored if it differs from the journal's."""
+def _kept_spec(store: Store, experiment: str, spec: ResolvedSpec) -> PublishedFile:
+    """Return the file of an experiment's spec, restored if it is missing or differs."""
     there = layout.SPEC_NAME in store.list()
     if there:
         text = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
         # Also compare the parsed specs, because another version may write an equal spec
         # differently.
-        if text == _toml(experiment.spec) or _parsed(text) == experiment.spec:
+        if text == _toml(spec) or _parsed(text) == spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)
     fault = "is not the submitted one" if there else "is missing"
-    log.warning("%s: %s %s; it is restored", experiment.name, layout.SPEC_NAME, fault)
-    return store.put_new(layout.SPEC_NAME, [_toml(experiment.spec)])
+    log.warning("%s: %s %s; it is restored", experiment, layout.SPEC_NAME, fault)
+    return store.put_new(layout.SPEC_NAME, [_toml(spec)])
 
 
 def _parsed(toml: bytes) -> Spec | None:
