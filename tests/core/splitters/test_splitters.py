@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import tracemalloc
 
 import numpy as np
 import numpy.typing as npt
@@ -183,3 +185,24 @@ def test_a_smaller_concentration_skews_more() -> None:
     }
     assert largest_share["0.05"] > 0.3 > largest_share["1.0"] > largest_share["100000.0"]
     assert largest_share["100000.0"] == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("random", "420ec0551f187ebb"),
+        ("equal", "b9edef3a1823ffb3"),
+        ("class", "846f076166874390"),
+        ("dirichlet(0.5)", "f34a5f3ebc2acd21"),
+    ],
+)
+def test_many_examples_are_split_in_little_memory(name: str, digest: str) -> None:
+    """Into the same shards as ever; an example takes few bytes besides its index in the result."""
+    count = 1_100_000
+    labels = None if name == "random" else np.arange(count) % 10
+    tracemalloc.start()
+    shards = split(name, labels, count, 7, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 33 * count
+    assert hashlib.sha256(b"".join(one.tobytes() for one in shards)).hexdigest()[:16] == digest

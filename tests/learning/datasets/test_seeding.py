@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,19 @@ def test_an_order_is_pinned() -> None:
 def test_an_order_is_a_permutation(count: int, seed: int) -> None:
     """Every position appears once."""
     assert np.array_equal(np.sort(random_order(count, seed)), np.arange(count))
+
+
+def test_the_beginning_of_an_order_takes_no_memory_for_the_rest() -> None:
+    """It is that of the whole order, and found among millions in a few megabytes."""
+    count = 3_000_000
+    whole = random_order(count, 1, 2)
+    for first in (1, 1000, count // 2, count, count + 1):
+        assert np.array_equal(random_order(count, 1, 2, first=first), whole[:first])
+    tracemalloc.start()
+    random_order(count, 1, 2, first=10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * count
 
 
 @given(st.lists(st.integers(0, 5), max_size=120))

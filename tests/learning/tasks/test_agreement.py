@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from downpour.base.errors import FileMissing, SpecError, UnfitWorker
+from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
@@ -160,3 +162,21 @@ def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:
     x, y = task.batch("train", np.array([5, 2]))
     assert x.shape == (2, 3)
     assert np.array_equal(y[0].numpy(), task.examples("train")[5][1])
+
+
+def test_what_a_great_many_examples_take_is_said() -> None:
+    """Their indices alone are gigabytes; the line names the field that helps."""
+    facts = DatasetFacts(
+        train_samples=300_000_000,
+        test_samples=1,
+        sample_shape=(),
+        classes=0,
+        targets_per_sample=0,
+    )
+    (line,) = TaskData(facts=facts, labels=None, sketches={}).remarks
+    assert line == (
+        "the indices of 300,000,000 training examples take 2.4 GB in the manager and 2.4 GB in all "
+        "workers together; train_limit takes fewer"
+    )
+    few = replace(facts, train_samples=300_000)
+    assert not TaskData(facts=few, labels=None, sketches={}).remarks

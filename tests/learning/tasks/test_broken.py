@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from downpour.base.errors import SpecError
@@ -100,3 +101,11 @@ def test_an_interrupt_that_a_task_raises_itself_is_told(tmp_path: Path) -> None:
     """Ctrl-C reaches the main thread alone, and a manager tries tasks in another one."""
     with ThreadPoolExecutor(1) as pool, pytest.raises(SpecError, match="KeyboardInterrupt"):
         pool.submit(tried, tmp_path, "broken_tasks:Interrupting", {}).result()
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available > 40e9, reason="there is room for them")
+def test_more_examples_than_memory_can_divide_are_refused(tmp_path: Path) -> None:
+    """Before anything is divided, which would end the manager."""
+    fields = {"train_limit": 2**31 - 1, "test_limit": 10}
+    with pytest.raises(SpecError, match=r"train_limit = 2147483647: dividing .* needs 42.9 GB of"):
+        tried(tmp_path, "broken_tasks:Boundless", fields)

@@ -86,9 +86,9 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
     cut = time.perf_counter()
     check_meetings(spec, [len(shard) for shard in shards])
-    # Try the batch order for every shard. Otherwise an impossible order would fail on the workers,
+    # Try an order that may be impossible for every shard. Otherwise it would fail on the workers,
     # retry after retry, instead of here with the name of the field.
-    for shard, indices in enumerate(shards):
+    for shard, indices in enumerate(shards if spec.batches == "balanced" else ()):
         batch_order(spec, indices, dataset.labels, 0, shard)
     warnings = oddities(spec, [len(shard) for shard in shards])
     for warning in warnings if command.model is None else ():

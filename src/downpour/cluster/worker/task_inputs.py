@@ -220,5 +220,4 @@ def indices_of(store: Store, indices: IndexArray | IndicesFile) -> npt.NDArray[n
     """Return the indices of a task, from its message or from a file."""
     if not isinstance(indices, IndicesFile):
         return indices
-    data = bytes(store.read(indices.file))
-    return unpack_indices(indices.width_bytes, indices.count, data)
+    return unpack_indices(indices.width_bytes, indices.count, store.read(indices.file))

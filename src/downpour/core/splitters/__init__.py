@@ -15,12 +15,13 @@ import numpy as np
 from downpour.base.errors import SpecError
 from downpour.core import families
 from downpour.core.spec import Spec, parse_split
-from downpour.core.splitters.base import Indices, Labels, SplitRequest, Splitter
+from downpour.core.splitters.base import Indices, Labels, Numbers, SplitRequest, Splitter
 from downpour.core.splitters.holding_out import hold_out
 
 SPLITTERS: Mapping[str, Splitter] = families.SPLITTERS
 
 _NEED_NO_LABELS = frozenset({"random"})
+_BLOCK = 1 << 18
 
 
 def split(
@@ -52,12 +53,12 @@ def split(
             raise SpecError(
                 "split", spec_split, "must be random because the dataset has no classes"
             )
-        labels = np.zeros(count, dtype=np.int64)
+        labels = np.zeros(count, dtype=np.uint16)
     if labels.shape != (count,):
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
-    # This numbers the classes without gaps: a limit may have left some without an example.
-    _, classes = np.unique(labels, return_inverse=True)
-    generator = np.random.default_rng(seed)
+    if shards == 1:
+        return [np.arange(count)]
+    generator, classes = np.random.default_rng(seed), _without_gaps(labels)
     request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)
     return _shards_of(SPLITTERS[name](request), shards)
 
@@ -84,11 +85,27 @@ def divide(
     return [stay[part] for part in parts], held
 
 
-def _shards_of(owners: Indices, shards: int) -> list[Indices]:
-    """Gather each owner's indices, which the stable sort leaves in ascending order."""
-    order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
-    ends = np.cumsum(np.bincount(owners, minlength=shards))
-    return np.split(order, ends[:-1])
+def _without_gaps(labels: Labels) -> Numbers:
+    """Number classes without gaps: a limit may have left some without an example."""
+    present = np.bincount(labels) > 0
+    numbers = np.cumsum(present) - 1
+    return numbers.astype(np.uint16 if numbers[-1] < (1 << 16) - 1 else np.int32)[labels]
+
+
+def _shards_of(owners: Numbers, shards: int) -> list[Indices]:
+    """Gather each owner's indices in ascending order, some at a time: there may be billions."""
+    blocks = range(0, len(owners), _BLOCK)
+    counts = sum(np.bincount(owners[at : at + _BLOCK], minlength=shards) for at in blocks)
+    ends = np.cumsum(counts)
+    gathered, free = np.empty(len(owners), np.int64), ends - counts
+    for at in blocks:
+        block = owners[at : at + _BLOCK]
+        order, count = np.argsort(block, kind="stable"), np.bincount(block, minlength=shards)
+        # The place of each in its shard: those free, but for the ones of this block before it.
+        places = np.repeat(free - (np.cumsum(count) - count), count) + np.arange(len(block))
+        gathered[places] = at + order
+        free += count
+    return np.split(gathered, ends[:-1])
 
 
 __all__ = ["SPLITTERS", "divide", "split"]

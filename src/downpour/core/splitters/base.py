@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 Indices = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer]
+"""Classes or owners of all examples, in few bytes each: there may be billions."""
 Labels = npt.NDArray[np.generic]
 
 
@@ -25,17 +27,17 @@ class SplitRequest:
     concentration of a Dirichlet split, and None for other splits.
     """
 
-    classes: Indices
+    classes: Numbers
     shards: int
     generator: np.random.Generator
     alpha: float | None = None
 
 
-Splitter = Callable[[SplitRequest], Indices]
+Splitter = Callable[[SplitRequest], Numbers]
 """Returns the owners: shape (examples,), each a shard in 0..shards-1, every shard at least once."""
 
 
-def deal(order: Indices, shards: int) -> Indices:
+def deal(order: Indices, shards: int) -> Numbers:
     """Deal examples to the shards in turn, in the given order, like cards to players.
 
     Args:
@@ -46,8 +48,9 @@ def deal(order: Indices, shards: int) -> Indices:
         The owners, shape (examples,). In any stretch of `order`, the shards' counts differ by at
         most one.
     """
-    owners = np.empty(len(order), dtype=np.int64)
-    owners[order] = np.arange(len(order), dtype=np.int64) % shards
+    owners = np.empty(len(order), dtype=np.int32)
+    for shard in range(shards):
+        owners[order[shard::shards]] = shard
     return owners
 
 

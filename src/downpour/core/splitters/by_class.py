@@ -12,15 +12,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from downpour.core.splitters.base import Indices, SplitRequest, shuffled_by_class
+from downpour.core.splitters.base import Indices, Numbers, SplitRequest, shuffled_by_class
 
 
-def owners(request: SplitRequest) -> Indices:
+def owners(request: SplitRequest) -> Numbers:
     """Say which shard owns each example; see `Splitter`."""
     classes = request.classes
     counts = np.bincount(classes)
     if request.shards <= len(counts):
-        return classes.astype(np.int64) % request.shards
+        return classes % np.asarray(request.shards, classes.dtype)
     seats = largest_remainder(counts, request.shards)
     first = np.cumsum(seats) - seats
     # The position of each example within its class, with the classes laid end to end.

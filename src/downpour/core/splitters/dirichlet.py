@@ -17,15 +17,15 @@ import heapq
 
 import numpy as np
 
-from downpour.core.splitters.base import Indices, SplitRequest, shuffled_by_class
+from downpour.core.splitters.base import Numbers, SplitRequest, shuffled_by_class
 
 
-def owners(request: SplitRequest) -> Indices:
+def owners(request: SplitRequest) -> Numbers:
     """Say which shard owns each example; see `Splitter`."""
     classes, shards, generator = request.classes, request.shards, request.generator
     if request.alpha is None:
         raise ValueError("a Dirichlet split needs a concentration")
-    result = np.empty(len(classes), dtype=np.int64)
+    result = np.empty(len(classes), dtype=np.int32)
     for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
         shares = generator.dirichlet(np.full(shards, request.alpha))
         # We round the cumulative shares, not the shares, so that every example has an owner.
@@ -35,7 +35,7 @@ def owners(request: SplitRequest) -> Indices:
     return result
 
 
-def _fill_empty(result: Indices, shards: int) -> None:
+def _fill_empty(result: Numbers, shards: int) -> None:
     """Give every empty shard an example from the largest shard, in place."""
     sizes = np.bincount(result, minlength=shards)
     if sizes.all():

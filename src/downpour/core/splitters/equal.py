@@ -8,9 +8,9 @@ totals differ by at most one as well.
 
 from __future__ import annotations
 
-from downpour.core.splitters.base import Indices, SplitRequest, deal, shuffled_by_class
+from downpour.core.splitters.base import Numbers, SplitRequest, deal, shuffled_by_class
 
 
-def owners(request: SplitRequest) -> Indices:
+def owners(request: SplitRequest) -> Numbers:
     """Say which shard owns each example; see `Splitter`."""
     return deal(shuffled_by_class(request), request.shards)

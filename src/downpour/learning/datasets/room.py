@@ -12,8 +12,10 @@ from downpour.base.errors import SpecError
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def check_room(shape: Sequence[int], item_bytes: int, *, field: str, value: str) -> int:
-    """Return how many bytes an array of this shape takes.
+def check_room(
+    shape: Sequence[int], item_bytes: int, *, field: str, value: object, what: str = ""
+) -> int:
+    """Return how many bytes an array of this shape takes; `what` is that in words.
 
     Raises:
         SpecError: names `field` and `value`, where that is more than is free on this machine.
@@ -21,7 +23,8 @@ def check_room(shape: Sequence[int], item_bytes: int, *, field: str, value: str)
     needed_bytes = math.prod(shape) * item_bytes
     free_bytes = psutil.virtual_memory().available
     if needed_bytes > free_bytes:
-        accepted = f"needs {_shown(needed_bytes)} of memory, but only {_shown(free_bytes)} are free"
+        free = f"only {_shown(free_bytes)} are free"
+        accepted = f"{what}needs {_shown(needed_bytes)} of memory, but {free}"
         raise SpecError(field, value, accepted)
     return needed_bytes
 

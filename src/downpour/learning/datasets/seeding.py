@@ -10,12 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 HELD_OUT_EVERY = 5
+_BLOCK = 1 << 20
 
 
-def random_order(count: int, *words: int) -> NDArray[np.int64]:
-    """Return the permutation of 0..count-1 that follows from non-negative integers."""
+def random_order(count: int, *words: int, first: int | None = None) -> NDArray[np.int64]:
+    """Return the permutation of 0..count-1 that follows from non-negative integers.
+
+    With `first`, return only so many numbers at its beginning, in memory for a few times as many.
+    """
     generator = np.random.PCG64(np.random.SeedSequence(words))
-    return np.argsort(generator.random_raw(count), kind="stable").astype(np.int64, copy=False)
+    if first is None or first >= count:
+        return np.argsort(generator.random_raw(count), kind="stable").astype(np.int64, copy=False)
+    block = max(first, _BLOCK)
+    lowest, places = np.empty(0, np.uint64), np.empty(0, np.int64)
+    for start in range(0, count, block):
+        stop = min(start + block, count)
+        drawn = np.concatenate([lowest, generator.random_raw(stop - start)])
+        order = np.argsort(drawn, kind="stable")[:first]
+        lowest, places = drawn[order], np.concatenate([places, np.arange(start, stop)])[order]
+    return places
 
 
 def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.int64], ...]:

@@ -21,6 +21,7 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.files.store.os_errors import writing
 from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
+from downpour.learning.datasets.room import check_room
 
 if TYPE_CHECKING:
     from downpour.learning.tasks.task import ExampleList, Task
@@ -29,7 +30,10 @@ CLASSES_MAX = 1_000_000
 
 _ARRAYS = ("labels",)
 EXAMPLES_MAX = 2**31 - 1
-"""Their indices, eight bytes each, are in the memory of the manager and of every worker."""
+"""Their indices, eight bytes each, are in the memory of the manager."""
+_MANY = 100_000_000
+_DIVIDING_BYTES = 20
+"""For each example, what dividing them into shards takes for a moment."""
 _LOOKED_AT = 16
 """How many examples are compared: the first, the last, and some between."""
 
@@ -54,8 +58,15 @@ class TaskData:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks on unusual properties, for people: we know of none."""
-        return ()
+        """Remarks on unusual properties, for people, one line each."""
+        count = self.facts.train_samples
+        if count < _MANY:
+            return ()
+        size = f"{8 * count / 1e9:.2g} GB"
+        where = f"{size} in the manager and {size} in all workers together"
+        return (
+            f"the indices of {count:,} training examples take {where}; train_limit takes fewer",
+        )
 
 
 def open_task_data(root: Path, key: str) -> TaskData:
@@ -205,6 +216,10 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     if limited(count, spec, part) > EXAMPLES_MAX:
         accepted = f'examples("{part}") has {count} examples; at most {EXAMPLES_MAX} are possible'
         raise mistake(spec, task, "examples", accepted)
+    if part == "train":
+        what = f"dividing {limited(count, spec, part):,} examples "
+        shape = (limited(count, spec, part),)
+        check_room(shape, _DIVIDING_BYTES, field="train_limit", value=spec.train_limit, what=what)
     last = limited(count, spec, part) - 1
     indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
     with theirs(spec, f'cannot read an example of "{part}"', task.examples):

@@ -39,7 +39,12 @@ _SHUFFLED, _BALANCED, _TIES = 1, 2, 4
 
 
 def batch_order(
-    spec: Spec, indices: Indices, labels: Indices | None, epoch: int, shard: int
+    spec: Spec,
+    indices: Indices,
+    labels: Indices | None,
+    epoch: int,
+    shard: int,
+    first: int | None = None,
 ) -> Indices:
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
@@ -49,13 +54,15 @@ def batch_order(
         labels: the class of every training example, or None where targets are not classes.
         epoch: the epoch.
         shard: the shard's number.
+        first: how many are enough, from the beginning on; fewer take less memory.
 
     Raises:
         SpecError: the spec asks for balanced batches without classes, or with more classes in the
             shard than fit into a batch.
     """
     if spec.batches == "shuffled":
-        return indices[random_order(len(indices), _SHUFFLED, spec.seed, epoch, shard)]
+        words = _SHUFFLED, spec.seed, epoch, shard
+        return indices[random_order(len(indices), *words, first=first)]
     if labels is None:
         raise SpecError("batches", spec.batches, "needs labels that are classes")
     order = indices[random_order(len(indices), _BALANCED, spec.seed, epoch, shard)]

@@ -105,8 +105,12 @@ class ShardTraining:
         self._spec = spec
         self._task = task
         self._epoch = task.round // spec.meetings.each
-        self._order = batch_order(spec, indices, loaded.data.labels, self._epoch, task.shard)
-        self._part = part_of(spec, len(indices), task.round, task.share)
+        self._size = len(indices)
+        self._part = part_of(spec, self._size, task.round, task.share)
+        # No more than this task trains, because a shard may have a billion examples.
+        stop = self._place_after(self._part.steps)
+        labels = loaded.data.labels
+        self._order = batch_order(spec, indices, labels, self._epoch, task.shard, stop)
         numerics.place(model, spec, images=loaded.images)
         self._model = model
         self._constants = infinite_constants(model)
@@ -219,7 +223,7 @@ class ShardTraining:
 
     def _place_after(self, steps: int) -> int:
         """Return where in the epoch's order the examples after these steps begin."""
-        return samples_in(self._part.first + steps, len(self._order), self._spec)
+        return samples_in(self._part.first + steps, self._size, self._spec)
 
     def parameters(self, *, copy: bool = True) -> Arrays:
         """Return the parameters and buffers as they are now.
@@ -288,7 +292,7 @@ class ShardTraining:
 
     def _identity(self) -> NDArray[np.int64]:
         task = self._task
-        return np.array([task.round, task.shard, len(self._order)], dtype=np.int64)
+        return np.array([task.round, task.shard, self._size], dtype=np.int64)
 
 
 def _operation(error: RuntimeError) -> str:

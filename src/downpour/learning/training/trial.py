@@ -35,6 +35,7 @@ from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, theirs, told
 from downpour.learning.training import numerics
+from downpour.learning.training.epoch_order import part_of
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.fingerprints import (
     aside,
@@ -51,6 +52,8 @@ from downpour.learning.training.step_cost import Shard, StepCost, in_words, last
 log = logging.getLogger(__name__)
 
 
+_STEPS = 2
+"""How many steps a trial takes of a shard."""
 _ELSEWHERE = (
     "it must draw random numbers only from the global generators of torch, Python or "
     "numpy, and nothing outside of it may count its steps"
@@ -284,7 +287,9 @@ class _Trial:
         yield state_of(self._next_task(network, start))
 
     def _first(self, network: nn.Module) -> ShardTraining:
-        task = LocalTask(indices=self._shard, round=0, shard=self._number)
+        steps = part_of(self._spec, len(self._shard), 0).steps
+        share = min(1.0, _STEPS / max(1, steps))
+        task = LocalTask(indices=self._shard, round=0, shard=self._number, share=share)
         return ShardTraining(self._loaded, network, task)
 
     def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:

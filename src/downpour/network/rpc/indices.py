@@ -47,7 +47,7 @@ def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
     return PackedIndices(width_bytes=width, count=int(indices.size), data=data)
 
 
-def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
+def unpack_indices(width_bytes: int, count: int, data: bytes | memoryview) -> IndexArray:
     """Unpack the bytes of `pack_indices` into a read-only int64 array of shape (count,).
 
     Raises:
