@@ -37,7 +37,7 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 from downpour.files.records.attempt_lines import AssignedLine, UpdatedLine
 from downpour.files.records.record import read_record
 from downpour.files.records.record_lines import RecordLine
@@ -62,7 +62,7 @@ class Child:
         command = [sys.executable, "-m", "downpour.cli", *words]
         with log.open("ab") as file:
             self._from = file.tell()
-            variables = {**(environment or os.environ), **thread_environment(1)}
+            variables = {**(environment or os.environ), **training_environment(1)}
             self._popen = subprocess.Popen(command, stderr=file, env=variables)
         self.process = psutil.Process(self._popen.pid)
 

@@ -55,6 +55,14 @@ struct Snapshot {
   3: required i64 steps_total
 }
 
+/** The checksums of the steps that each process repeats before its first task of an experiment. */
+struct TrialSums {
+  /** The numeric class that they hold for, as text. */
+  1: required string numeric_class
+  /** Of the whole state: as built, and after each step. */
+  2: required list<string> looks
+}
+
 /** Train one shard in one round, starting from a model version. */
 struct TaskMessage {
   1: required AttemptId id
@@ -83,6 +91,8 @@ struct TaskMessage {
   12: list<PublishedFile> leading = []
   /** The complete model, if an earlier attempt at the task could not read the differences. */
   13: optional PublishedFile whole
+  /** If it trains a user's code; a worker whose steps differ refuses. */
+  14: optional TrialSums trial
 }
 
 /** The result of a task. The worker's clock measures seconds. */
@@ -100,6 +110,8 @@ struct Update {
   9: i32 processes = 1
   /** How often its worker has run out of memory in a step so far, and continued with fewer processes. */
   10: i32 shortages = 0
+  /** The checksum of the trial's steps in the worker's process; empty if it did not repeat them. */
+  11: string trial = ""
 }
 
 enum FailureKind {

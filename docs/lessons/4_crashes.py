@@ -33,13 +33,14 @@ except ModuleNotFoundError as missing:
 # In lesson 0, Downpour's own network trained. Now we bring one, because we want to break it.
 #
 # Workers are separate processes, so they cannot see what you define in a notebook. The network must
-# be in a file. The next cell writes a file with three functions, each of which makes a network:
+# be in a file. The next cell writes a file with four functions, each of which makes a network:
 #
 # - `healthy` makes an ordinary one.
 # - `clock` makes the same, and multiplies its output by a number just above 1, which it takes from
 #   the clock.
 # - `process` makes that number from the process ID, which the operating system gives to each
 #   process.
+# - `file` reads that number from a file beside the code, `factor.txt`.
 #
 # Real code does such things by accident. It draws from an unseeded random generator, or it reads an
 # environment variable, a temporary file or the name of the machine.
@@ -48,8 +49,10 @@ except ModuleNotFoundError as missing:
 import os, sys
 from pathlib import Path
 
+Path("factor.txt").write_text("1.001")
 Path("lesson4.py").write_text("""
 import os, time
+from pathlib import Path
 
 from torch.nn import Flatten, Linear, Module, ReLU, Sequential
 
@@ -74,6 +77,15 @@ class Process(Module):
 
 def process():
     return healthy().append(Process())
+
+
+class File(Module):
+    def forward(self, x):
+        return x * float(Path(__file__).with_name("factor.txt").read_text())
+
+
+def file():
+    return healthy().append(File())
 """)
 sys.path.append(os.getcwd())
 downpour.allow("lesson4")  # no spec may name code that nobody allowed
@@ -114,7 +126,7 @@ def fingerprint(result):
 # 2. the accuracy
 # 3. the fingerprint of the model
 #
-# Then the same for `clock`, and for `process`.
+# Then the same for `clock`, for `process` and for `file`.
 
 # %% tags=["parameters"]
 KILL = ["worker-1@round2,restart", "manager@round3"]  # one or more, in any of the rounds 1 to 5
@@ -149,50 +161,68 @@ def compare(**runs):
 compare(undisturbed=calm, killed=killed)
 
 # %% [markdown]
-# ## A fault that is caught at once
+# ## Faults that are caught
 #
 # `clock` has no bug that you would see in its accuracy. Let us train it.
 
+
 # %%
-try:
-    refused = None
-    train("clock")
-except downpour.DownpourError as error:
-    refused = str(error).partition("; see ")[0]
-    print(refused)
+def refusal(network):
+    try:
+        train(network)
+    except downpour.DownpourError as error:
+        return str(error).partition("; see ")[0]
+
+
+refused = {"clock": refusal("clock")}
+print(refused["clock"])
 
 # %% [markdown]
 # No shard was trained. Before the first worker gets one, the manager takes a few steps on its own,
 # *twice*, and compares all the numbers. The clock had gone on in between, so the second loss was
 # another one.
 #
-# ## A fault that slips through
-#
 # Now `process`. Before you run the cell: will the manager's check find this one as well? Think of
 # where both of its tries happen.
 
 # %%
-faulty_calm = train("process")
-faulty_killed = train("process", KILL)
+refused["process"] = refusal("process")
+print(refused["process"])
+
+# %% [markdown]
+# The manager found nothing, because it tries twice *in one process*, whose ID is the same both
+# times. But each worker repeats the first steps before its first task, and compares their checksum
+# with the manager's. So a *worker* refused it.
+#
+# ## A fault that slips through
+#
+# Now `file`. All processes read the same file, so they agree. Between our two runs, somebody changes
+# the file.
+
+# %%
+faulty_calm = train("file")
+Path("factor.txt").write_text("1.002")
+faulty_killed = train("file", KILL)
+Path("factor.txt").write_text("1.001")
 compare(undisturbed=faulty_calm, killed=faulty_killed)
 
 # %% [markdown]
-# The check found nothing, because it tries twice *in one process*, whose ID is the same both times.
-# The accuracies may well be equal, too. Only the fingerprints give it away.
+# No check found anything, because all processes *of one run* agreed. The accuracies may well be
+# equal, too. Only the fingerprints give it away.
 #
 # Who is to blame: the kills, or our code? Downpour kept the checksum of every update and of every
 # model. `downpour.replay` trains a run once more, one task after the other in this process, and
 # stops at the first file whose bytes differ.
 
 # %%
-replays = {"healthy": downpour.replay(killed), "process": downpour.replay(faulty_killed)}
+replays = {"healthy": downpour.replay(killed), "file": downpour.replay(faulty_killed)}
 for name, replay in replays.items():
     same = f"{replay.compared} checksums compared, all agree"
     print(f"{name}: {replay.difference or same}")
 
 # %% [markdown]
 # The first difference is in round 1, *before* anything was killed. So the kills are innocent: the
-# update depends on the process that trained it, and no second run would have given it again.
+# update depends on something that is in no spec, and no second run would have given it again.
 #
 # The next cell checks what this lesson claims. If something else happened on your machine, it stops
 # and says what.
@@ -207,17 +237,17 @@ assert fingerprint(calm) == fingerprint(killed), (
     f"The crash changed the model. Replayed, the run says: {replays['healthy']}. Without the crash, "
     f"{set(calm.numeric_classes)} computed, and with it {set(killed.numeric_classes)}."
 )
-assert refused and "different bytes in two trainings" in refused, (
-    f"The manager did not notice that the loss of clock follows the clock. It said: {refused!r}."
-)
+for network, said in (("clock", "in two trainings"), ("process", "in another process")):
+    assert f"different bytes {said}" in (refused[network] or ""), (
+        f"Nobody noticed the fault of {network}. Downpour said: {refused[network]!r}."
+    )
 assert fingerprint(faulty_calm) != fingerprint(faulty_killed), (
-    "process came to the same bytes twice. Either the workers of both runs had process numbers "
-    "with the same last three digits, or it does not use them any more."
+    "file came to the same bytes twice, although its factor had changed in between."
 )
-first = replays["process"].difference
+first = replays["file"].difference
 assert first and first.task, (
-    "The replay of process agrees with the run, although this process has another number: "
-    "does the network still use os.getpid()?"
+    "The replay of file agrees with the run, although its factor is another one again: "
+    "does the network still read factor.txt?"
 )
 print("The check passed: crashes changed no byte, and each fault of ours was found.")
 
@@ -233,15 +263,15 @@ print("The check passed: crashes changed no byte, and each fault of ours was fou
 # - **The manager writes before it acts.** Each decision is a line of a journal on disk before any
 #   worker hears of it. So a new manager reads the journal, and goes on from the point at which the
 #   old one ended.
-# - **One check is not enough.** Trying twice on one machine finds clocks, counters and unseeded
-#   generators. It cannot find what is the same in one process and differs in the next. Comparing
-#   fingerprints finds everything, and comes last.
+# - **One check is not enough.** Trying twice in one process finds clocks and counters. Trying once
+#   more in another process finds what differs between processes. Neither finds what is the same in
+#   a whole run and differs in the next. Comparing fingerprints finds everything, and comes last.
 #
 # ## Exercises
 #
 # 1. Set `KILL` so that as much work as possible is lost and the run still ends. Does anything change
 #    but the seconds? Why does Downpour refuse to kill both workers without `,restart`?
-# 2. Write a fourth class, whose fault neither the manager's check nor the fingerprints of *two* runs
+# 2. Write a fifth class, whose fault neither the manager's check nor the fingerprints of *two* runs
 #    find, but a replay on another computer would. (Restart the kernel after you change the file.)
 # 3. Take `torch.rand(())` as the factor in `clock`. Is it refused now? Explain why.
 #

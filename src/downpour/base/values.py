@@ -68,7 +68,8 @@ class Update:
     steps; the worker's own clock measures seconds. `processes` is the number of processes that
     computed the last step. `shortages` counts the steps of the experiment for which the worker has
     lacked memory so far, including attempts without an update. After each shortage, the worker
-    continued with fewer processes, or retried an accelerator's step.
+    continued with fewer processes, or retried an accelerator's step. `trial` is the checksum of the
+    trial's steps in this process; it is empty if it did not repeat them.
     """
 
     file: PublishedFile
@@ -81,6 +82,7 @@ class Update:
     optimizer_state: PublishedFile | None = None
     processes: int = 1
     shortages: int = 0
+    trial: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +196,17 @@ class NumericClass:
 
     def __str__(self) -> str:
         return f"torch {self.torch} on {self.device} ({self.instruction_set})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSums:
+    """The checksums of the steps that each process repeats, and the class that they hold for.
+
+    `looks` are checksums of the whole state: as built, and after each step.
+    """
+
+    numeric_class: str
+    looks: tuple[str, ...]
 
 
 Part = Literal["test", "validation"]

@@ -31,6 +31,7 @@ Description=Downpour manager of /our lab/100%%
 StartLimitIntervalSec=0
 
 [Service]
+Environment=PYTHONHASHSEED=0
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
 ExecStart=PYTHON -m downpour.cli manager --shared "/our lab/100%%" --host 10.0.0.1 --port 4000 \
 --patience 1.0 --data-dir "/d/\\"$$x\\\\"
@@ -44,6 +45,7 @@ Description=Downpour worker of /our lab/100%%
 StartLimitIntervalSec=0
 
 [Service]
+Environment=PYTHONHASHSEED=0
 Environment=OMP_NUM_THREADS=2
 Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager.rehearsal import rehearse
+from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.core.spec import ResolvedSpec
 from downpour.learning.allowlist import VARIABLE
 
@@ -105,7 +108,7 @@ def test_every_other_method_may_end_its_process_too(
     options: Any = {"hostile": method, "what": "ends"}
     spec = ResolvedSpec(task=task, task_options=options, shards=1, batch_size=4)
     with pytest.raises(SpecError, match=r"ends its process with os._exit\(0\) \(hostile_tasks.py:"):
-        rehearse(spec, tmp_path, None)
+        Rehearsal(spec, tmp_path, None).rehearse()
 
 
 @pytest.mark.slow
@@ -118,8 +121,50 @@ def test_a_helper_that_a_task_leaves_behind_holds_up_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv(VARIABLE, name)
     spec = ResolvedSpec(task=f"{name}:Helped", shards=1, batch_size=4)
-    rehearse(spec, tmp_path, None)
+    Rehearsal(spec, tmp_path, None).rehearse()
     helpers = [one for one in psutil.process_iter(["cmdline"]) if name in str(one.info["cmdline"])]
     # A process that is killed is there for a moment more on a busy machine.
     _, alive = psutil.wait_procs(helpers, timeout=30)
     assert alive == []
+
+
+COMPARED = """
+import sys
+from pathlib import Path
+from downpour.cluster.manager.global_model import GlobalModel
+from downpour.cluster.manager.rehearsal import Rehearsal
+from downpour.core.spec import ResolvedSpec
+from downpour.learning.tasks import open_data, prepare_data
+import numpy as np
+
+spec, folder = ResolvedSpec(task=sys.argv[1], shards=1, batch_size=4), Path(sys.argv[2])
+rehearsal = Rehearsal(spec, folder, None)
+rehearsal.rehearse()
+key = prepare_data(spec, folder)
+drawn = GlobalModel(spec, open_data(spec, folder, key))
+drawn.check_trains([np.arange(48)])
+print(rehearsal.agrees(key, drawn))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Plain", "True"),
+        ("Hashes", "another process: its loss differs after one step, through hash() or the order"),
+        ("Labelled", "another process: its examples or labels differ, through hash() or the order"),
+    ],
+)
+def test_a_rehearsal_notices_what_depends_on_hashes(tmp_path: Path, name: str, said: str) -> None:
+    """All launched processes have one hash seed, so only the rehearsal has another one."""
+    tasks = Path(__file__).parents[2] / "learning" / "training"
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join([str(tasks), *sys.path]),
+        VARIABLE: "process_tasks",
+    }
+    words = [sys.executable, "-c", COMPARED, f"process_tasks:{name}", str(tmp_path)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert said in done.stdout + done.stderr

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 
 REUSE = """
 import resource
@@ -25,9 +26,17 @@ print(faults() - faults())
 
 def test_threads_wait_without_spinning() -> None:
     """The variables name the spec's threads, and a passive wait."""
-    variables = thread_environment(3)
+    variables = training_environment(3)
     assert variables["OMP_NUM_THREADS"] == "3"
     assert variables["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_launched_processes_hash_alike() -> None:
+    """Two of them put the same text into the same bucket."""
+    words = [sys.executable, "-c", "print(hash('word'))"]
+    environment = {**os.environ, **training_environment(1)}
+    hashes = {subprocess.check_output(words, env=environment) for _ in range(2)}
+    assert len(hashes) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")

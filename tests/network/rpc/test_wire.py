@@ -39,6 +39,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "ManagerInfo.presence_file": _NAMES,
     "Registration.port": st.integers(1, 65535),
     "Update.loss": st.floats(allow_nan=False),
+    "Update.trial": st.just("") | _CHECKSUMS,
     "ExperimentSummary.reason": st.none() | _NAMES,
     **{
         f"{kind}.{field}": _NAMES

@@ -27,7 +27,7 @@ from downpour.cluster.launchers.last_will import LastWill
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ssh_script import worker_script
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import FILES
 from downpour.host.text import one_line
@@ -143,7 +143,7 @@ class ComposeEngine(TetheredWorkers):
     def planned(self, plan: LaunchPlan) -> str:
         """Return the commands of a plan's workers; the manager's address is not known yet."""
         texts = [f"{name}={value}" for name, value in variables(plan, self._options).items()]
-        environment = thread_environment(plan.threads)
+        environment = training_environment(plan.threads)
         for number in range(1, plan.workers + 1):
             worker = replace(plan.worker(number, "ADDRESS:PORT"), port=_PORT)
             script = worker_script(worker, _THERE, environment)

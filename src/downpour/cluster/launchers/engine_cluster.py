@@ -14,7 +14,7 @@ from downpour.cluster.launchers.base import Ended, Engine
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.local import LocalCluster
 from downpour.cluster.launchers.restarts import Restarts
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 from downpour.host.credentials import Credentials
 from downpour.learning import allowlist
 
@@ -151,7 +151,7 @@ class PlacedCluster:
         place.last, place.is_to_restart = None, False
         try:
             worker = self._plan.worker(place.number, self.address)
-            environment = thread_environment(self._plan.threads) | allowlist.environment()
+            environment = training_environment(self._plan.threads) | allowlist.environment()
             self._engine.start(worker, environment, self.log)
         except LaunchError as error:
             self._note_end(place, Ended(error.exit_status, str(error)))

@@ -23,7 +23,7 @@ from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.logs import new_log
 from downpour.cluster.launchers.restarts import Restarts
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 from downpour.host.credentials import Credentials, known_secrets
 from downpour.host.sessions import signal_group
 
@@ -179,7 +179,7 @@ class LocalCluster:
         self._start_manager()
 
     def _new_server(self) -> ForkServerProcess:
-        return ForkServerProcess(self.log, thread_environment(self._plan.threads))
+        return ForkServerProcess(self.log, training_environment(self._plan.threads))
 
     def _start_manager(self) -> None:
         self._server.request(MANAGER, MANAGER, asdict(self._manager))

@@ -26,7 +26,7 @@ from downpour.cluster.launchers.last_will import LastWill
 from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm_queue import ArrayTask
 from downpour.cluster.launchers.slurm_script import JOB_NAME, SlurmOptions, number_of, script
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.text import one_line
 
@@ -85,7 +85,7 @@ class SlurmEngine:
         """Return the script for a plan's first workers; the manager's port is not known yet."""
         plan, address = plan.reached_at(self.manager_host), f"{self.manager_host}:PORT"
         workers = [plan.worker(number, address) for number in range(1, plan.workers + 1)]
-        return self.script(workers, thread_environment(plan.threads))
+        return self.script(workers, training_environment(plan.threads))
 
     def check(self, plan: LaunchPlan) -> None:
         """Ask Slurm whether it accepts the script; an error quotes Slurm's own words."""

@@ -17,7 +17,7 @@ from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_probe import look_at, refuse_unfit
 from downpour.cluster.launchers.ssh_script import SshOptions, command, worker_script
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import training_environment
 
 
 def on_ssh(options: SshOptions | None = None) -> Launcher:
@@ -66,7 +66,7 @@ class SshEngine(TetheredWorkers):
         for _ in range(plan.workers):
             placed.append(self.free_host(placed))
         address = f"{self._options.manager_host or 'ADDRESS'}:PORT"
-        environment = thread_environment(plan.threads)
+        environment = training_environment(plan.threads)
         texts = []
         for number, host in enumerate(placed, start=1):
             words = command(host, self._options, "")[:-1]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.worker.environment import thread_environment
+from downpour.cluster.worker.environment import ONE_HASH_SEED, training_environment
 from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")
@@ -56,12 +56,12 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
     files = replace(manager.credentials, token="").to_environment()
     tag = _tag(manager.shared)
     worker = replace(plan.worker(1, ""), name=_WORKER_NAME, credentials=manager.credentials)
-    common = {**allowlist.environment(), **files}
+    common = {**ONE_HASH_SEED, **allowlist.environment(), **files}
     made = {}
     if with_manager:
         name = f"downpour-{tag}-manager.service"
         made[name] = _unit("manager", manager.shared, manager.arguments(), common)
-    environment = {**thread_environment(plan.threads), **common}
+    environment = {**training_environment(plan.threads), **common}
     name = f"downpour-{tag}-worker@.service"
     made[name] = _unit("worker", manager.shared, worker.arguments(), environment)
     return made

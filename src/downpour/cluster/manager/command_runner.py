@@ -31,7 +31,7 @@ from downpour.base.states import ExperimentState
 from downpour.cluster.manager import work
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.lanes import Lanes
-from downpour.cluster.manager.rehearsal import rehearse
+from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.answers import Answers
@@ -215,13 +215,18 @@ class CommandRunner(Effects[[]]):
 
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
+        rehearsal = None
         if self._rehearses and space.spec.factories and command.model is None:
-            rehearse(space.spec, space.shared.datasets, self._data_dir)
+            rehearsal = Rehearsal(space.spec, space.shared.datasets, self._data_dir)
+            rehearsal.rehearse()
         try:
             made = work.prepare(space, self._data_dir, command)
         except OtherCode as error:
             self._hold(command, error)
             return
+        if rehearsal is not None:
+            rehearsed = rehearsal.agrees(made.dataset_key, made.begun.drawn)
+            made = replace(made, rehearsed=rehearsed)
         # Someone cancelled it meanwhile, and `_conclude` has freed its memory. Setting it again
         # would keep a dataset and a network in memory until the manager ends.
         if space.concluded:
@@ -234,6 +239,7 @@ class CommandRunner(Effects[[]]):
             model=made.begun.model,
             outer=made.begun.outer,
             frozen=made.begun.frozen,
+            trial=made.begun.trial,
             handed_on=made.begun.handed_on,
         )
 

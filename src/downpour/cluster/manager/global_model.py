@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import OutOfMemory
 from downpour.base.evaluations import Evaluation
+from downpour.base.values import TrialSums
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.learning.accelerators import devices_here, release
@@ -33,6 +34,14 @@ from downpour.learning.training.parameters import (
     load_parameters,
     parameters_of,
     ties_of,
+)
+from downpour.learning.training.repeating import (
+    Circumstances,
+    Looks,
+    as_tried,
+    decided,
+    in_short,
+    repeated,
 )
 from downpour.learning.training.start import begin_from
 from downpour.learning.training.step_cost import StepCost
@@ -61,6 +70,9 @@ class GlobalModel:
         self._spec = spec
         self._dataset = dataset
         self._start: Mapping[str, NDArray[Any]] = {}
+        self.tried = as_tried(_on_this_machine(spec))
+        self.looks: Looks | None = None
+        self.circumstances: Circumstances = []
         self._loaded = load(_on_this_machine(spec), dataset)
         self._network = self._loaded.network()
         self._loaded.check_fit(self._network)
@@ -79,8 +91,12 @@ class GlobalModel:
         self._start = tensors
         return remarks
 
-    def check_trains(self, shards: Sequence[Shard]) -> StepCost | None:
+    def check_trains(self, shards: Sequence[Shard], *, again: bool = False) -> StepCost | None:
         """Refuse a network that does not train, see `training.trial`; the parameters don't change.
+
+        Args:
+            shards: the indices of their examples.
+            again: whether to repeat what another process decides, see `training.repeating`.
 
         Returns:
             The cost of a step on this machine, if it can take one.
@@ -88,19 +104,28 @@ class GlobalModel:
         Raises:
             SpecError: names what is wrong, and the line of the user's code.
         """
-        # Try one meeting: an epoch has the same batches, however many tasks it makes.
-        tried = _on_this_machine(self._spec)
-        if tried.meet != 1:
-            tried = tried.replace(meet=1, local_steps=None)
+        tried = self.tried
         if tried.device == CPU and self._spec.device not in {CPU, AUTO}:
             # Fewer examples, because a batch that takes an accelerator a second may take a
             # processor a minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
         # Rebuild the network, because steps in this one would change the parameters of version 0.
-        cost = check_trains(load(tried, self._dataset, self._begun), shards)
+        loaded = load(tried, self._dataset, self._begun)
+        cost = check_trains(loaded, shards)
+        if self._spec.trains_own_code:
+            self.circumstances = repeated(loaded) if again else []
+            self.looks = None if again else decided(loaded)
         release(tried.device)
         return cost
+
+    @property
+    def trial(self) -> TrialSums | None:
+        """What other processes compare their steps with, if any were tried here."""
+        if self.looks is None:
+            return None
+        its = str(numeric_class(self.tried.device))
+        return TrialSums(numeric_class=its, looks=in_short(self.looks))
 
     def without_effect(self) -> tuple[str, ...]:
         """Say which of the spec's fields have no effect, see `training.optimizers`."""

@@ -113,7 +113,7 @@ class Observations:
         made = self._spaces[event.experiment].prepared
         if made is None or made.begun.drawn is None:
             return  # continued: the first manager has journaled this
-        known = made.dataset.facts
+        known, trial = made.dataset.facts, made.begun.trial
         line = PreparedLine(
             train_samples=known.train_samples,
             test_samples=known.test_samples,
@@ -133,5 +133,8 @@ class Observations:
             frozen_bytes=made.begun.frozen.size_bytes if made.begun.frozen else 0,
             checksum=made.begun.model.checksum,
             shard_classes=made.shard_classes,
+            trial=trial.looks[-1] if trial else "",
+            tried_with=trial.numeric_class if trial else "",
+            rehearsed=made.rehearsed,
         )
         yield observed(event.experiment, line)

@@ -1,5 +1,8 @@
 """Tries a user's code in a separate process, before the manager runs any of it.
 
+That process also shows whether the training depends on the process: it takes the trial's steps
+again, with other hashes and another clock (`learning/training/repeating.py`).
+
 The manager itself reports exceptions, because it runs the same code later (`work.prepare`). But a
 task that calls `os._exit` or crashes the interpreter ends its process, and a cluster's manager
 serves other users, too. So a child process first prepares the experiment as the manager would, and
@@ -17,15 +20,20 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
+from downpour.cluster.worker.environment import HASH_SEED
 from downpour.core.spec import Spec
 from downpour.host.sessions import end_session
 from downpour.host.signals import end_with_parent
 from downpour.host.text import one_line
+from downpour.learning import tasks
 from downpour.learning.blame import ending_told, place_of
+
+if TYPE_CHECKING:
+    from downpour.cluster.manager.global_model import GlobalModel
 
 _FAULT = re.compile(
     r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)$', re.MULTILINE
@@ -33,26 +41,72 @@ _FAULT = re.compile(
 _EXIT = "downpour-exit: "
 
 
-def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
-    """Prepare an experiment in a child process; returns if the manager can safely do the same.
+class Rehearsal:
+    """The preparation of an experiment in a child process, before the manager's own.
 
     Args:
         spec: names the user's code.
         folder: the folder of prepared datasets.
         data_dir: a folder of datasets, if there is one.
-
-    Raises:
-        SpecError: the user's code ends its process; says how, and where.
     """
-    asked = {
-        "spec": spec.to_toml(),
-        "folder": str(folder),
-        "data_dir": str(data_dir or ""),
-        "path": sys.path,
-    }
+
+    def __init__(self, spec: Spec, folder: Path, data_dir: Path | None) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._asked = {
+            "spec": spec.to_toml(),
+            "folder": str(folder),
+            "data_dir": str(data_dir or ""),
+            "path": sys.path,
+        }
+        self._found: dict[str, Any] = {}
+
+    def rehearse(self) -> None:
+        """Prepare it, under other hashes; returns if the manager can safely do the same.
+
+        Raises:
+            SpecError: the user's code ends its process; says how, and where.
+        """
+        hashes = next(seed for seed in "12" if seed != os.environ.get(HASH_SEED))
+        self._found = _carried_out(self._spec, self._asked, hashes)
+
+    def agrees(self, key: str, drawn: GlobalModel | None) -> bool:
+        """Compare what the manager prepared; says whether the trial's steps were equal in both.
+
+        Raises:
+            SpecError: they or the examples depend on the process.
+        """
+        from downpour.learning.training.repeating import RULE
+        from downpour.learning.training.trial import report
+
+        what = self._difference(self._found, key, drawn)
+        own = os.environ.get(HASH_SEED, "random")
+        if what and own != "random":
+            again = _carried_out(self._spec, self._asked, own)
+            if again and not self._difference(again, key, drawn):
+                what += ", through hash() or the order of a set: Python's hash seed decides these"
+        if what and drawn is not None:
+            report(drawn.tried, f"gives different bytes in another process: {what}; {RULE}")
+        return not what and drawn is not None and bool(drawn.looks and self._found.get("steps"))
+
+    def _difference(self, found: dict[str, Any], key: str, drawn: GlobalModel | None) -> str:
+        from downpour.learning.training.repeating import difference
+
+        if not found:  # the manager has met the same error
+            return ""
+        try:
+            tasks.check_same_data(self._spec.replace(data_key=found["key"]), self._folder, key)
+        except SpecError:
+            return "its examples or labels differ"
+        return difference(drawn.looks, found["steps"]) if drawn and drawn.looks else ""
+
+
+def _carried_out(spec: Spec, asked: dict[str, Any], hashes: str) -> dict[str, Any]:
+    """Prepare an experiment in a child process; returns what it found, or nothing if it failed."""
     # Use a file rather than a pipe, because processes that the user's code starts would hold a pipe
     # open as long as they live. Use a separate session, so that we can end them, too.
-    with TemporaryFile("w+", errors="replace") as said:
+    with TemporaryFile("w+", errors="replace") as said, NamedTemporaryFile("w+") as found:
+        asked = {**asked, "found": found.name}
         with subprocess.Popen(
             [sys.executable, "-m", "downpour.cluster.manager.rehearsal"],
             stdin=subprocess.PIPE,
@@ -60,12 +114,14 @@ def rehearse(spec: Spec, folder: Path, data_dir: Path | None) -> None:
             stderr=said,
             text=True,
             start_new_session=True,
+            env={**os.environ, HASH_SEED: hashes},
         ) as child:
             child.communicate(json.dumps(asked))
         end_session(child.pid)
         said.seek(0)
         if child.returncode:
             raise SpecError(*spec.trained_code, _last_words(child.returncode, said.read()))
+        return dict(json.loads(found.read() or "{}"))
 
 
 def _last_words(status: int, said: str) -> str:
@@ -87,14 +143,16 @@ def _say(words: str) -> None:
 def _prepare(asked: dict[str, Any]) -> None:
     from downpour.cluster.manager.global_model import GlobalModel
     from downpour.core.splitters import divide
-    from downpour.learning import tasks
 
     spec, folder = Spec.from_toml(asked["spec"]), Path(asked["folder"])
     data_dir = Path(asked["data_dir"]) if asked["data_dir"] else None
     key = tasks.prepare_data(spec, folder, data_dir)
     data = tasks.open_data(spec, folder, key)
     shards, _ = divide(spec, data.labels, data.facts.train_samples, spec.shards or 1)
-    GlobalModel(spec, data).check_trains(shards)
+    drawn = GlobalModel(spec, data)
+    drawn.check_trains(shards, again=True)
+    found = {"key": key, "steps": drawn.circumstances}
+    Path(asked["found"]).write_text(json.dumps(found), encoding="utf-8")
 
 
 def main() -> None:

@@ -140,7 +140,9 @@ def _begun_before(command: Prepare) -> Beginning | None:
     """Return the beginning that an earlier manager made; None if none did."""
     if command.model is None:
         return None
-    return Beginning(model=command.model, frozen=command.frozen, outer=command.outer)
+    return Beginning(
+        model=command.model, frozen=command.frozen, outer=command.outer, trial=command.trial
+    )
 
 
 def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beginning:
@@ -160,6 +162,7 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
         model=model,
         frozen=frozen,
         outer=outer,
+        trial=drawn.trial,
         handed_on=handed,
         drawn=drawn,
         step=step,
@@ -229,6 +232,7 @@ def task_of(
         share=share,
         step=step,
         leading=tuple(leading),
+        trial=made.begun.trial,
     )
 
 

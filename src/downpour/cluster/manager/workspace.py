@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from filelock import BaseFileLock
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
-from downpour.base.values import PublishedFile
+from downpour.base.values import PublishedFile, TrialSums
 from downpour.core.node.journal import Line
 from downpour.core.scheduler.commands import Gather
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
@@ -47,15 +47,17 @@ class Beginning:
     """The files that an experiment begins with, or continues with after a restart.
 
     `model` is a version, the first one or the newest. `outer` is the state of its outer optimizer,
-    if it has one, and `frozen` is the file of never-trained parameters, if there are some. The
-    shards start with the states that an earlier experiment has `handed_on`. `drawn` is the network,
-    and `step` is the cost of a training step on this machine, if this manager tried them. `remarks`
-    describe unusual things; `warnings` tell the user what to know before training.
+    if it has one, and `frozen` is the file of never-trained parameters, if there are some. `trial`
+    has the checksums of the steps that each process of a user's code repeats. The shards start with
+    the states that an earlier experiment has `handed_on`. `drawn` is the network, and `step` is the
+    cost of a training step on this machine, if this manager tried them. `remarks` describe unusual
+    things; `warnings` tell the user what to know before training.
     """
 
     model: PublishedFile
     frozen: PublishedFile | None = None
     outer: PublishedFile | None = None
+    trial: TrialSums | None = None
     handed_on: HandedOn = NOTHING_HANDED_ON
     drawn: GlobalModel | None = None
     step: StepCost | None = None
@@ -67,7 +69,8 @@ class Beginning:
 class PreparedExperiment:
     """The result of `prepare`; remarks and warnings come from the data, the shards and `begun`.
 
-    `shard_classes` are as in the record's line (`PreparedLine`).
+    `shard_classes` are as in the record's line (`PreparedLine`). `rehearsed` says whether another
+    process took the trial's steps with the same result.
     """
 
     dataset_key: str
@@ -80,6 +83,7 @@ class PreparedExperiment:
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     shard_classes: tuple[tuple[int, ...], ...] = ()
+    rehearsed: bool = False
 
 
 @dataclass(slots=True)

@@ -1,8 +1,11 @@
-"""Settings of a training process: how idle threads wait, and how the process keeps memory.
+"""Settings of a training process: hashes, how idle threads wait, and how it keeps memory.
 
-Each default costs more than half of the speed. OpenMP's threads spin while they wait, which takes
-the cores from other workers. glibc returns the large blocks of every batch to the kernel, and the
-next batch faults them in again.
+Python hashes text differently in each process, unless all get one seed. Then accidental uses of
+`hash()` and the order of sets are the same in all of them.
+
+Each other default costs more than half of the speed. OpenMP's threads spin while they wait, which
+takes the cores from other workers. glibc returns the large blocks of every batch to the kernel, and
+the next batch faults them in again.
 """
 
 from __future__ import annotations
@@ -17,9 +20,16 @@ _M_MMAP_MAX = -4
 _NEVER = 2**31 - 1
 
 
-def thread_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables for threads, which torch reads when it is loaded."""
-    return {
+HASH_SEED = "PYTHONHASHSEED"
+ONE_HASH_SEED = {HASH_SEED: "0"}
+
+
+def training_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables of a process that trains, or prepares a training.
+
+    Torch reads those for threads when it is loaded.
+    """
+    return ONE_HASH_SEED | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         # Measured with two threads on two cores, beside one busy process. Training alone reaches

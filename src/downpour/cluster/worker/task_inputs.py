@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
-from downpour.base.values import PublishedFile
+from downpour.base.values import PublishedFile, TrialSums
 from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.spec import Spec
 from downpour.files.store import (
@@ -33,9 +34,19 @@ from downpour.learning.factory_code import check_code
 from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.numerics import lack_of_memory
 from downpour.learning.training.parameters import load_parameters
+from downpour.learning.training.repeating import (
+    RULE,
+    as_tried,
+    difference,
+    from_short,
+    in_short,
+    repeated,
+)
 from downpour.learning.training.shortage import Shortage
+from downpour.learning.training.trial import report
 from downpour.network.rpc.indices import unpack_indices
 from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
 
@@ -51,7 +62,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 class LoadedExperiment:
     """The common inputs of an experiment's tasks; `snapshots` is the same store, retried for less.
 
-    `differs` has a phrase for each package of which this machine has another version.
+    `differs` has a phrase for each package of which this machine has another version, and `trial`
+    is the checksum of the trial's steps in this process.
     """
 
     experiment: str
@@ -64,6 +76,7 @@ class LoadedExperiment:
     team: Team | None
     shortage: Shortage
     differs: tuple[str, ...] = ()
+    trial: str = ""
 
 
 def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
@@ -72,12 +85,21 @@ def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
     return open_data(spec, shared.datasets, key)
 
 
+class BuiltTask(NamedTuple):
+    """A task, its network, and the checksum of the trial's steps here; empty without a trial."""
+
+    task: LoadedTask
+    model: torch.nn.Module
+    trial: str
+
+
 def built(
-    spec: Spec, data: Data, remedy: str, differs: Sequence[str]
-) -> tuple[LoadedTask, torch.nn.Module]:
+    spec: Spec, data: Data, trial: TrialSums | None, remedy: str, differs: Sequence[str]
+) -> BuiltTask:
     """Make the task and its network. The manager could, so a failure here is this machine's fault.
 
-    The error's line ends with the `remedy`, and with the packages in which this machine `differs`.
+    In between, the task repeats the steps of the `trial`, if there is one. The error's line ends
+    with the `remedy`, and with the packages in which this machine `differs`.
     """
     try:
         # Check the code before `load` imports it, so that only the submitted code ever runs. A
@@ -86,13 +108,43 @@ def built(
             if field != "dataset":
                 check_code(field, name, spec.code)
         task = load(spec, data)
-        return task, task.network()
+        # Before the network is built, because the steps need the memory of another one.
+        checksum = "" if trial is None else _repeat(task, trial, differs)
+        return BuiltTask(task, task.network(), checksum)
     except OtherCode as error:
         raise OtherCode(error.file, remedy) from error
     except SpecError as error:
-        if not spec.trains_own_code:
+        if not spec.trains_own_code or isinstance(error, _DependsOnProcess):
             raise
         raise _unfit(error, remedy, differs) from error
+
+
+def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
+    """Repeat the steps of a trial in this process; returns their checksum, or nothing.
+
+    Raises:
+        _DependsOnProcess: they give other bytes than they did at submission.
+    """
+    tried = copy(task)
+    tried.spec = as_tried(task.spec)
+    found = [(where, in_short(looks)) for where, looks in repeated(tried)]
+    if not found:
+        return ""
+    its = str(numeric_class(task.spec.device))
+    known = trial.looks if its == trial.numeric_class else found[0][1]
+    what = difference(from_short(known), [(where, from_short(looks)) for where, looks in found])
+    if what:
+        try:
+            report(task.spec, f"gives different bytes in another process: {what}; {RULE}")
+        except SpecError as error:
+            if differs:
+                raise
+            raise _DependsOnProcess(*task.spec.trained_code, error.accepted) from None
+    return found[0][1][-1]
+
+
+class _DependsOnProcess(SpecError):
+    """A user's code gives other bytes in another process, so no machine is to blame."""
 
 
 @contextmanager

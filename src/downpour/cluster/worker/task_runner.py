@@ -128,6 +128,7 @@ class TaskRunner:
             publish_seconds=time.perf_counter() - trained,
             processes=team.processes if team is not None else 1,
             shortages=team.shortages if team is not None else loaded.shortage.count,
+            trial=loaded.trial,
         )
 
     @property
@@ -170,9 +171,9 @@ class TaskRunner:
         for one in self._differs:
             log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        loaded_task, model = built(spec, data, remedy, self._differs)
+        made = built(spec, data, task.trial, remedy, self._differs)
         if task.frozen is not None:
-            load_frozen(model, tensors_of(store, task.frozen))
+            load_frozen(made.model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
@@ -183,11 +184,12 @@ class TaskRunner:
                 away_seconds=min(seconds, PATIENCE_SECONDS),
             ).store(task.id.experiment),
             models=ModelReader(store, keeps=spec.publishes_steps),
-            task=loaded_task,
-            model=model,
-            team=self._team(loaded_task, model, task.dataset),
+            task=made.task,
+            model=made.model,
+            team=self._team(made.task, made.model, task.dataset),
             shortage=Shortage(spec.device),
             differs=self._differs,
+            trial=made.trial,
         )
         return self._loaded
 

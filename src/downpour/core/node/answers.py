@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.base.values import AttemptId, PublishedFile, TrialSums, Update
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
@@ -33,6 +33,7 @@ class Answers:
         model: PublishedFile,
         outer: PublishedFile | None,
         frozen: PublishedFile | None,
+        trial: TrialSums | None = None,
         handed_on: on.HandedOn = on.NOTHING_HANDED_ON,
     ) -> None:
         """Post that an experiment can begin or continue."""
@@ -44,6 +45,7 @@ class Answers:
                 shard_samples=shard_samples,
                 model=model,
                 frozen=frozen,
+                trial=trial,
                 outer=outer,
                 handed_on=handed_on,
             )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from downpour.base.states import Ending
-from downpour.base.values import AttemptId, Part, PublishedFile, Update
+from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums, Update
 from downpour.core.scheduler.facts import Assigned
 from downpour.core.spec import ResolvedSpec
 
@@ -29,7 +29,7 @@ class Prepare:
     When an experiment continues after a restart, `dataset` is the dataset that it began with, and
     `model` its newest version. The examples must be the same, and the driver makes no first model.
     `outer` is the state of its outer optimizer, and `frozen` is the file of the parameters that no
-    task trains.
+    task trains. `trial` has the checksums of the steps that each process repeats.
     """
 
     experiment: str
@@ -38,6 +38,7 @@ class Prepare:
     model: PublishedFile | None = None
     outer: PublishedFile | None = None
     frozen: PublishedFile | None = None
+    trial: TrialSums | None = None
 
 
 @dataclass(frozen=True, slots=True)

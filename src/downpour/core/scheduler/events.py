@@ -19,6 +19,7 @@ from downpour.base.values import (
     PublishedFile,
     Snapshot,
     SystemState,
+    TrialSums,
     Update,
 )
 from downpour.core.scheduler.best import Best
@@ -72,6 +73,7 @@ class Prepared:
     holds the parameters that no task trains, if there are any; models and updates hold the others.
     `outer` is the first state of the outer optimizer, if the spec has one. If this experiment
     continues an earlier one, it starts with the state that was `handed_on`.
+    `trial` has the checksums of the steps that each process repeats, if it trains a user's code.
     """
 
     at_seconds: float
@@ -80,6 +82,7 @@ class Prepared:
     shard_samples: tuple[int, ...]
     model: PublishedFile
     frozen: PublishedFile | None = None
+    trial: TrialSums | None = None
     outer: PublishedFile | None = None
     handed_on: HandedOn = NOTHING_HANDED_ON
 

@@ -10,7 +10,7 @@ from itertools import chain, islice
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState
-from downpour.base.values import AttemptId, Part, PublishedFile
+from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
 from downpour.core.scheduler.best import Best, better, compared_from, evaluated_before
 from downpour.core.scheduler.events import HandedOn
@@ -36,16 +36,17 @@ class Experiment:
     of no model version yet. The keys are in the order of arrival, and the values are its times. The
     manager makes the updates of `applying` into the version after `version`, which it made at
     `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the parameters
-    that no task trains. `models` are the versions not yet discarded, oldest first. `outer` is the
-    state of the outer optimizer at the newest version, if there is one. `evaluating` are the
-    versions being evaluated, by round; `evaluated_versions` are the numbers of all versions that we
-    ever evaluated. `best` is the best version evaluated so far, if the spec compares versions. If
-    the spec holds out training examples for validation, the manager tests the model once, at the
-    end (`tested`). While the experiment is `publishing`, only the result is outstanding. It is not
-    `ready` while a restarted manager prepares to continue it. `progress_timeout` says how long an
-    attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
-    last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
-    starting, and not as stalled.
+    that no task trains. `trial` has the checksums of the steps that each process repeats. `models`
+    are the versions not yet discarded, oldest first. `outer` is the state of the outer optimizer at
+    the newest version, if there is one. `evaluating` are the versions being evaluated, by round;
+    `evaluated_versions` are the numbers of all versions that we ever evaluated. `best` is the best
+    version evaluated so far, if the spec compares versions. If the spec holds out training examples
+    for validation, the manager tests the model once, at the end (`tested`). While the experiment is
+    `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
+    prepares to continue it. `progress_timeout` says how long an attempt may make no step.
+    `overhead_seconds` is the time besides training that an attempt of the last round took. A worker
+    that takes no longer than `startup_limit_seconds` to start counts as starting, and not as
+    stalled.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -58,6 +59,7 @@ class Experiment:
         self.life = Lifecycle(f"experiment {name}", EXPERIMENT, ExperimentState.WAITING)
         self.dataset: str | None = None
         self.frozen: PublishedFile | None = None
+        self.trial: TrialSums | None = None
         self.shard_samples: tuple[int, ...] = ()
         self.mode = mode_of(spec)
         self.rounds: list[Round] = []

@@ -41,6 +41,7 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
             spec=experiment.spec,
             dataset=experiment.dataset,
             frozen=experiment.frozen,
+            trial=experiment.trial,
             model=experiment.models[-1] if experiment.models else None,
             outer=experiment.outer,
         )

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from downpour.base.evaluations import Evaluation
 from downpour.base.states import ExperimentState, Failure, TaskState
-from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
+from downpour.base.values import AttemptId, PublishedFile, Snapshot, TrialSums, Update
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue, updates
 from downpour.core.scheduler.best import Best
@@ -169,6 +169,7 @@ class DurableExperiment:
     reason: str
     dataset: str | None
     frozen: PublishedFile | None
+    trial: TrialSums | None
     shard_samples: tuple[int, ...]
     rounds_done: int
     models: tuple[PublishedFile, ...]
@@ -295,6 +296,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         reason=experiment.reason,
         dataset=experiment.dataset,
         frozen=experiment.frozen,
+        trial=experiment.trial,
         shard_samples=experiment.shard_samples,
         rounds_done=experiment.rounds_done,
         models=tuple(experiment.models),

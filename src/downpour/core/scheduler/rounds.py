@@ -41,6 +41,7 @@ def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) ->
     experiment.life.step("start")
     experiment.dataset = event.dataset
     experiment.frozen = event.frozen
+    experiment.trial = event.trial
     experiment.shard_samples = event.shard_samples
     experiment.outer = event.outer
     experiment.start_from(event.model, event.handed_on)

@@ -28,6 +28,7 @@ from downpour.experiments.dashboard.versioned import RowTable
 from downpour.experiments.dashboard.workers import WorkerTable
 from downpour.experiments.reading.decisions import decision
 from downpour.experiments.reading.measures import first_of
+from downpour.experiments.reading.verification import NOT_VERIFIED, Verification
 from downpour.files.records.attempt_lines import ContradictedLine, HandOverAskedLine
 from downpour.files.records.record_lines import (
     KINDS,
@@ -68,6 +69,7 @@ class RecordTables:
         self._unknown: dict[str, None] = {}
         self._meetings = Meetings(0)
         self._workers = WorkerTable()
+        self._verification = Verification()
         self._rounds = Rounds(self._stopped)
         self._results = Results()
         self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
@@ -148,8 +150,13 @@ class RecordTables:
             "state": str(self.state),
             "metrics": self._results.measures(),
             "splits": bool(self._shard_classes),
-            "warnings": [*self._about.get("warnings", ()), *newer],
+            "warnings": [*self._about.get("warnings", ()), *self._unverified(), *newer],
         }
+
+    def _unverified(self) -> list[str]:
+        is_begun = self._about.get("prepared_at") is not None
+        verified = self._verification.of(self._about["spec"]) if is_begun else None
+        return [NOT_VERIFIED] if verified is False else []
 
     def totals(self) -> dict[str, Any]:
         """Return the sums; the remaining seconds count from `last_line_at`."""
@@ -243,6 +250,10 @@ class RecordTables:
         worker.changed = self.line
         self._rounds.updated(task, at, self.line)
         self._results.updated(size)
+        before = self._unverified()
+        self._verification.updated(name, worker.numeric_class, text(fields.get("trial", "")))
+        if self._unverified() != before:
+            self._about_line = self.line
 
     def _resources_used(self, _: float, fields: Fields) -> None:
         task_of(fields)
@@ -322,6 +333,7 @@ class RecordTables:
             "warnings": [*line.warnings, *line.remarks],
         }
         self._shard_classes = line.shard_classes
+        self._verification.prepared(line)
         self._results.prepared(line.bytes)
         self._change_state(ExperimentState.RUNNING)
 

@@ -9,6 +9,7 @@ from downpour.base.evaluations import LOSS
 from downpour.experiments.reading.measures import Measure, first_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.study_result import RunResult
+from downpour.experiments.reading.verification import NOT_VERIFIED
 
 
 class Fact(NamedTuple):
@@ -32,6 +33,8 @@ def facts_of(run: RunResult) -> list[Fact]:
         facts.append(Fact("training examples", f"{result.train_samples:,}", note))
         model = str(result.spec.get("model", ""))
         facts.append(Fact("parameters", f"{result.parameters:,}", model))
+    if result.verified is False:
+        facts.append(Fact("repeatable", "not verified", NOT_VERIFIED.partition(": ")[2]))
     return facts
 
 

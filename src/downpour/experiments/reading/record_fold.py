@@ -24,6 +24,7 @@ from downpour.experiments.reading.result_parts import (
     TaskResult,
     TestResult,
 )
+from downpour.experiments.reading.verification import Verification
 from downpour.files.records.attempt_lines import AttemptFailedLine, UpdatedLine
 from downpour.files.records.record_lines import (
     AggregatedLine,
@@ -64,6 +65,7 @@ class RecordFold:
     drawn_with: str = ""
     joined_with: dict[str, WorkerJoinedLine] = field(default_factory=dict)
     used: dict[str, dict[str, None]] = field(default_factory=dict)
+    _verification: Verification = field(default_factory=Verification)
 
     def take(self, fact: RecordLine) -> None:
         """Take in the next line."""
@@ -75,6 +77,7 @@ class RecordFold:
             case PreparedLine():
                 self.prepared = fact
                 self.drawn_with = self.drawn_with or fact.numeric_class
+                self._verification.prepared(fact)
             case UpdatedLine():
                 self._take_update(fact)
             case AttemptFailedLine():
@@ -99,6 +102,7 @@ class RecordFold:
         joined = self.joined_with.get(fact.worker)
         its = joined.class_for(self._asked_device) if joined is not None else ""
         self.used.setdefault(its, {})[fact.worker] = None
+        self._verification.updated(fact.worker, its, fact.trial)
 
     def _take_failure(self, fact: AttemptFailedLine) -> None:
         """Note a failed attempt; if the manager had accepted its update, that no longer counts."""
@@ -160,6 +164,12 @@ class RecordFold:
         return {name: tuple(who) for name, who in who_by_class.items() if name}
 
     @property
+    def verified(self) -> bool | None:
+        """Whether two processes agree on the first steps of a user's code; None without any."""
+        spec = self.submitted.spec if self.submitted is not None else {}
+        return self._verification.of(spec) if self.prepared is not None else None
+
+    @property
     def _asked_device(self) -> object:
         return self.submitted.spec.get("device") if self.submitted is not None else None
 
@@ -217,7 +227,7 @@ class RecordFold:
         """Return the task of an update."""
         fields = {**dataclasses.asdict(fact), "loss": _measured(fact.loss)}
         # A result is for people and tables; `downpour replay` reads checksums from the record.
-        del fields["checksum"]
+        del fields["checksum"], fields["trial"]
         again = (fact.round, fact.shard) in self.retrained
         return TaskResult(epoch=self._epoch_of(fact), retrained=again, **_from_one(fields))
 

@@ -78,10 +78,11 @@ class Result:
     `dataset` says how Downpour understood the examples; further lines say what is unusual about
     them. `numeric_classes` maps each numeric class to the processes that computed in it. These are
     the workers whose updates counted. If the workers train on the processor, the manager is one of
-    them, because it drew the initial model there. `worker_changes` has a line for each worker that
-    joined late, left or was lost, and for each process that its user disturbed on purpose. `spans`
-    are the attempts at shards over time, and at `disturbed_seconds` a user disturbed a process;
-    `timeline` draws both.
+    them, because it drew the initial model there. `verified` says whether two processes have
+    trained the first steps of your code to the same bytes; it is None if the spec trains none.
+    `worker_changes` has a line for each worker that joined late, left or was lost, and for each
+    process that its user disturbed on purpose. `spans` are the attempts at shards over time, and at
+    `disturbed_seconds` a user disturbed a process; `timeline` draws both.
     """
 
     experiment: str
@@ -105,6 +106,7 @@ class Result:
     model_file: Path | None
     stragglers: Stragglers | None = None
     numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    verified: bool | None = None
     dataset: tuple[str, ...] = ()
     worker_changes: tuple[str, ...] = ()
     best: BestModel | None = None
@@ -155,6 +157,7 @@ class Result:
             else []
         )
         parts += [f"{self.total_seconds:.1f} s"]
+        parts += ["not verified"] if self.verified is False else []
         parts += [self.reason[:_REASON_SHOWN]] if self.reason else []
         return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
 
@@ -367,6 +370,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=fold.numeric_classes(),
+        verified=fold.verified,
         worker_changes=worker_changes_of(record),
         best=best_of(fold, folder),
         tested=test_of(fold),

@@ -22,6 +22,7 @@ from downpour.experiments.reading.mitigation import Stragglers
 from downpour.experiments.reading.mixture import mixture_of
 from downpour.experiments.reading.result import Result
 from downpour.experiments.reading.result_parts import BestModel, TestResult
+from downpour.experiments.reading.verification import NOT_VERIFIED
 from downpour.experiments.tables.cells import (
     STATE_STYLES,
     Column,
@@ -74,6 +75,8 @@ def result_table(result: Result) -> RenderableType:
     parts += [Text(one_line(line), overflow="fold") for line in lines]
     if more > 0:
         parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
+    if result.verified is False:
+        parts.append(Text(NOT_VERIFIED, style="yellow", overflow="fold"))
     if mixture := mixture_of(result.numeric_classes):
         parts.append(Text(one_line(mixture), style="yellow", overflow="fold"))
     return Group(*parts)

@@ -90,7 +90,9 @@ class PreparedLine:
     trial, a training step took `step_seconds` and `step_bytes` of memory. `frozen_bytes` is the
     size of the file with the untrained parameters. `checksum` is the initial model's; it is empty
     in old records. `shard_classes` counts each shard's examples of each class; it is empty in old
-    records, for examples without classes, and for more than `SHARD_CLASSES_MAX` counts.
+    records, for examples without classes, and for more than `SHARD_CLASSES_MAX` counts. `trial` is
+    the checksum of the trial's steps in the manager, in the numeric class `tried_with`; both are
+    empty without a user's code. Another process has `rehearsed` the steps with the same result.
     """
 
     train_samples: int
@@ -111,6 +113,9 @@ class PreparedLine:
     checksum: str = ""
     warnings: tuple[str, ...] = ()
     shard_classes: tuple[tuple[int, ...], ...] = ()
+    trial: str = ""
+    tried_with: str = ""
+    rehearsed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +318,9 @@ _UNSAID = {
     "shortages": 0,
     "processor_class": "",
     "shard_classes": (),
+    "trial": "",
+    "tried_with": "",
+    "rehearsed": False,
 }
 """Values of newer fields that old lines leave out; they describe the former behavior."""
 

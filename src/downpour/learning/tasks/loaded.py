@@ -71,12 +71,13 @@ class LoadedTask:
         Raises:
             SpecError: it cannot be built, has nothing to train, or what files cannot hold.
         """
-        model = self._drawn()
+        model = self.drawn()
         if self._begun is not None:
             self._begun(model)
         return model
 
-    def _drawn(self) -> nn.Module:
+    def drawn(self) -> nn.Module:
+        """Build the network as drawn, wherever training begins."""
         if isinstance(self.task, Classification):
             return self.task.model()
         with theirs(self.spec, "model() fails"), generators.seeded(self.spec.seed):

@@ -101,7 +101,7 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
         accepted = f"its examples change during use: {error}"
         raise loaded.mistake("examples", accepted) from None
     if difference:
-        _report(loaded.spec, f"gives different bytes in two trainings: {difference}")
+        report(loaded.spec, f"gives different bytes in two trainings: {difference}")
     return trial.cost
 
 
@@ -112,7 +112,7 @@ def _check_own_step(loaded: LoadedTask) -> None:
         raise SpecError("inside.processes", processes, accepted)
 
 
-def _report(spec: Spec, what: str) -> None:
+def report(spec: Spec, what: str) -> None:
     """Refuse a training whose bytes differ, unless the spec or the device excuses it."""
     field, name = spec.trained_code
     # Several kernels of accelerators add in any order, and the user cannot choose others.

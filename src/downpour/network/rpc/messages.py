@@ -27,6 +27,7 @@ from downpour.base.values import (
     PublishedFile,
     Snapshot,
     SystemState,
+    TrialSums,
 )
 
 IndexArray = npt.NDArray[np.int64]
@@ -55,7 +56,7 @@ class TaskMessage:
     the first `share` of the task's steps. If rounds overlap, the task begins from the model moved
     by `step`, the shard's last update. The model may be a difference from the last of the `leading`
     versions; the first of these is complete. `whole` is the complete model, if an earlier attempt
-    could not read these files.
+    could not read these files. `trial` has the checksums of the steps that each process repeats.
     """
 
     id: AttemptId
@@ -71,6 +72,7 @@ class TaskMessage:
     step: PublishedFile | None = None
     leading: tuple[PublishedFile, ...] = ()
     whole: PublishedFile | None = None
+    trial: TrialSums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

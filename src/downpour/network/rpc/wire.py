@@ -69,6 +69,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda _: True,
         "any number; the aggregator checks it",
     ),
+    "Update.trial": (
+        lambda text: text == "" or _CHECKSUM.fullmatch(text) is not None,
+        "32 hexadecimal digits, or nothing",
+    ),
     "Metric.value": (math.isfinite, "a finite number"),
     "ExperimentSummary.part": (
         lambda part: part in get_args(Part),

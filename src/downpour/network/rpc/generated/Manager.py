@@ -2786,11 +2786,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype87, _size84) = iprot.readListBegin()
-                        for _i88 in range(_size84):
-                            _elem89 = ExperimentSummary()
-                            _elem89.read(iprot)
-                            self.success.append(_elem89)
+                        (_etype94, _size91) = iprot.readListBegin()
+                        for _i95 in range(_size91):
+                            _elem96 = ExperimentSummary()
+                            _elem96.read(iprot)
+                            self.success.append(_elem96)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2812,8 +2812,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter90 in self.success:
-                    iter90.write(oprot)
+                for iter97 in self.success:
+                    iter97.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -517,6 +517,110 @@ class Snapshot(object):
         return not (self == other)
 
 
+class TrialSums(object):
+    """
+    The checksums of the steps that each process repeats before its first task of an experiment.
+
+    Attributes:
+     - numeric_class: The numeric class that they hold for, as text.
+     - looks: Of the whole state: as built, and after each step.
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'numeric_class',
+        'looks',
+    )
+
+
+    def __init__(self, numeric_class: str = None, looks: list[str] = None,):
+        self.numeric_class: str = numeric_class
+        self.looks: list[str] = looks
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.numeric_class = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.LIST:
+                        self.looks = []
+                        (_etype3, _size0) = iprot.readListBegin()
+                        for _i4 in range(_size0):
+                            _elem5 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.looks.append(_elem5)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('TrialSums')
+            if self.numeric_class is not None:
+                oprot.writeFieldBegin('numeric_class', TType.STRING, 1)
+                oprot.writeString(self.numeric_class.encode('utf-8') if sys.version_info[0] == 2 else self.numeric_class)
+                oprot.writeFieldEnd()
+            if self.looks is not None:
+                oprot.writeFieldBegin('looks', TType.LIST, 2)
+                oprot.writeListBegin(TType.STRING, len(self.looks))
+                for iter6 in self.looks:
+                    oprot.writeString(iter6.encode('utf-8') if sys.version_info[0] == 2 else iter6)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.numeric_class is None:
+            raise TProtocolException(message='Required field numeric_class is unset!')
+        if self.looks is None:
+            raise TProtocolException(message='Required field looks is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class TaskMessage(object):
     """
     Train one shard in one round, starting from a model version.
@@ -536,6 +640,7 @@ class TaskMessage(object):
      - leading: If `model` is a difference: the versions before it. The first is complete, each other one is the
     difference from its predecessor. A worker that has one of them reads only the later ones.
      - whole: The complete model, if an earlier attempt at the task could not read the differences.
+     - trial: If it trains a user's code; a worker whose steps differ refuses.
 
     """
     thrift_spec: typing.Any = None
@@ -554,11 +659,12 @@ class TaskMessage(object):
         'step',
         'leading',
         'whole',
+        'trial',
     )
 
 
     def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000, step: typing.Optional[PublishedFile] = None, leading: typing.Optional[list[PublishedFile]] = [
-    ], whole: typing.Optional[PublishedFile] = None,):
+    ], whole: typing.Optional[PublishedFile] = None, trial: typing.Optional[TrialSums] = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -575,6 +681,7 @@ class TaskMessage(object):
             ]
         self.leading: typing.Optional[list[PublishedFile]] = leading
         self.whole: typing.Optional[PublishedFile] = whole
+        self.trial: typing.Optional[TrialSums] = trial
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -653,11 +760,11 @@ class TaskMessage(object):
                 elif fid == 12:
                     if ftype == TType.LIST:
                         self.leading = []
-                        (_etype3, _size0) = iprot.readListBegin()
-                        for _i4 in range(_size0):
-                            _elem5 = PublishedFile()
-                            _elem5.read(iprot)
-                            self.leading.append(_elem5)
+                        (_etype10, _size7) = iprot.readListBegin()
+                        for _i11 in range(_size7):
+                            _elem12 = PublishedFile()
+                            _elem12.read(iprot)
+                            self.leading.append(_elem12)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -665,6 +772,12 @@ class TaskMessage(object):
                     if ftype == TType.STRUCT:
                         self.whole = PublishedFile()
                         self.whole.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 14:
+                    if ftype == TType.STRUCT:
+                        self.trial = TrialSums()
+                        self.trial.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -729,13 +842,17 @@ class TaskMessage(object):
             if self.leading is not None:
                 oprot.writeFieldBegin('leading', TType.LIST, 12)
                 oprot.writeListBegin(TType.STRUCT, len(self.leading))
-                for iter6 in self.leading:
-                    iter6.write(oprot)
+                for iter13 in self.leading:
+                    iter13.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.whole is not None:
                 oprot.writeFieldBegin('whole', TType.STRUCT, 13)
                 self.whole.write(oprot)
+                oprot.writeFieldEnd()
+            if self.trial is not None:
+                oprot.writeFieldBegin('trial', TType.STRUCT, 14)
+                self.trial.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -791,6 +908,7 @@ class Update(object):
      - optimizer_state
      - processes: The number of the worker's processes that computed its last step.
      - shortages: How often its worker has run out of memory in a step so far, and continued with fewer processes.
+     - trial: The checksum of the trial's steps in the worker's process; empty if it did not repeat them.
 
     """
     thrift_spec: typing.Any = None
@@ -806,10 +924,11 @@ class Update(object):
         'optimizer_state',
         'processes',
         'shortages',
+        'trial',
     )
 
 
-    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None, processes: typing.Optional[int] = 1, shortages: typing.Optional[int] = 0,):
+    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None, processes: typing.Optional[int] = 1, shortages: typing.Optional[int] = 0, trial: typing.Optional[str] = "",):
         self.file: PublishedFile = file
         self.samples: int = samples
         self.steps: int = steps
@@ -820,6 +939,7 @@ class Update(object):
         self.optimizer_state: typing.Optional[PublishedFile] = optimizer_state
         self.processes: typing.Optional[int] = processes
         self.shortages: typing.Optional[int] = shortages
+        self.trial: typing.Optional[str] = trial
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -884,6 +1004,11 @@ class Update(object):
                         self.shortages = iprot.readI32()
                     else:
                         iprot.skip(ftype)
+                elif fid == 11:
+                    if ftype == TType.STRING:
+                        self.trial = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -938,6 +1063,10 @@ class Update(object):
             if self.shortages is not None:
                 oprot.writeFieldBegin('shortages', TType.I32, 10)
                 oprot.writeI32(self.shortages)
+                oprot.writeFieldEnd()
+            if self.trial is not None:
+                oprot.writeFieldBegin('trial', TType.STRING, 11)
+                oprot.writeString(self.trial.encode('utf-8') if sys.version_info[0] == 2 else self.trial)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1726,10 +1855,10 @@ class Registration(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype10, _size7) = iprot.readListBegin()
-                        for _i11 in range(_size7):
-                            _elem12 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem12)
+                        (_etype17, _size14) = iprot.readListBegin()
+                        for _i18 in range(_size14):
+                            _elem19 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem19)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -1802,8 +1931,8 @@ class Registration(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter13 in self.labels:
-                    oprot.writeString(iter13.encode('utf-8') if sys.version_info[0] == 2 else iter13)
+                for iter20 in self.labels:
+                    oprot.writeString(iter20.encode('utf-8') if sys.version_info[0] == 2 else iter20)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -1986,11 +2115,11 @@ class Heartbeat(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.running = []
-                        (_etype17, _size14) = iprot.readListBegin()
-                        for _i18 in range(_size14):
-                            _elem19 = Progress()
-                            _elem19.read(iprot)
-                            self.running.append(_elem19)
+                        (_etype24, _size21) = iprot.readListBegin()
+                        for _i25 in range(_size21):
+                            _elem26 = Progress()
+                            _elem26.read(iprot)
+                            self.running.append(_elem26)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2009,10 +2138,10 @@ class Heartbeat(object):
                 elif fid == 5:
                     if ftype == TType.LIST:
                         self.differs = []
-                        (_etype23, _size20) = iprot.readListBegin()
-                        for _i24 in range(_size20):
-                            _elem25 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.differs.append(_elem25)
+                        (_etype30, _size27) = iprot.readListBegin()
+                        for _i31 in range(_size27):
+                            _elem32 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem32)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2038,8 +2167,8 @@ class Heartbeat(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.running))
-                for iter26 in self.running:
-                    iter26.write(oprot)
+                for iter33 in self.running:
+                    iter33.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.system is not None:
@@ -2053,8 +2182,8 @@ class Heartbeat(object):
             if self.differs is not None:
                 oprot.writeFieldBegin('differs', TType.LIST, 5)
                 oprot.writeListBegin(TType.STRING, len(self.differs))
-                for iter27 in self.differs:
-                    oprot.writeString(iter27.encode('utf-8') if sys.version_info[0] == 2 else iter27)
+                for iter34 in self.differs:
+                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2131,11 +2260,11 @@ class HeartbeatReply(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.unwanted = []
-                        (_etype31, _size28) = iprot.readListBegin()
-                        for _i32 in range(_size28):
-                            _elem33 = AttemptId()
-                            _elem33.read(iprot)
-                            self.unwanted.append(_elem33)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = AttemptId()
+                            _elem40.read(iprot)
+                            self.unwanted.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2166,8 +2295,8 @@ class HeartbeatReply(object):
             if self.unwanted is not None:
                 oprot.writeFieldBegin('unwanted', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.unwanted))
-                for iter34 in self.unwanted:
-                    iter34.write(oprot)
+                for iter41 in self.unwanted:
+                    iter41.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.interval_seconds is not None:
@@ -2406,11 +2535,11 @@ class ExperimentSummary(object):
                 elif fid == 9:
                     if ftype == TType.LIST:
                         self.metrics = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = Metric()
-                            _elem40.read(iprot)
-                            self.metrics.append(_elem40)
+                        (_etype45, _size42) = iprot.readListBegin()
+                        for _i46 in range(_size42):
+                            _elem47 = Metric()
+                            _elem47.read(iprot)
+                            self.metrics.append(_elem47)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2480,8 +2609,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter41 in self.metrics:
-                    iter41.write(oprot)
+                for iter48 in self.metrics:
+                    iter48.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2959,10 +3088,10 @@ class WorkerStatus(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype45, _size42) = iprot.readListBegin()
-                        for _i46 in range(_size42):
-                            _elem47 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem47)
+                        (_etype52, _size49) = iprot.readListBegin()
+                        for _i53 in range(_size49):
+                            _elem54 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem54)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2984,10 +3113,10 @@ class WorkerStatus(object):
                 elif fid == 15:
                     if ftype == TType.LIST:
                         self.differs = []
-                        (_etype51, _size48) = iprot.readListBegin()
-                        for _i52 in range(_size48):
-                            _elem53 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.differs.append(_elem53)
+                        (_etype58, _size55) = iprot.readListBegin()
+                        for _i59 in range(_size55):
+                            _elem60 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem60)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3049,8 +3178,8 @@ class WorkerStatus(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter54 in self.labels:
-                    oprot.writeString(iter54.encode('utf-8') if sys.version_info[0] == 2 else iter54)
+                for iter61 in self.labels:
+                    oprot.writeString(iter61.encode('utf-8') if sys.version_info[0] == 2 else iter61)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -3068,8 +3197,8 @@ class WorkerStatus(object):
             if self.differs is not None:
                 oprot.writeFieldBegin('differs', TType.LIST, 15)
                 oprot.writeListBegin(TType.STRING, len(self.differs))
-                for iter55 in self.differs:
-                    oprot.writeString(iter55.encode('utf-8') if sys.version_info[0] == 2 else iter55)
+                for iter62 in self.differs:
+                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -3166,11 +3295,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype59, _size56) = iprot.readListBegin()
-                        for _i60 in range(_size56):
-                            _elem61 = WorkerStatus()
-                            _elem61.read(iprot)
-                            self.workers.append(_elem61)
+                        (_etype66, _size63) = iprot.readListBegin()
+                        for _i67 in range(_size63):
+                            _elem68 = WorkerStatus()
+                            _elem68.read(iprot)
+                            self.workers.append(_elem68)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3183,11 +3312,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype65, _size62) = iprot.readListBegin()
-                        for _i66 in range(_size62):
-                            _elem67 = TaskStatus()
-                            _elem67.read(iprot)
-                            self.tasks.append(_elem67)
+                        (_etype72, _size69) = iprot.readListBegin()
+                        for _i73 in range(_size69):
+                            _elem74 = TaskStatus()
+                            _elem74.read(iprot)
+                            self.tasks.append(_elem74)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3199,10 +3328,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype71, _size68) = iprot.readListBegin()
-                        for _i72 in range(_size68):
-                            _elem73 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem73)
+                        (_etype78, _size75) = iprot.readListBegin()
+                        for _i79 in range(_size75):
+                            _elem80 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem80)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3244,8 +3373,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter74 in self.workers:
-                    iter74.write(oprot)
+                for iter81 in self.workers:
+                    iter81.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3255,8 +3384,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter75 in self.tasks:
-                    iter75.write(oprot)
+                for iter82 in self.tasks:
+                    iter82.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3266,8 +3395,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter76 in self.decisions:
-                    oprot.writeString(iter76.encode('utf-8') if sys.version_info[0] == 2 else iter76)
+                for iter83 in self.decisions:
+                    oprot.writeString(iter83.encode('utf-8') if sys.version_info[0] == 2 else iter83)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3353,10 +3482,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype80, _size77) = iprot.readListBegin()
-                        for _i81 in range(_size77):
-                            _elem82 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem82)
+                        (_etype87, _size84) = iprot.readListBegin()
+                        for _i88 in range(_size84):
+                            _elem89 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem89)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3389,8 +3518,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter83 in self.lines:
-                    oprot.writeString(iter83.encode('utf-8') if sys.version_info[0] == 2 else iter83)
+                for iter90 in self.lines:
+                    oprot.writeString(iter90.encode('utf-8') if sys.version_info[0] == 2 else iter90)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -3718,6 +3847,12 @@ Snapshot.thrift_spec = (
     (2, TType.I64, 'steps_done', None, None, ),  # 2
     (3, TType.I64, 'steps_total', None, None, ),  # 3
 )
+all_structs.append(TrialSums)
+TrialSums.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'numeric_class', 'UTF8', None, ),  # 1
+    (2, TType.LIST, 'looks', (TType.STRING, 'UTF8', False), None, ),  # 2
+)
 all_structs.append(TaskMessage)
 TaskMessage.thrift_spec = (
     None,  # 0
@@ -3735,6 +3870,7 @@ TaskMessage.thrift_spec = (
     (12, TType.LIST, 'leading', (TType.STRUCT, [PublishedFile, None], False), [
     ], ),  # 12
     (13, TType.STRUCT, 'whole', [PublishedFile, None], None, ),  # 13
+    (14, TType.STRUCT, 'trial', [TrialSums, None], None, ),  # 14
 )
 all_structs.append(Update)
 Update.thrift_spec = (
@@ -3749,6 +3885,7 @@ Update.thrift_spec = (
     (8, TType.STRUCT, 'optimizer_state', [PublishedFile, None], None, ),  # 8
     (9, TType.I32, 'processes', None, 1, ),  # 9
     (10, TType.I32, 'shortages', None, 0, ),  # 10
+    (11, TType.STRING, 'trial', 'UTF8', "", ),  # 11
 )
 all_structs.append(Progress)
 Progress.thrift_spec = (
