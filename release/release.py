@@ -22,7 +22,7 @@ from pathlib import Path
 from archives import build
 from contents import check_sdist, check_wheel
 from licenses import BUNDLED, installed_in, license_table
-from trial import first_steps, install
+from trial import first_steps, install, install_lowest
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -102,6 +102,10 @@ def main() -> None:
             python = install(wheel, folder / "fresh")
         with step("ran `downpour --version`, `init`, and the commands that `init` prints"):
             first_steps(python, folder)
+        with step("did the same with the lowest versions that it declares, and served a page"):
+            pyproject = folder / "first" / "source" / "pyproject.toml"
+            lowest = install_lowest(wheel, pyproject, folder / "lowest")
+            first_steps(lowest, folder / "with-lowest", page=True)
         shutil.rmtree(DIST, ignore_errors=True)
         DIST.mkdir()
         with step("wrote licenses and bill of materials"):

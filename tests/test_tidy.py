@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -187,6 +189,23 @@ def test_imports_are_absolute(code: Code) -> None:
             for source in code.sources
             for node in source.nodes
             if isinstance(node, ast.ImportFrom) and node.level
+        ]
+    )
+
+
+def test_every_package_that_is_imported_is_declared(code: Code) -> None:
+    """Others bring it today; with other versions of them, the import may fail."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    always = {re.split("[>=]", one)[0].replace("-", "_") for one in project["dependencies"]}
+    extras = {module for modules in EXTRAS.values() for module in modules}
+    notebook = {"IPython"}  # imported only by a process that runs in one
+    known = always | extras | notebook | sys.stdlib_module_names | {"downpour"}
+    hold(
+        [
+            source.at(line, name)
+            for source in code.sources
+            for line, name in source.imports
+            if name.partition(".")[0] not in known
         ]
     )
 

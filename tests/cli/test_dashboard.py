@@ -143,7 +143,7 @@ def test_a_clusters_page_ends_with_the_cluster(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_runs_page_shows_it_to_its_end(tmp_path: Path) -> None:
     """The last event says that the server has ended; all rounds are there by then."""
-    words = "run", "--epochs", 3, "--workers", 2, "--shared", tmp_path, "--dashboard-port", 0
+    words = "run", "--epochs", 12, "--workers", 2, "--shared", tmp_path, "--dashboard-port", 0
     with started(*words, "--train-limit", 300) as (process, url):
         shown: list[Any] = []
         while not shown:

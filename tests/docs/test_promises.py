@@ -14,6 +14,15 @@ from tests.docs.pages import ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_two_commands_run_the_main_job_and_the_tests() -> None:
+    """Whoever clones the repository meets them first, and needs no third one."""
+    (block,) = re.findall(r"## Two commands\n+```sh\n(.*?)```", README, re.DOTALL)
+    assert [line.partition("#")[0].strip() for line in block.splitlines()] == [
+        "make run",
+        "make test",
+    ]
+
+
 @pytest.mark.parametrize("page", ["tour.md", "architecture.md"])
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     """So is every function that the tour names in one, as `file.py` · `function`."""

@@ -187,7 +187,6 @@ WALKS = {
     "docs/concepts/simulator.md": Walk(stands_for={"2000": "20"}),
 }
 ELSEWHERE = {
-    "README.md": "`make run` installs, and tests/experiments/demos runs the demo",
     "docs/concepts/forecasts.md": "trains for minutes; tests/predictor has a smaller training",
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",

@@ -74,7 +74,7 @@ def page_url(listener: socket.socket, trust: Trust) -> str:
 def page_socket(
     credentials: Credentials, port: int | None, *, wanted: bool
 ) -> socket.socket | None:
-    """Return a socket on loopback for a page, and print its URL; None if no option asks for a page.
+    """Return a socket on loopback for a page; None if no option asks for a page.
 
     Args:
         credentials: the token that viewers must enter.
@@ -91,20 +91,23 @@ def page_socket(
     from downpour.network.rpc.trust import Trust
 
     trust, usual = Trust.load(credentials), PAGE_PORT if port is None else port
-    listener = listen_for_page(_HERE, usual, trust, "dashboard_port", or_any=port is None)
-    note(f"page at {page_url(listener, trust)}")
-    return listener
+    return listen_for_page(_HERE, usual, trust, "dashboard_port", or_any=port is None)
 
 
 @contextmanager
 def page_on(
     listener: socket.socket | None, shared: Path | str, credentials: Credentials
 ) -> Iterator[None]:
-    """Serve a page of a shared directory while the block runs, if there is a socket."""
+    """Serve a page of a shared directory while the block runs, if there is a socket.
+
+    It prints the page's URL as soon as the page answers.
+    """
     if listener is None:
         yield
         return
     from downpour.experiments.page_server.process import page_beside
+    from downpour.network.rpc.trust import Trust
 
-    with page_beside(str(shared), listener, credentials):
+    url = page_url(listener, Trust.load(credentials))
+    with page_beside(str(shared), listener, credentials, lambda: note(f"page at {url}")):
         yield

@@ -11,7 +11,7 @@ import typer
 from downpour.base.devices import check_device
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT
-from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_socket
+from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_socket, page_url
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -234,10 +234,14 @@ def _check_place(
 
 def _serve_page(plan: LaunchPlan, listener: socket.socket) -> None:
     """Serve a page from a process that ends with the cluster."""
-    from downpour.experiments.page_server.process import start_page
+    from downpour.experiments.page_server.process import PAGE_LOG, is_served, start_page
+    from downpour.network.rpc.trust import Trust
 
     options = plan.manager
-    start_page(options.shared, listener, options.credentials, follows_cluster=True)
+    url = page_url(listener, Trust.load(options.credentials))
+    page = start_page(options.shared, listener, options.credentials, follows_cluster=True)
+    log = Path(options.shared) / PAGE_LOG
+    note(f"page at {url}" if is_served(page) else f"no page is served; {log} says why")
 
 
 def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:

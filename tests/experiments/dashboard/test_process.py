@@ -6,10 +6,17 @@ import http.client
 import json
 import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from downpour.experiments.page_server.process import PageRequest, end_page, page_beside, start_page
+from downpour.experiments.page_server.process import (
+    PageRequest,
+    end_page,
+    is_served,
+    page_beside,
+    start_page,
+)
 from downpour.host.credentials import Credentials
 from downpour.network.rpc.server import listen
 from downpour.network.rpc.trust import OPEN
@@ -18,14 +25,15 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 
 
 def test_a_page_is_there_while_the_block_runs() -> None:
-    """A browser that comes before the process is ready waits for it."""
-    listener = listen("127.0.0.1", 0, OPEN)
+    """A browser that comes before the process is ready waits for it; the user is told later."""
+    listener, told = listen("127.0.0.1", 0, OPEN), Event()
     port = listener.getsockname()[1]
-    with page_beside(str(RECORDED), listener, Credentials()):
+    with page_beside(str(RECORDED), listener, Credentials(), told.set):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
         connection.request("GET", "/api/experiments")
         assert len(json.load(connection.getresponse())["experiments"]) == 2
         connection.close()
+        assert told.wait(100)
     listen("127.0.0.1", port, OPEN).close()
 
 
@@ -40,10 +48,35 @@ def test_ctrl_c_is_for_the_parent_alone() -> None:
 def test_a_page_whose_folder_is_missing_ends_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """With a line that says why; its parent goes on."""
     process = start_page("/nowhere", listen("127.0.0.1", 0, OPEN), Credentials())
+    assert not is_served(process)
     assert process.wait(100) == 2
     end_page(process)
     said = capfd.readouterr().err
     assert said == "downpour: the page has ended: FOLDER = '/nowhere': no such folder\n"
+
+
+def test_nobody_is_sent_to_a_page_that_a_library_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Uvicorn 0.46 does not know one of our settings: a line says so, and no traceback."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import uvicorn\nreal = uvicorn.Config.__init__\n"
+        "def older(self, app, *, ssl_context_factory='', **known):\n"
+        "    if ssl_context_factory != '': raise TypeError('unexpected ssl_context_factory')\n"
+        "    real(self, app, **known)\n"
+        "uvicorn.Config.__init__ = older\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    told = Event()
+    with page_beside(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials(), told.set):
+        pass
+    process = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
+    assert not is_served(process)
+    assert process.wait(100) == 1
+    end_page(process)
+    reason = "internal error: TypeError: unexpected ssl_context_factory"
+    assert capfd.readouterr().err == f"downpour: the page has ended: {reason}\n" * 2
+    assert not told.is_set()
 
 
 def test_a_request_survives_its_line() -> None:

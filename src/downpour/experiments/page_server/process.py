@@ -2,7 +2,8 @@
 
 The parent binds the socket, so a port that is in use is the parent's error, and a browser that
 comes early waits. The parent writes the request to the child's standard input and leaves that open.
-The child ends when its standard input closes, which also happens if someone kills the parent.
+The child writes a line to its standard output once it serves. It ends when its standard input
+closes, which also happens if someone kills the parent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,11 +29,15 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.page_server.serving import PageServer, serve
 from downpour.host.credentials import Credentials
 from downpour.host.descriptors import allow_many
+from downpour.host.text import one_line
 from downpour.network.rpc.trust import Trust
 
 _LOOK_SECONDS = 1.0
 END_SECONDS = 8.0
 """Longer than viewers have to take the last lines."""
+
+PAGE_LOG = Path("logs", "page")
+"""In the shared directory: the errors of a page that follows a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +65,27 @@ class PageRequest:
 
 
 @contextmanager
-def page_beside(location: str, listener: socket.socket, credentials: Credentials) -> Iterator[None]:
-    """Serve a page from another process while the block runs.
+def page_beside(
+    location: str,
+    listener: socket.socket,
+    credentials: Credentials,
+    served: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Serve a page from another process while the block runs, which does not wait for it.
 
     Args:
         location: a folder's path, or an object store's URL.
         listener: a listening socket, which this closes.
         credentials: the credentials that the page asks its viewers for.
+        served: called in a thread once the page answers.
     """
     process = start_page(location, listener, credentials)
+
+    def tell() -> None:
+        if is_served(process):
+            served()
+
+    Thread(target=tell, daemon=True).start()
     try:
         yield
     finally:
@@ -90,12 +107,12 @@ def start_page(
     """
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
-    log = Path(location) / "logs" / "page" if follows_cluster else None
+    log = Path(location) / PAGE_LOG if follows_cluster else None
     with log.open("wb") if log else nullcontext() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "downpour.experiments.page_server.process"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=errors,
             pass_fds=[descriptor],
             start_new_session=True,  # Ctrl-C is for the parent, even while this one imports
@@ -117,9 +134,17 @@ def start_page(
     return process
 
 
+def is_served(process: subprocess.Popen[bytes]) -> bool:
+    """Wait until a page answers; False if its process has ended instead, which has said why."""
+    assert process.stdout is not None  # noqa: S101 - a pipe, as started
+    with process.stdout as told:
+        return bool(told.readline())
+
+
 def end_page(process: subprocess.Popen[bytes]) -> None:
     """Let a page's process end; it tells its viewers."""
-    assert process.stdin is not None  # noqa: S101 - a pipe, as started
+    assert process.stdin is not None  # noqa: S101 - pipes, as started
+    assert process.stdout is not None  # noqa: S101
     with suppress(OSError):
         process.stdin.close()
     try:
@@ -127,6 +152,7 @@ def end_page(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    process.stdout.close()
 
 
 def main() -> int:
@@ -144,6 +170,10 @@ def main() -> int:
     except DownpourError as error:
         sys.stderr.write(f"downpour: the page has ended: {error}\n")
         return error.exit_status
+    except Exception as error:  # noqa: BLE001 - a library of another version may raise anything
+        reason = one_line(f"{type(error).__name__}: {error}")
+        sys.stderr.write(f"downpour: the page has ended: internal error: {reason}\n")
+        return 1
     return 0
 
 
@@ -159,6 +189,8 @@ def _leave_when_over(request: PageRequest, server: PageServer) -> None:
         server.leave()
 
     Thread(target=wait, daemon=True).start()
+    with suppress(OSError):  # from a parent that has ended
+        os.write(sys.stdout.fileno(), b"\n")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,12 @@ _CLOSE_SECONDS = 5
 class PageServer(uvicorn.Server):
     """A server that tells its viewers before it ends; its caller handles signals."""
 
-    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+    def __init__(
+        self, config: uvicorn.Config, dashboard: Dashboard, ready: Callable[[PageServer], None]
+    ) -> None:
         super().__init__(config)
         self._dashboard = dashboard
+        self._ready = ready
 
     def leave(self) -> None:
         """End in order; may be called by a signal's handler and by any thread."""
@@ -37,6 +40,11 @@ class PageServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone, because uvicorn would raise them again after its end."""
         yield
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets)
+        self._ready(self)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Give viewers the last lines, then close."""
@@ -58,7 +66,7 @@ def serve(
         listener: a listening socket.
         trust: the token and the certificates to ask for, if any.
         host: what the user called the address.
-        ready: called with the server before it serves.
+        ready: called with the server once it serves.
 
     Raises:
         SpecError: the folder does not exist.
@@ -87,8 +95,7 @@ def serve(
             timeout_graceful_shutdown=_CLOSE_SECONDS,
             ssl_context_factory=None if context is None else lambda *_: context,
         )
-        server = PageServer(config, dashboard)
-        ready(server)
+        server = PageServer(config, dashboard, ready)
         with asyncio.Runner(loop_factory=PageLoop) as runner:
             runner.run(server.serve(sockets=[listener]))
 
