@@ -12,7 +12,7 @@ from downpour.base.errors import MissingPackage
 
 EXTRAS: dict[str, dict[str, str]] = {
     "certs": {"cryptography": "cryptography"},
-    "dashboard": {"starlette": "starlette", "uvicorn": "uvicorn"},
+    "dashboard": {"h11": "h11", "starlette": "starlette", "uvicorn": "uvicorn"},
     "digits": {"sklearn": "scikit-learn"},
     "frames": {"pandas": "pandas"},
     "metrics": {"prometheus_client": "prometheus-client"},
