@@ -228,7 +228,7 @@ def test_heavy_and_foreign_modules_stay_where_they_belong(code: Code) -> None:
         banned |= {"thrift"} if source.room != "network/rpc" else set()
         wrong += [source.at(n, i) for n, i in source.imports if i.split(".")[0] in banned]
         serves = source.name.removeprefix("src/downpour/") in PAGE_SERVER
-        lazy = LAZY - {"starlette", "uvicorn"} if serves else LAZY
+        lazy = LAZY - {"h11", "starlette", "uvicorn"} if serves else LAZY
         wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in lazy]
     hold(wrong)
 
