@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "init_checksum": ("", "3", "'a'", "[]"),
     "outer_checksum": ("", "3", "'a'", "[]"),
     "states_checksum": ("", "3", "'a'", "[]"),
+    "best_checksum": ("", "3", "'a'", "[]"),
     "data_key": ("letters, digits and hyphens", "3", "''", "'../x'", "[]"),
     "code": ("a table", "1", "'x'", "[]"),
     "code_bundle": ("64 hexadecimal digits", "3", "''", f"'{'A' * 64}'", f"'{'a' * 63}'", "[]"),

@@ -336,3 +336,16 @@ def test_who_watches_waits_for_a_slow_manager(monkeypatch: pytest.MonkeyPatch) -
     looks = client.watch(check=lambda: checks.append(1))
     assert [next(looks).change for _ in range(3)] == [1, 2, 3]
     assert len(checks) > 2
+
+
+def test_one_round_a_shard_is_a_number_of_rounds(shared: Path) -> None:
+    """`meet = "auto"` trains to the bytes of the number that it becomes."""
+
+    def trained(**fields: object) -> bytes:
+        spec = QUICK.replace(epochs=1, **fields)
+        ended = downpour.run(spec, workers=1, shared=shared, on="inline", progress=False)
+        assert ended.spec["meet"] == 3
+        assert ended.model_file is not None
+        return ended.model_file.read_bytes()
+
+    assert trained(meet="auto") == trained(meet=3)

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.evaluations import Goal
+from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.reading.search_result import SearchResult, SearchRun
 from downpour.experiments.studies import Search, StudyFolder
+from downpour.experiments.studies.backends import measured_in
 from downpour.experiments.studies.runner import run_study
 from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.files.records.record import line_text
+from downpour.files.records.record_lines import EvaluatedLine, SubmittedLine
 from tests.experiments.studies.conftest import (
     SEARCH,
     FakeBackend,
@@ -197,3 +201,13 @@ def test_a_search_that_has_grown_runs_only_what_is_new(tmp_path: Path) -> None:
     after = searched(grown, backend)
     assert len(backend.trained) == 2
     assert after.runs[:RUNS] == before.runs
+
+
+def test_epochs_are_counted_by_the_resolved_spec() -> None:
+    """The spec of a run may leave `meet` open; its record has the number of rounds an epoch."""
+    spec = {**resolve(Spec(meet="auto", shards=2), None).model_dump(mode="json")}
+    begun = SubmittedLine(experiment="a-1", name="a", spec=spec, version="", shards=2)
+    measured = EvaluatedLine(round=3, loss=0.5, metrics={}, class_accuracy=(), seconds=0.1)
+    lines = [line_text(at, line) for at, line in enumerate((begun, measured))]
+    assert list(measured_in(lines, 1)) == [(2, {"loss": 0.5})]
+    assert list(measured_in(lines, 2)) == []
