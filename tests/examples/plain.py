@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,8 +55,8 @@ def plain_training(task: Task, spec: Spec) -> Trained:
                 group["lr"] = rate * _factor(spec, epoch, step, steps)
             optimizer.zero_grad()
             for part in np.array_split(chosen, spec.accumulate):
-                loss = task.loss(model, task.collate([examples[i] for i in part.tolist()]))
-                (loss * len(part) / len(chosen)).backward()  # type: ignore[no-untyped-call]
+                loss: Any = task.loss(model, task.collate([examples[i] for i in part.tolist()]))
+                (loss * len(part) / len(chosen)).backward()
                 total += loss.item() * len(part)
             if spec.clip_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
@@ -74,7 +75,8 @@ def _test_loss(task: Task, spec: Spec, model: nn.Module) -> float:
     with torch.no_grad():
         for start in range(0, len(indices), spec.batch_size):
             batch = [examples[index] for index in indices[start : start + spec.batch_size]]
-            total += task.loss(model, task.collate(batch)).item() * len(batch)
+            loss: Any = task.loss(model, task.collate(batch))
+            total += loss.item() * len(batch)
     return total / len(indices)
 
 

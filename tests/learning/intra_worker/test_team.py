@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from downpour.base.errors import OutOfMemory
+from downpour.core.spec import Spec
 from downpour.learning.intra_worker import helper_process as process
 from downpour.learning.intra_worker import team as own_team
+from downpour.learning.tasks import prepare_data
 from downpour.learning.tasks.classification import Classification
 from downpour.learning.training.loop import ShardTraining
-from tests.learning.intra_worker.conftest import Trainer
+from tests.conftest import Allow
+from tests.learning.intra_worker.conftest import ROOT, Trainer
 
 Make = Callable[..., Trainer]
 
@@ -88,6 +93,21 @@ def test_helpers_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
     assert all(one.is_running() for one in processes)
     team.close()
     assert not any(map(psutil.pid_exists, [one.pid for one in processes]))
+
+
+@pytest.mark.parametrize("how", ["data", "pipeline", "hybrid"])
+def test_helpers_change_no_byte_of_a_sum_and_a_count(
+    trainer: Make, allowing: Allow, tmp_path: Path, how: str
+) -> None:
+    """Each part's count is known to the worker, whoever computed it."""
+    allowing(ROOT / "tests" / "learning" / "tasks", "optimizer_tasks")
+    inside = {"processes": 2, "how": how}
+    fields = {"task": "optimizer_tasks:Tokens", "batch_size": 16, "inside": inside, "accumulate": 3}
+    spec = Spec.make(fields)
+    made = replace(trainer(), spec=spec, folder=tmp_path, key=prepare_data(spec, tmp_path))
+    training, team = made.helped()
+    assert same(trained(training), trained(made.alone()))
+    assert team.steps_helped > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tasks whose optimizers or gradients are unusual."""
+"""Tasks whose optimizers, gradients or losses are unusual."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
 
+from downpour import Task
 from tests.learning.tasks.own_tasks import Plane
 
 
@@ -67,3 +70,38 @@ class SparseWords(Plane):
         first, *rest = groups[0]["params"]
         sparse = getattr(torch.optim, self.kind)([first], lr=0.1)
         return {"sparse": sparse, "dense": torch.optim.Adam(rest, lr=0.1)}
+
+
+class Tokens(Task):
+    """Sentences with padding: the loss is a mean over tokens, of which examples have one or all."""
+
+    def __init__(self, returns: str = "pair", dropout: float = 0.0) -> None:
+        self.returns, self.dropout = returns, dropout
+
+    def model(self) -> nn.Module:
+        """Return a network that can be cut into layers."""
+        return nn.Sequential(
+            nn.Embedding(20, 8),
+            nn.Linear(8, 16),
+            nn.BatchNorm1d(12) if self.returns == "normed" else nn.Tanh(),
+            nn.Dropout(self.dropout),
+            nn.Linear(16, 20),
+        )
+
+    def examples(self, part: str) -> Any:
+        """Return sentences, and the same as targets, of which many are left out."""
+        x = torch.randint(0, 20, (96, 12), generator=torch.Generator().manual_seed(len(part)))
+        y = x.clone()
+        y[::2, 1:] = -100
+        return TensorDataset(x, y)
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """Return a mean, or a sum and a count."""
+        x, y = batch
+        total = cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+        count = (y >= 0).sum()
+        if self.returns == "odd":
+            return total, "many"
+        if self.returns == "contrast":
+            return total.square(), 1
+        return total / count if self.returns == "mean" else (total, count)

@@ -151,6 +151,7 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
     if spec.init_from is not None:
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
     step, warnings = drawn.check_trains(shards), drawn.without_effect()
+    warnings += (step.in_parts,) if step is not None and step.in_parts else ()
     handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
     remarks += _begun_anew(spec)
     for remark in (*remarks, *warnings):

@@ -316,7 +316,7 @@ class SpecFields(Fields):
         ge=1,
         le=100_000,
         description="Train a batch in this many parts, one after the other: the same step in less "
-        "memory",
+        "memory. The loss must be a mean over examples, or a sum and a count",
     )
     inside: Inside = Field(
         default_factory=Inside,

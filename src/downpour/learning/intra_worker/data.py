@@ -72,7 +72,7 @@ class PartWork:
             randomness.begin(job.step, given.number)
             loss = add_gradient(self._loaded, self._network, given.part)
             self._shared.put(given.place)
-            losses.append((given.number, float(loss.item())))
+            losses.append((given.number, loss.tolist()))
         return Answer(job=job.number, losses=tuple(losses))
 
     def forget(self) -> None:

@@ -146,6 +146,8 @@ class HelperJob:
 class Answer:
     """Whether a job is `done`, and the losses of those parts that end with the helper, by number.
 
+    A loss is a number, or a sum and a count.
+
     A job that is not done was `short` of memory, or failed in another way. The first answer is to
     no job: the helper is ready.
     """
@@ -153,7 +155,7 @@ class Answer:
     job: int
     done: bool = True
     short: bool = False
-    losses: tuple[tuple[int, float], ...] = ()
+    losses: tuple[tuple[int, float | list[float]], ...] = ()
 
     def to_line(self) -> str:
         """Return it as a line."""

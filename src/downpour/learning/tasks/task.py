@@ -53,8 +53,12 @@ class Task:
         """
         raise NotImplementedError(_unwritten(self, "examples"))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch, a scalar that depends on the parameters."""
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Any]:
+        """Return the mean loss of a batch, a scalar that depends on the parameters.
+
+        If it is a mean over something other than examples, such as tokens, return a pair of the sum
+        and the count. Then `accumulate` takes the same step, and the test loss is exact.
+        """
         raise NotImplementedError(_unwritten(self, "loss"))
 
     def collate(self, examples: list[Any]) -> Batch:

@@ -127,7 +127,9 @@ class ShardTraining:
             beyond_torch=spec.trains_own_code,
         )
         # On the device, because to read each loss would wait for every step to be computed.
-        self._loss_sum = torch.zeros((), dtype=numerics.sum_type(spec.device), device=spec.device)
+        wide = numerics.sum_type(spec.device)
+        self._loss_sum = torch.zeros((), dtype=wide, device=spec.device)
+        self._counted = torch.zeros_like(self._loss_sum)
         self._steps_done = 0
 
     @property
@@ -147,8 +149,9 @@ class ShardTraining:
 
     @property
     def mean_loss(self) -> float:
-        """The mean of the batches' losses so far, weighted by their sizes; 0.0 before any."""
-        return float(self._loss_sum.item()) / self.samples if self.samples else 0.0
+        """The mean loss so far, over examples or what else the task counts; 0.0 before any."""
+        count = self._counted.item() or self.samples
+        return float(self._loss_sum.item()) / count if count else 0.0
 
     def advance(self, max_steps: int) -> None:
         """Train at most `max_steps` further steps; none if the task is done.
@@ -209,7 +212,11 @@ class ShardTraining:
             else None,
             self._alone,
         )
-        self._loss_sum.add_(loss, alpha=stop - start)
+        if loss.dim():  # a sum and a count
+            self._loss_sum.add_(loss[0])
+            self._counted.add_(loss[1])
+        else:
+            self._loss_sum.add_(loss, alpha=stop - start)
         self._steps_done += 1
 
     def _rate_factor(self) -> float:
@@ -265,7 +272,7 @@ class ShardTraining:
             "progress": {
                 "task": self._identity(),
                 "steps_done": np.array([self._steps_done], dtype=np.int64),
-                "loss_sum": np.array([self._loss_sum.item()], dtype=np.float64),
+                "loss_sum": np.array([self._loss_sum.item(), self._counted.item()], np.float64),
             },
         }
         return {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
@@ -284,7 +291,8 @@ class ShardTraining:
         load_parameters(self._model, _part("model", arrays))
         self._optimizers.load(_part("optimizer", arrays))
         self._steps_done = int(progress["steps_done"][0])
-        self._loss_sum.fill_(float(progress["loss_sum"][0]))
+        for kept, number in zip((self._loss_sum, self._counted), progress["loss_sum"], strict=True):
+            kept.fill_(float(number))
 
     def _where(self) -> str:
         rate = f"learning_rate = {self._spec.learning_rate:g}"

@@ -7,6 +7,7 @@ in order. So it is the same to the bit whether this process computes all of it o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.own import shown
 from downpour.learning.training import numerics
 from downpour.learning.training.optimizers import Optimizers
 
@@ -31,7 +33,7 @@ class BatchPart:
 
 
 class GradientOf(Protocol):
-    """Adds a part's gradient to the parameters' own; returns its share of the mean loss."""
+    """Adds a part's gradient to the parameters' own; returns its loss, see `add_gradient`."""
 
     def __call__(self, part: BatchPart, model: nn.Module | None = None) -> Tensor:
         """Do so with the network, or with a module that stands for it in the task's loss."""
@@ -44,14 +46,14 @@ class StepHelp(Protocol):
         """Add the gradients of all parts, in order, to the parameters' own.
 
         Returns:
-            Each part's share of the batch's mean loss. None if the caller must compute the whole
-            step on its own; the parameters may have some gradients by then.
+            Each part's loss. None if the caller must compute the whole step on its own; the
+            parameters may have some gradients by then.
         """
 
 
 AloneStep = Callable[[Sequence[BatchPart], Callable[[int], None]], list[Tensor]]
 """Adds the gradients of all parts to the parameters' own, with a function that seeds each; returns
-the losses' shares."""
+the parts' losses."""
 
 
 def train_step(
@@ -63,7 +65,9 @@ def train_step(
     others: StepHelp | None = None,
     alone: AloneStep | None = None,
 ) -> Tensor:
-    """Take one step on the training examples of some indices [b]; returns their mean loss.
+    """Take one step on the training examples of some indices [b]; returns their loss.
+
+    That is the mean over examples, or the sum and the count [2] if the task counts something else.
 
     Args:
         loaded: the task.
@@ -91,10 +95,23 @@ def train_step(
         optimizers.zero_grad()
     if losses is None:
         losses = [add(part) for part in parts] if alone is None else alone(parts, seed)
+    loss = settled(losses, model)
     if spec.clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
     optimizers.step()
-    return torch.stack(losses).sum()
+    return loss
+
+
+def settled(losses: Sequence[Tensor], model: nn.Module) -> Tensor:
+    """Return a batch's loss from those of its parts; the gradients become those of its mean."""
+    if not losses[0].dim():
+        return torch.stack(list(losses)).sum()
+    whole = torch.stack(list(losses)).sum(0)
+    if len(losses) > 1:
+        for value in model.parameters():
+            if value.grad is not None:
+                value.grad.div_(whole[1])
+    return whole
 
 
 def batch_parts(indices: Indices, count: int) -> list[BatchPart]:
@@ -108,13 +125,20 @@ def batch_parts(indices: Indices, count: int) -> list[BatchPart]:
 
 
 def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tensor:
-    """Add a part's gradient to the model's; returns the part's share of the batch's mean loss.
+    """Add a part's gradient to the model's, and return its loss.
+
+    That is the part's share of the batch's mean loss. If the task returns a sum and a count, it is
+    these [2]. Then the gradient is that of the sum, unless the part is the whole batch.
 
     Raises:
         SpecError: the task's loss cannot be trained on.
     """
     with numerics.precision(loaded.spec):
         loss = loaded.task.loss(model, loaded.batch("train", part.indices))
+    if isinstance(loss, tuple):
+        total, count = _checked_pair(loss, loaded)
+        (total / count if part.share == 1 else total).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([total.detach().to(count.dtype), count])
     loss = _checked(loss, loaded, "loss", trained=True)
     # The mean of a batch is the mean of its parts, each counted by its examples.
     (loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
@@ -132,6 +156,22 @@ def _seeded_gradient(
     if loaded.spec.inside.processes > 1:
         seed(part.number)
     return add_gradient(loaded, network if model is None else model, part)
+
+
+def _checked_pair(pair: tuple[object, ...], loaded: LoadedTask) -> tuple[Tensor, Tensor]:
+    """Return a sum that can be trained on, and what it counts, in the widest type."""
+    spec = loaded.spec
+    with suppress(TypeError, ValueError, RuntimeError):
+        total, number = pair
+        wide = numerics.sum_type(spec.device)
+        count = torch.as_tensor(number, dtype=wide, device=spec.device).detach()
+        if not count.dim():
+            return _checked(total, loaded, "loss", trained=True), count
+    accepted = (
+        "loss() must return a scalar, the mean of its batch, or a pair of a sum and a count, but "
+        f"returned {shown(pair)}"
+    )
+    raise loaded.mistake("loss", accepted)
 
 
 def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) -> Tensor:

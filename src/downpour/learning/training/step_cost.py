@@ -19,11 +19,13 @@ class StepCost:
     """The cost of one training step on this machine.
 
     `memory_bytes` are those of parameters, gradients, the optimizer's state and the tensors kept
-    for going backward, without the temporary memory of single operations.
+    for going backward, without the temporary memory of single operations. `in_parts` says if a
+    batch in parts takes another step than the whole one.
     """
 
     seconds: float
     memory_bytes: int
+    in_parts: str = ""
 
     def __str__(self) -> str:
         return f"a step takes {self.seconds:.2g} s and {self.memory_bytes / 1e6:.3g} MB here"

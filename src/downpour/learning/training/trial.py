@@ -13,7 +13,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ from downpour.learning.training.fingerprints import (
     state_of,
     sums_of,
 )
+from downpour.learning.training.in_parts import parts_differ
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
 from downpour.learning.training.step import batch_parts
@@ -92,6 +94,7 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
             # Again, for another thread of the process may have drawn from a global generator.
             difference = trial.difference() and trial.difference()
             trial.evaluate()
+            trial.compare_parts()
     except (FileCorrupt, NonFinite) as error:
         raise SpecError(*loaded.spec.trained_code, f"cannot be trained: {error}") from None
     except OutOfMemory as error:
@@ -252,6 +255,15 @@ class _Trial:
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:
             raise SpecError("keep_best", str(goal), unmeasured(found))
+
+    def compare_parts(self) -> None:
+        """Note if a batch in parts takes another step than the whole one."""
+        if self._network is None or self.cost is None or self._loaded.has_own_step:
+            return
+        with suppress(*users_errors()):  # such as of a network that cannot train on so few examples
+            few = self._shard[: self._spec.batch_size]
+            line = parts_differ(self._loaded, self._network, few)
+            self.cost = replace(self.cost, in_parts=line)
 
     def _timed_step(self, training: ShardTraining, network: nn.Module) -> None:
         """Take a step, the second: the first one also allocates memory and chooses kernels."""
