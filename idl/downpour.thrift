@@ -241,7 +241,7 @@ struct ExperimentSummary {
   3: required ExperimentState state
   4: required i32 rounds_done
   5: required i32 rounds_total
-  /** Why it failed, in one line. */
+  /** Why it failed, or why no worker trains it, in one line. */
   7: optional string reason
   /** The cause is in the spec, so the user can fix it. */
   8: optional bool asked_wrongly

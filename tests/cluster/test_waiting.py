@@ -31,10 +31,6 @@ BUSY = replace(ALONE, workers=(WORKER,), tasks=(PENDING, RUNNING))
         (Status(change=1), "nothing to do"),
         (ALONE, "no worker is there"),
         (replace(ALONE, workers=(WORKER,)), "no worker has taken a task"),
-        (
-            replace(ALONE, workers=(replace(WORKER, state=WorkerState.UNFIT),)),
-            "no worker can train it (1 registered)",
-        ),
         (BUSY, ""),
         (replace(ALONE, tasks=(PUBLISHED,)), ""),
         (replace(ALONE, experiment=replace(EXPERIMENT, state=ExperimentState.PREPARING)), ""),

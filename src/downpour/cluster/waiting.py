@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentState, TaskState
 from downpour.network.rpc.messages import Status
 
 WAITING_SECONDS = 60.0
@@ -54,11 +54,8 @@ def why_waiting(status: Status) -> str:
     trains = any(task.state is TaskState.RUNNING for task in status.tasks)
     if shown.state is not ExperimentState.RUNNING or not waits or trains:
         return ""
-    unfit = sum(worker.state is WorkerState.UNFIT for worker in status.workers)
-    if shown.reason:  # its folder is gone
+    if shown.reason:  # its folder is gone, or no worker fits
         return shown.reason
     if not status.workers:
         return "no worker is there"
-    if unfit == len(status.workers):
-        return f"no worker can train it ({unfit} registered)"
     return "no worker has taken a task"

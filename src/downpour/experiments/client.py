@@ -146,14 +146,18 @@ class Client:
         """Wait for an experiment's end and return its result.
 
         When the experiment begins to train, this logs a warning for each field without an effect.
+        It also warns, at once, if something holds the experiment up.
 
         Raises:
             ExperimentFailed: the experiment failed, or a user cancelled it.
         """
         end: ExperimentSummary | None = None
-        warned = False
+        warned, held_up = False, ""
         for status in self.watch(experiment, check):
             end = status.experiment
+            if end is not None and not end.state.ended and (end.reason or "") != held_up:
+                held_up = end.reason or ""
+                log.warning("%s: %s", experiment, held_up or "goes on")
             if not warned and end is not None and end.state in _BEGUN:
                 warned = True
                 for warning in self._warnings(experiment, check):

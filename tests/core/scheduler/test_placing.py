@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.labels import has, missing
-from downpour.base.states import WorkerState
+from downpour.base.states import FailureKind, WorkerState
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
@@ -54,6 +54,25 @@ class Office:
         attempt, update = self.make.attempt("one", 0, shard, 0), self.make.update(f"u{shard}")
         return self.happen(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
 
+    def refuse(self, worker: str, reason: str, shard: int = 0, attempt: int = 0) -> None:
+        """Let a worker find that it cannot train the experiment."""
+        self.happen(
+            on.AttemptFailed,
+            worker=worker,
+            attempt=self.make.attempt("one", 0, shard, attempt),
+            failure=FailureKind.OTHER_CODE,
+            reason=reason,
+        )
+
+    def tick(self, seconds: int) -> None:
+        """Let time pass."""
+        for _ in range(seconds):
+            for worker in list(self.core.state.workers.names):
+                self.happen(
+                    on.HeartbeatReceived, worker=worker, running=(), system=self.make.system()
+                )
+            self.happen(on.Tick)
+
     @property
     def said(self) -> list[str]:
         """The lines that users read."""
@@ -76,6 +95,80 @@ def test_a_worker_that_lacks_what_all_shards_need_trains_nothing(make: Make) -> 
         on.Prepared, experiment="two", dataset="d", shard_samples=sizes, model=model
     )
     assert set(given.values()) == {"plain", "fast"}
+
+
+OTHER = "mine.py has changed"
+
+
+def unfit_two(make: Make, **spec: Any) -> Office:
+    """Return a scheduler with two workers that cannot train its experiment, and another waiting."""
+    office = Office(make, **spec)
+    office.join("w1")
+    office.join("w2")
+    office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
+    office.refuse("w1", OTHER)
+    office.refuse("w2", OTHER, shard=1)
+    return office
+
+
+def test_where_all_workers_are_unfit_the_reason_is_said_at_once(make: Make) -> None:
+    """With their names; soon the experiment fails with it, and the next one begins."""
+    office = unfit_two(make)
+    one, two = office.core.state.experiments.values()
+    why = f"no worker here can train it: {OTHER} (w2, w1)"
+    assert office.said[-1] == one.told_waits
+    assert one.told_waits in {why, why.replace("w2, w1", "w1, w2")}
+    office.tick(5)
+    assert (one.life.state, office.said.count(one.told_waits)) == ("running", 1)
+    office.tick(12)
+    assert (one.life.state, one.reason) == ("failed", one.told_waits)
+    assert not one.asked_wrongly
+    assert two.life.state == "preparing"
+    assert not office.core.state.workers.all_unfit
+
+
+def test_a_worker_that_fits_comes_in_time(make: Make) -> None:
+    """It was starting; the reason is taken back, and the others' time counts anew."""
+    office = unfit_two(make)
+    office.tick(5)
+    assert office.join("w3") != {}
+    one = office.core.state.experiments["one"]
+    assert one.told_waits == ""
+    office.happen(on.WorkerLeft, worker="w3", reason="it is told to")
+    office.tick(5)
+    assert one.life.state == "running"
+    office.tick(12)
+    assert one.life.state == "failed"
+
+
+def test_what_a_worker_has_trained_waits_for_it(make: Make) -> None:
+    """One that can train it was here, and may be restarting: no hour of work is thrown away."""
+    office = unfit_two(make)
+    ((shard, name),) = office.join("w3").items()
+    office.happen(
+        on.UpdatePublished,
+        worker=name,
+        attempt=make.attempt("one", 0, shard, int(shard < 2)),
+        update=make.update("u"),
+    )
+    office.happen(on.WorkerLeft, worker="w3", reason="it is told to")
+    office.tick(30)
+    one = office.core.state.experiments["one"]
+    assert one.life.state == "running"
+    assert one.told_waits.startswith("no worker here can train it")
+
+
+def test_a_label_that_is_missing_is_waited_for(make: Make) -> None:
+    """A machine that has it may come; of workers that have it, the reason is theirs."""
+    office = Office(make, needs=["gpu"])
+    office.join("plain")
+    office.tick(60)
+    one = office.core.state.experiments["one"]
+    waits = "all shards wait for a worker with gpu: none is here"
+    assert (one.life.state, one.told_waits) == ("running", waits)
+    office.join("fast", "gpu=a40")
+    office.refuse("fast", OTHER)
+    assert one.told_waits == f"no worker here can train it: {OTHER} (fast)"
 
 
 def test_nobody_who_fits_is_said_once(make: Make) -> None:

@@ -81,7 +81,7 @@ def test_a_stuck_worker_is_not_able(make: Make) -> None:
         workers.join(name, 0.0)
     workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
     workers.stick("ann")
-    workers.exclude("bob")
+    workers.exclude("bob", "it lacks a label")
     assert not workers.able
     workers.unstick("ann")
     workers.unstick("bob")

@@ -237,14 +237,13 @@ def late_shards(draw: st.DrawFn) -> RoundView:
     tasks = [
         task for shard, name in enumerate(holders) for task in draw(running(shard, 10, [name]))
     ]
-    settled = {"meant_for": None, "is_starting": False}
     return replace(
         draw(views()),
         pending=(),
         idle=("fay",),
         workers=(*holders, "fay"),
         shards=len(tasks) + 1,
-        running=tuple(replace(task, **settled) for task in tasks),
+        running=tuple(replace(task, meant_for=None, is_starting=False) for task in tasks),
         published=((10, 1.0),),
         barred={},
         options={"late": 0.0, "settle": 0.0, "gain": 1e6, "stalled_seconds": 1e6},

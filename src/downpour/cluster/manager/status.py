@@ -71,17 +71,20 @@ def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
 def summary(experiment: Experiment) -> ExperimentSummary:
     """Return an experiment's entry in a list of experiments."""
     last = experiment.last_evaluation
-    failed = experiment.life.state is ExperimentState.FAILED
+    state = experiment.life.state
+    why = experiment.reason if state is ExperimentState.FAILED else ""
+    if state is ExperimentState.RUNNING:
+        why = experiment.told_waits
     meetings, done = experiment.spec.meetings, experiment.rounds_done
     return ExperimentSummary(
         experiment=experiment.name,
         name=experiment.spec.name,
-        state=experiment.life.state,
+        state=state,
         rounds_done=done,
         rounds_total=meetings.rounds,
         epochs_done=meetings.epoch_of(done),
         epochs_total=meetings.epochs_in_all,
-        reason=experiment.reason if failed else None,
+        reason=why or None,
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),
         loss=last.loss if last else None,

@@ -46,7 +46,8 @@ class Experiment:
     prepares to continue it. `progress_timeout` says how long an attempt may make no step.
     `overhead_seconds` is the time besides training that an attempt of the last round took. A worker
     that takes no longer than `startup_limit_seconds` to start counts as starting, and not as
-    stalled.
+    stalled. `told_waits` says which workers its shards wait for, if they are not here. All workers
+    tried it and turned out unfit at `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -87,6 +88,7 @@ class Experiment:
         self.reason = ""
         self.asked_wrongly = False
         self.told_waits = ""
+        self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
@@ -121,6 +123,13 @@ class Experiment:
     def has_stopped_early(self) -> bool:
         """Whether no model was better than the best for as many epochs as the spec allows."""
         return not self.evaluating and self._ends_unless_better(self.evaluated_round)
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether a worker has trained any of it, so that at least one could."""
+        return bool(self.version or self.arrived) or any(
+            task.snapshot is not None for task in self.open_tasks()
+        )
 
     @property
     def may_start_round(self) -> bool:

@@ -7,15 +7,18 @@ ones with most of the labels that the spec `prefers` come first.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from downpour.base.labels import missing
+from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round
 from downpour.core.scheduler.state import SchedulerState
 
 _NAMED = 4
+# A worker that can train the experiment may be starting, which takes seconds.
+_UNFIT_SECONDS = 30.0
 
 
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
@@ -52,13 +55,50 @@ def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[s
 
 
 def tell(state: SchedulerState, experiment: Experiment) -> None:
-    """Log one line about shards that wait for an absent worker, until that changes."""
-    if not (experiment.spec.needs or experiment.spec.shard_needs):
-        return
-    waits = next(filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), "")
+    """Log one line about shards that wait for an absent worker, until that changes.
+
+    If no worker has ever trained the experiment, and all of them tried and cannot, it fails soon,
+    so that the next experiment begins.
+    """
+    spec, all_unfit = experiment.spec, state.workers.all_unfit
+    unfit = _tried(state, experiment) if all_unfit else ""
+    waits = unfit
+    if not unfit and (spec.needs or spec.shard_needs):
+        waits = next(
+            filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), ""
+        )
     if waits and waits != experiment.told_waits:
         state.log(waits)
     experiment.told_waits = waits
+    _fail_if_unfit(state, experiment, unfit)
+
+
+def _tried(state: SchedulerState, experiment: Experiment) -> str:
+    """Say why the workers with all needed labels are unfit; empty if there are none."""
+    needs = experiment.spec.needs
+    tried = [worker for worker in state.workers if not missing(worker.labels, needs)]
+    if not tried:
+        return ""
+    reason = tried[0].unfit_because
+    alike = [worker.name for worker in tried if worker.unfit_because == reason]
+    more = f"; {len(tried) - len(alike)} more for other reasons" if len(alike) < len(tried) else ""
+    return f"no worker here can train it: {reason} ({_few(alike)}{more})"
+
+
+def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) -> None:
+    if not unfit or experiment.has_progress:
+        experiment.unfit_since_seconds = None
+        return
+    if experiment.unfit_since_seconds is None:
+        experiment.unfit_since_seconds = state.now_seconds
+    waited = state.now_seconds - experiment.unfit_since_seconds
+    if waited >= _UNFIT_SECONDS * state.options.patience:
+        queue.fail(state, experiment, unfit)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str:

@@ -136,7 +136,7 @@ class SchedulerState:
 
     def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
         """Assign no more tasks of the active experiment to a worker that cannot train it."""
-        self.workers.exclude(worker)
+        self.workers.exclude(worker, reason)
         self.decided(experiment.name, f"no more tasks for {worker}: {reason}")
 
     def cancel(self, worker: Worker, reason: str) -> None:

@@ -36,9 +36,9 @@ class Worker:
     attempt. `slowness` holds its paces in the last rounds, each over the round's median. The worker
     may finish a `lingering` attempt although it no longer counts; `needless` is that attempt's last
     snapshot. The manager asked the worker to leave `interval_seconds` between two heartbeats.
-    `labels` are the ones that its user gave it. `started_in` is the experiment that its process has
-    loaded, as far as we know. Its first attempt in an experiment takes `startup_seconds` longer
-    because of the loading.
+    `labels` are the ones that its user gave it. If it is unfit, `unfit_because` says why.
+    `started_in` is the experiment that its process has loaded, as far as we know. Its first attempt
+    in an experiment takes `startup_seconds` longer because of the loading.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -69,6 +69,7 @@ class Worker:
         self.startup_seconds = 0.0
         self.speedometer = Speedometer()
         self.labels: tuple[str, ...] = ()
+        self.unfit_because = ""
 
     @property
     def is_awaited(self) -> bool:
@@ -299,10 +300,17 @@ class Workers:
         self.stick(name)
         worker.lingering = attempt
 
-    def exclude(self, name: str) -> None:
+    @property
+    def all_unfit(self) -> bool:
+        """Whether there are workers, and none of them can train the active experiment."""
+        states = (worker.life.state for worker in self)
+        return len(self) > 0 and all(state is WorkerState.UNFIT for state in states)
+
+    def exclude(self, name: str, reason: str) -> None:
         """Give an idle worker no tasks until `readmit`."""
         if name in self._idle:
             self._all[name].life.step("exclude")
+            self._all[name].unfit_because = reason
             self._away.add(name)
             del self._idle[name]
 
@@ -311,6 +319,7 @@ class Workers:
         for worker in self._all.values():
             if worker.life.state is WorkerState.UNFIT:
                 worker.life.step("readmit")
+                worker.unfit_because = ""
                 self._be_idle(worker.name)
 
     def unstick(self, name: str) -> None:

@@ -186,8 +186,9 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 class ExperimentSummary:
     """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`.
 
-    `reason` says why it failed; `asked_wrongly` is true if the spec is to blame. A manager of an
-    earlier version does not send the epochs, because each of them has one round.
+    `reason` says why it failed, or why a running one makes no progress; `asked_wrongly` is true if
+    the spec is to blame. A manager of an earlier version does not send the epochs, because each of
+    them has one round.
     """
 
     experiment: str

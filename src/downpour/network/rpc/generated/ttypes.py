@@ -2438,7 +2438,7 @@ class ExperimentSummary(object):
      - state
      - rounds_done
      - rounds_total
-     - reason: Why it failed, in one line.
+     - reason: Why it failed, or why no worker trains it, in one line.
      - asked_wrongly: The cause is in the spec, so the user can fix it.
      - metrics: Of the last evaluation, in the task's order. Field 6 was just the accuracy.
      - loss: Of the last evaluation.
