@@ -63,7 +63,8 @@ def test_a_goal_says_which_of_two_values_is_better(text: str, *, minimised: bool
     assert goal.minimised == minimised
     assert Goal.of(str(goal)) == goal
     better, worse = (0.1, 0.2) if minimised else (0.2, 0.1)
-    assert goal.rank(better) > goal.rank(worse) > goal.rank(None) == goal.rank(math.nan)
+    assert goal.rank(better) > goal.rank(worse) > goal.rank(None)
+    assert {goal.rank(odd) for odd in (math.nan, math.inf, -math.inf)} == {goal.rank(None)}
 
 
 @pytest.mark.parametrize("text", ["", "min:", " ", "a\nb", " loss"])

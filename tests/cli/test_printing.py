@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
-from downpour.cli.printing import SpecOnce, check_format, note, out, print_result
+from downpour.cli.printing import SpecOnce, check_format, note, out, print_json, print_result
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.reading import Result
@@ -104,3 +106,10 @@ def test_the_path_of_the_model_is_not_wrapped(
     print_result(Result.from_lines(LINES, folder))
     out.cache_clear()
     assert f"\nmodel {folder}/model-3.safetensors\n" in capsys.readouterr().out
+
+
+def test_json_has_null_for_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """No parser but Python's own takes NaN, as a prediction may be."""
+    print_json([{"a": math.nan, "b": (math.inf, -math.inf, 1.5)}])
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown == [{"a": None, "b": [None, None, 1.5]}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,8 +12,8 @@ class Evaluation:
     """The quality of a model version on examples that were not in its training.
 
     `metrics` maps names to means, in the task's order. Displays show the first metric, or the loss
-    if there are none. `class_accuracy` has one entry per class (NaN for a class without examples).
-    It is empty if targets are not classes.
+    if there are none. Loss and metrics may be NaN or infinite. `class_accuracy` has one entry per
+    class (NaN for a class without examples). It is empty if targets are not classes.
     """
 
     loss: float
@@ -69,8 +70,8 @@ class Goal:
         return evaluation.loss if self.metric == LOSS else evaluation.metrics.get(self.metric)
 
     def rank(self, value: float | None) -> float:
-        """Return a number that is larger for a better value, and smallest for None."""
-        if value is None or value != value:  # noqa: PLR0124 - NaN alone differs from itself
+        """Return a number that is larger for a better value, and smallest if it is no number."""
+        if value is None or not math.isfinite(value):
             return float("-inf")
         return -value if self.minimised else value
 

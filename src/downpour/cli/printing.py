@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -96,8 +97,17 @@ class SpecOnce:
 
 
 def print_json(value: Any) -> None:
-    """Print a value for a program: no wrapping, no color."""
-    print(json.dumps(value, indent=2))  # noqa: T201
+    """Print a value for a program: no wrapping, no color; null for NaN and infinity."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with None in place of numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:

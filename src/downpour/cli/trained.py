@@ -80,7 +80,7 @@ def evaluate(
     trained = find(model, shared)
     measured = measure(trained, data=data, data_dir=data_dir, options=options)
     if as_json:
-        print_json(_plain(asdict(measured)))
+        print_json(asdict(measured))
     else:
         _print_measured(measured)
 
@@ -90,15 +90,6 @@ def _print_measured(measured: Evaluation) -> None:
     for name, value in measured.metrics.items():
         say(f"{name} {value:.6g}")
     say(f"{measured.samples:,} examples in {measured.seconds:.3g} s")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with None for NaN, which JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and value != value else value  # noqa: PLR0124
 
 
 def predict(
@@ -129,7 +120,7 @@ def predict(
 
     said = predicted(find(model, shared), given)
     if as_json:
-        print_json([_plain(row) for row in said.rows])
+        print_json(said.rows)
     elif as_csv:
         writer = csv.DictWriter(sys.stdout, said.columns, lineterminator="\n")
         writer.writeheader()

@@ -387,3 +387,26 @@ class Streamed(Plane):  # type: ignore[misc]
         """Return a stream, as PyTorch has them."""
         del part
         return Stream()
+
+
+class Overshooting(Spoilt):
+    """Its test loss is infinite after the first epoch, and a metric is NaN; its training is not."""
+
+    class network(Wrapped):  # noqa: N801
+        """Counts its steps."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps: Tensor
+            self.register_buffer("steps", torch.zeros(()))
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Count."""
+            self.steps += self.training
+            return hidden
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return what is finite for an epoch of four steps."""
+        if model.get_buffer("steps") > 4:
+            return {"loss": torch.inf, "score": torch.nan}
+        return {"loss": self.loss(model, batch), "score": 1.0}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from downpour.base.errors import FileMissing, SpecError, UnfitWorker
 from downpour.base.values import DatasetFacts
@@ -16,6 +17,7 @@ from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
 from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import load
+from downpour.learning.tasks.sketch import resemble, sketched
 
 from .conftest import loaded
 
@@ -180,3 +182,12 @@ def test_what_a_great_many_examples_take_is_said() -> None:
     )
     few = replace(facts, train_samples=300_000)
     assert not TaskData(facts=few, labels=None, sketches={}).remarks
+
+
+def test_an_example_may_hold_what_is_no_number() -> None:
+    """A missing target is NaN, and equal on a second read; another number is not."""
+    odd = [
+        (float("nan"), float("inf"), torch.tensor([torch.inf, torch.nan]), torch.eye(2).to_sparse())
+    ]
+    assert resemble(sketched(odd, "train", 0), sketched(odd, "train", 0))
+    assert not resemble(sketched([float("inf")], "train", 0), sketched([1.0], "train", 0))

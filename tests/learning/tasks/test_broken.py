@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+import downpour
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.tasks import open_data, prepare_data
@@ -109,3 +111,15 @@ def test_more_examples_than_memory_can_divide_are_refused(tmp_path: Path) -> Non
     fields = {"train_limit": 2**31 - 1, "test_limit": 10}
     with pytest.raises(SpecError, match=r"train_limit = 2147483647: dividing .* needs 42.9 GB of"):
         tried(tmp_path, "broken_tasks:Boundless", fields)
+
+
+@pytest.mark.slow
+def test_a_test_loss_that_is_infinite_for_a_while_ends_no_training(tmp_path: Path) -> None:
+    """Those epochs have none, and another epoch's model is the best."""
+    spec = {"task": "broken_tasks:Overshooting", "shards": 2, "epochs": 3, "batch_size": 8}
+    spec |= {"keep_best": "max:score"}
+    result = downpour.run(spec, workers=1, shared=tmp_path, on="inline", progress=False)
+    assert [epoch.test_loss is None for epoch in result.epochs] == [False, True, True]
+    assert result.best is not None
+    assert result.best.epoch == 1
+    json.loads(result.to_json(), parse_constant=pytest.fail)

@@ -23,7 +23,7 @@ from downpour.files.store import WHOLE, model_metadata
 from downpour.learning.accelerators import devices_here, release
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.loaded import load
-from downpour.learning.training.evaluation import evaluate, evaluate_on
+from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.parameters import (
@@ -173,7 +173,6 @@ class GlobalModel:
 
         Raises:
             FileCorrupt: they do not fit this network.
-            NonFinite: the loss is NaN or infinite.
             OutOfMemory: the machine has too little memory.
         """
         load_parameters(self._network, parameters)
@@ -193,7 +192,8 @@ class GlobalModel:
 
     def _measured(self, held_out: Shard | None) -> Evaluation:
         if held_out is None:
-            return evaluate(self._network, self._loaded)
+            chosen = np.arange(self._loaded.count("test"))
+            return evaluate_on(self._network, self._loaded, chosen)
         return evaluate_on(self._network, self._loaded, held_out, "validation")
 
     def _begun(self, network: torch.nn.Module) -> None:

@@ -87,7 +87,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
         reason=why or None,
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),
-        loss=last.loss if last else None,
+        loss=last.loss if last and math.isfinite(last.loss) else None,
         part=experiment.part if experiment.tested is None else "test",
     )
 

@@ -10,6 +10,7 @@ without torch, and its workers do not wait 1 to 3 s for the import.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -414,7 +415,11 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
             space.global_model.load_frozen(_tensors(space.store, frozen))
     held_out = ready(space).held_out if command.part == "validation" else None
     model = space.versions.read_after(command.leading, command.model)
-    return space.global_model.evaluate(model.tensors, held_out)
+    found = space.global_model.evaluate(model.tensors, held_out)
+    if not math.isfinite(found.loss):  # perhaps only for a while; the experiment goes on
+        told = "%s: the loss of %s on the %s examples is NaN or infinite"
+        log.warning(told, space.experiment, command.model.name, command.part)
+    return found
 
 
 def publish(space: Workspace, command: Publish) -> PublishedFile:

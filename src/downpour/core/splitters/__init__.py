@@ -88,8 +88,9 @@ def divide(
 def _without_gaps(labels: Labels) -> Numbers:
     """Number classes without gaps: a limit may have left some without an example."""
     present = np.bincount(labels) > 0
-    numbers = np.cumsum(present) - 1
-    return numbers.astype(np.uint16 if numbers[-1] < (1 << 16) - 1 else np.int32)[labels]
+    numbers: Numbers = np.cumsum(present) - 1
+    classes: Numbers = numbers.astype(np.uint16 if len(numbers) < 1 << 16 else np.int32)[labels]
+    return classes
 
 
 def _shards_of(owners: Numbers, shards: int) -> list[Indices]:

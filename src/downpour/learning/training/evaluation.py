@@ -40,7 +40,10 @@ def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
         SpecError: a user's task returns a metric that is no number, or raises an error.
         OutOfMemory: memory did not suffice.
     """
-    return evaluate_on(model, loaded, np.arange(loaded.count("test")))
+    found = evaluate_on(model, loaded, np.arange(loaded.count("test")))
+    if not math.isfinite(found.loss):
+        raise NonFinite("the loss on the test examples is NaN or infinite")
+    return found
 
 
 def evaluate_on(
@@ -48,7 +51,7 @@ def evaluate_on(
 ) -> Evaluation:
     """Measure a network on some test examples, or on training examples as "validation".
 
-    See `evaluate`.
+    See `evaluate`; but the loss may be NaN or infinite, as it may be for a while in a training.
     """
     started = time.perf_counter()
     spec = loaded.spec
@@ -67,11 +70,9 @@ def evaluate_on(
         model.train(was_training)
     means = sums.means()
     loss = means.pop("loss")
-    if not isinstance(loss, float) or not math.isfinite(loss):
-        raise NonFinite(f"the loss on the {part} examples is NaN or infinite")
     by_class = means.pop("class_accuracy", ())
     return Evaluation(
-        loss=loss,
+        loss=loss if isinstance(loss, float) else math.nan,
         metrics={name: mean for name, mean in means.items() if isinstance(mean, float)},
         class_accuracy=by_class if isinstance(by_class, tuple) else (),
         samples=len(indices),

@@ -239,10 +239,10 @@ class _Trial:
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
         before = sums_of(parameters_of(self._network))
-        try:
-            found = evaluate_on(self._network, self._loaded, chosen)
-        except NonFinite as error:
-            raise self._loaded.mistake("loss", str(error)) from None
+        found = evaluate_on(self._network, self._loaded, chosen)
+        if not math.isfinite(found.loss):
+            told = "the loss on the test examples is NaN or infinite"
+            raise self._loaded.mistake("loss", told)
         after = sums_of(parameters_of(self._network))
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
