@@ -43,3 +43,11 @@ def test_a_result_is_verified_unless_its_processes_differ(
     allowing(TASKS, "process_tasks")
     spec = downpour.Spec(task=f"process_tasks:{name}", repeatable=repeatable, **FIELDS)
     assert downpour.run(spec, workers=1, shared=tmp_path).verified is repeatable
+
+
+def test_a_result_names_the_variables_that_its_code_reads(tmp_path: Path, allowing: Allow) -> None:
+    """All processes of this run have the same ones, and those of the next run may have others."""
+    allowing(TASKS, "process_tasks")
+    spec = downpour.Spec(task="process_tasks:Configured", **FIELDS)
+    result = downpour.run(spec, workers=1, shared=tmp_path)
+    assert any("its code reads LAB_SCALE from the environment" in line for line in result.dataset)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import OtherCode, SpecError
-from downpour.learning.factory_code import check_code, code_of, fixed_code
+from downpour.learning.factory_code import Project, check_code, code_of, fixed_code, variables_of
 from tests.conftest import Allow
 
 NETS = "mine.nets:build"
@@ -100,3 +100,18 @@ def test_a_module_that_cannot_be_parsed_is_still_told_apart(project: Path) -> No
     """What is wrong with it is said where it is imported."""
     (project / "mine" / "nets.py").write_text("def build(:")
     assert set(code_of("model", NETS)) == {"mine/__init__.py", "mine/nets.py"}
+
+
+def test_the_variables_that_code_reads_are_found() -> None:
+    """However it asks; what it sets, and a dictionary of another name, is not meant."""
+    content = b"""
+import os
+from os import environ, getenv
+a, b, c = os.environ["A"], os.environ.get("B", "1"), os.getenv("C")
+d, e = environ["D"], getenv("E")
+os.environ["F"] = "1"
+g = settings["G"]
+h = settings.get("H")
+"""
+    project = Project(files={"lab.py": content, "broken.py": b"os.getenv('I'"})
+    assert variables_of(project) == ("A", "B", "C", "D", "E")

@@ -170,3 +170,35 @@ def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
             origin = ".".join([*above, *([node.module] if node.module else [])])
             yield origin
             yield from (f"{origin}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def variables_of(project: Project) -> tuple[str, ...]:
+    """Return the names of the environment variables that a project's files read."""
+    return tuple(sorted({name for content in project.files.values() for name in _read_in(content)}))
+
+
+def _read_in(content: bytes) -> Iterator[str]:
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Subscript(value=place, slice=ast.Constant(value=str(name)), ctx=ast.Load())
+                | ast.Call(
+                    func=ast.Attribute(value=place, attr="get"),
+                    args=[ast.Constant(value=str(name)), *_],
+                )
+            ) if _last_name(place) == "environ":
+                yield name
+            case ast.Call(func=called, args=[ast.Constant(value=str(name)), *_]) if (
+                _last_name(called) == "getenv"
+            ):
+                yield name
+            case _:
+                pass
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))

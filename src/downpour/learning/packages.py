@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 
 from downpour.core.spec import Spec
-from downpour.learning.factory_code import Project, imports_of, project_of
+from downpour.learning.factory_code import Project, imports_of, project_of, variables_of
 
 _OWN = __name__.partition(".")[0]
 _ALWAYS = "torch"
+_NAMES_MAX = 3
 
 
 def versions_of(spec: Spec) -> dict[str, str]:
@@ -44,6 +45,18 @@ def differences(noted: Mapping[str, str]) -> tuple[str, ...]:
         for name, version in noted.items()
         if here[name] != version
     )
+
+
+def variables_read(spec: Spec) -> tuple[str, ...]:
+    """Return a remark on the environment variables that a spec's trained project reads, if any.
+
+    No spec has their values. All processes of a run may have the same ones, so a comparison of
+    processes tells nothing.
+    """
+    names = variables_of(project_of(*spec.trained_code)) if spec.trains_own_code else ()
+    listed = f"{', '.join(names[:_NAMES_MAX])}{' and more' if len(names) > _NAMES_MAX else ''}"
+    told = f"its code reads {listed} from the environment: other values may give other bytes"
+    return (told,) if names else ()
 
 
 def _imported(project: Project) -> Iterator[str]:

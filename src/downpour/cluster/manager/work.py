@@ -48,6 +48,7 @@ from downpour.files.store import Array, Buffer, Store, decode, encode, layout, s
 from downpour.files.store.folders import is_sent, send_dataset
 from downpour.learning import tasks
 from downpour.learning.factory_code import check_code
+from downpour.learning.packages import variables_read
 from downpour.learning.tasks import Data
 from downpour.learning.training.epoch_order import batch_order, check_meetings
 from downpour.network.rpc.indices import PACKED_BYTES_MAX, pack_indices
@@ -154,7 +155,7 @@ def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beg
     step, warnings = drawn.check_trains(shards), drawn.without_effect()
     warnings += (step.in_parts,) if step is not None and step.in_parts else ()
     handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
-    remarks += _begun_anew(spec)
+    remarks += _begun_anew(spec) + variables_read(spec)
     for remark in (*remarks, *warnings):
         log.warning("%s: %s", space.experiment, remark)
     if step is not None:
