@@ -97,10 +97,11 @@ def test_a_folder_has_what_the_store_has(
     assert not (folder.parent / "set-2").exists()
     whole = Bucket.found
     monkeypatch.setattr(
-        Bucket, "found", lambda self, place: [x for x in whole(self, place) if "b/2" not in x.key]
+        Bucket, "found", lambda self, place: [x for x in whole(self, place) if "b/1" in x.key]
     )
     assert local_path("data_path", "s3://bucket/place/set/") == folder
-    assert len(list(folder.rglob("*.png"))) == 2
+    assert [*folder.rglob("*.png")] == [folder / "b" / "1.png"]
+    assert [*folder.iterdir()] == [folder / "b"], "an empty folder would be a class"
 
 
 def test_only_what_changed_or_is_gone_is_fetched_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -13,7 +14,8 @@ from PIL import Image
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import check_source, open_prepared, prepare
+from downpour.learning.datasets import SOURCES, check_source, open_prepared, prepare
+from downpour.learning.datasets.decoding import Decoded, decoded
 
 
 def draw(path: Path, level: int, mode: str = "L", size: tuple[int, int] = (8, 8)) -> None:
@@ -139,6 +141,127 @@ def test_what_is_no_file_among_images_is_named(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=r"strange\.png': is not a file"):
             prepare(spec_of(root), tmp_path)
         shutil.rmtree(strange) if strange.is_dir() else strange.unlink()
+
+
+def read(root: Path, **fields: object) -> Decoded:
+    """Return the examples and remarks that training would get."""
+    spec = spec_of(root, **fields)
+    check_source(spec)
+    return decoded(SOURCES["folder"].find(spec, None, root).read(), spec)
+
+
+def draw_classes(root: Path, folders: str, suffix: str = ".png", count: int = 6) -> None:
+    """Save images into each of some folders."""
+    for folder in folders.split():
+        for number in range(count):
+            draw(root / folder / f"{number}{suffix}", 7, mode="RGB")
+
+
+@pytest.mark.parametrize(
+    ("folders", "counts", "remark"),
+    [
+        ("train/a train/b val/a val/b", (12, 12), "val/ is the test part"),
+        ("train/a train/b valid/a test/a test/b", (12, 12), "valid/ is left out"),
+        ("Train/a Train/b Test/a Test/b", (12, 12), ""),
+        ("training/a training/b testing/a testing/b", (12, 12), ""),
+        ("train/a train/b", (10, 2), "no test/ is beside train/"),
+        ("train/a train/b test/a extra/a", (12, 6), "left out beside train/: extra/"),
+        ("bus car train", (15, 3), ""),
+        ("a b @eaDir __MACOSX/a", (10, 2), ""),
+        ("a b b/inner", (10, 2), "images in folders inside a class are left out: those of b/inner"),
+    ],
+)
+def test_layouts_of_images_are_read(
+    tmp_path: Path, folders: str, counts: tuple[int, int], remark: str
+) -> None:
+    """As PyTorch's tutorial, ImageNet and Kaggle have them; whatever is not read is told."""
+    draw_classes(tmp_path, folders)
+    found = read(tmp_path)
+    assert (len(found.train_x), len(found.test_x)) == counts
+    assert remark in "".join(found.remarks)
+    assert bool(found.remarks) == bool(remark)
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        ("a/x b/x", r"/a': holds no images itself; they are one folder deeper, as in a/x/"),
+        ("images/a images/b", r"/images': .* one folder deeper, as in images/a/"),
+        ("test/a val/a", "holds test/ and val/, but no train/ beside it"),
+        ("train test", r"/train': holds no <class>/ folders, but test/ is beside it"),
+        (".", "must be a folder .*; it holds 6 images and no folders"),
+        ("a", "all 5 training examples have class a; training needs two classes"),
+        ("train/a train/b test", "has 12 training and 0 test examples.* beside the class folders"),
+    ],
+)
+def test_other_layouts_are_refused_with_what_is_there(
+    tmp_path: Path, folders: str, said: str
+) -> None:
+    """The line names the folder that differs from what we read."""
+    draw_classes(tmp_path, folders)
+    with pytest.raises(SpecError, match=said):
+        read(tmp_path)
+
+
+def test_too_few_images_to_hold_some_out_are_counted(tmp_path: Path) -> None:
+    """One of each class, for instance."""
+    draw_classes(tmp_path, "a b", count=1)
+    with pytest.raises(SpecError, match=r"2 training and 0 test examples.*2 images are too few"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "suffix", [".tif", ".TIFF", ".gif", ".ppm", ".pgm", ".jfif", ".bmp", ".webp", ".jp2", ".tga"]
+)
+def test_a_class_of_any_kind_of_image_is_read(tmp_path: Path, suffix: str) -> None:
+    """Its suffix decides nothing."""
+    for number in range(6):
+        draw(tmp_path / "a" / f"{number}.png", 7)
+        draw(tmp_path / "b" / f"{number}{suffix}", 200)
+    found = read(tmp_path)
+    assert np.bincount(found.train_y).tolist() == [5, 5]
+    assert (found.train_x[found.train_y == 1] > 190).all()
+
+
+@pytest.mark.parametrize("name", ["aa", "b", "z"])
+def test_a_class_without_images_is_refused_wherever_its_name_stands(
+    tmp_path: Path, name: str
+) -> None:
+    """The last one was no class, and others were; it may hold files of another kind."""
+    draw_classes(tmp_path, "a c")
+    (tmp_path / name).mkdir()
+    with pytest.raises(SpecError, match=f"/{name}': holds no images, so it is no class: it is emp"):
+        read(tmp_path)
+    (tmp_path / name / "0.heic").touch()
+    with pytest.raises(SpecError, match=rf"1 \.heic \(such as {name}/0\.heic\)"):
+        read(tmp_path)
+
+
+def test_files_that_are_no_images_are_counted_in_a_remark(tmp_path: Path) -> None:
+    """A file of the system is not; it is in every folder that someone has looked into."""
+    draw_classes(tmp_path, "a b")
+    for name in ("a/1.heic", "b/2.heic", "b/notes", "a/Thumbs.db", "b/desktop.ini"):
+        (tmp_path / name).touch()
+    (remark,) = read(tmp_path).remarks
+    assert remark == (
+        "files that are not read as examples: 2 .heic, 1 no suffix (such as a/1.heic)"
+    )
+
+
+def test_a_limit_leaves_the_number_of_classes(tmp_path: Path) -> None:
+    """Also if no image of the last one is within it; the remark names the missing classes."""
+    draw_classes(tmp_path, "a b c d e", count=5)
+    few = read(tmp_path, train_limit=3)
+    assert few.classes == 5
+    assert re.search("^[23] of 5 classes have no training examples: [a-e]", few.remarks[0])
+
+
+def test_a_deep_image_behind_a_colored_one_is_refused(tmp_path: Path) -> None:
+    """It would be cut off at 255."""
+    draw_classes(tmp_path, "a b")
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "b" / "9.png")
+    with pytest.raises(SpecError, match=r"b/9\.png': has more than 8 bits"):
+        read(tmp_path)
 
 
 def png(width: int, height: int, data: bytes = b"") -> bytes:

@@ -62,6 +62,26 @@ def test_what_is_no_folder_of_images_is_refused(pets: Path) -> None:
     for root in (pets / "none", pets / "cat"):
         with pytest.raises(SpecError, match="holds <class>/<image>"):
             ImageFolder(root)
+    (pets / ".outer").mkdir()
+    (pets / ".outer" / "all").symlink_to(pets)
+    with pytest.raises(SpecError, match=r"^root = .*: holds no images itself; .* folder deeper"):
+        ImageFolder(pets / ".outer")
+    (pets / "eel").mkdir()
+    with pytest.raises(SpecError, match=r"^root = .*eel': holds no images, so it is no class"):
+        ImageFolder(pets)
+    (pets / "eel").rmdir()
     (pets / "cat" / "a.png").write_bytes(b"no image")
     with pytest.raises(SpecError, match=r"a\.png'?: cannot be decoded"):
         ImageFolder(pets)[0]
+
+
+def test_images_of_any_kind_are_found_and_other_files_are_told(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In an attribute, and in the log of the process that would have read them."""
+    Image.new("L", (6, 4), 9).save(pets / "dog" / "b.tiff")
+    (pets / "dog" / "c.heic").touch()
+    folder = ImageFolder(pets)
+    assert folder.labels == [0, 0, 1, 1]
+    assert folder.remarks == ("files that are not read as examples: 1 .heic (such as dog/c.heic)",)
+    assert folder.remarks[0] in caplog.text

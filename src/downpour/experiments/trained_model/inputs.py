@@ -19,8 +19,8 @@ from downpour.core.spec import Spec
 from downpour.host.user_file import check_user_file
 from downpour.learning.datasets import SOURCES, Examples, PreparedDataset
 from downpour.learning.datasets.decoding import examples_like, targets_like
-from downpour.learning.datasets.folder import decoded_images
-from downpour.learning.datasets.image_files import IMAGE_SUFFIXES
+from downpour.learning.datasets.folder import decoded_images, has_test_part
+from downpour.learning.datasets.image_files import IMAGE_SUFFIXES, is_image
 from downpour.learning.datasets.npz import Npz
 
 _X = ("x", "x_test", "test_images")
@@ -74,7 +74,7 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
 
 def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     arrays = SOURCES["folder"].find(given, None, Path()).read()
-    if (path / "train").is_dir() and (path / "test").is_dir():
+    if has_test_part(path):
         return arrays.test_x, arrays.test_y
     both = (arrays.train_x, arrays.test_x), (arrays.train_y, arrays.test_y)
     return np.concatenate(both[0]), np.concatenate(both[1])
@@ -110,7 +110,7 @@ def _name_in(names: list[str]) -> str:
 
 def _images(path: Path) -> list[Path]:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
+    images = [file for file in files if is_image(file) and file.is_file()]
     if not images:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES))
         accepted = f"must be a .npz or .npy file, an image ({kinds}), or a folder of images"

@@ -64,7 +64,8 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
     test_x = _examples(arrays.test_x[test], arrays.normalize, spec)
     if not len(train_x) or not len(test_x):
-        raise SpecError("dataset", spec.dataset, "has no training or no test examples")
+        accepted = f"has {len(train_x)} training and {len(test_x)} test examples, and needs both"
+        raise SpecError("dataset", spec.dataset, "; ".join((accepted, *arrays.remarks)))
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
         raise SpecError("dataset", spec.dataset, "training and test examples differ in shape")
     train_y, test_y = (_targets(y, spec) for y in (arrays.train_y[train], arrays.test_y[test]))
@@ -74,8 +75,8 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     classes = 0 if train_y.ndim == 2 else _class_count(arrays, spec)
     if classes and train_y.min() == train_y.max():
         accepted = (
-            f"all {len(train_y)} training examples have class {train_y[0]}; training needs "
-            "two classes"
+            f"all {len(train_y)} training examples have class "
+            f"{_name(arrays, int(train_y[0]))}; training needs two classes"
         )
         field = "dataset" if spec.train_limit is None else "train_limit"
         raise SpecError(field, getattr(spec, field), accepted)
@@ -89,7 +90,7 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
         mean=mean,
         std=std,
         normalized=arrays.normalize is not False,
-        remarks=_remarks(train_y, classes),
+        remarks=arrays.remarks + _remarks(train_y, classes, arrays),
     )
 
 
@@ -186,9 +187,11 @@ def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
 def _class_count(arrays: Arrays, spec: Spec) -> int:
     """Return the highest class number plus one; refuses amounts that happen to be whole numbers.
 
-    Numbers up to which all are there are classes. Others are taken for classes where they are of an
-    integer type and most come up several times.
+    A source that knows its classes is right. Numbers up to which all are there are classes. Others
+    are taken for classes where they are of an integer type and most come up several times.
     """
+    if arrays.classes:
+        return len(arrays.classes)
     both = arrays.train_y, arrays.test_y
     labels = np.concatenate([_class_numbers(y.reshape(-1), spec) for y in both])
     values = np.unique(labels)
@@ -205,14 +208,19 @@ def _class_count(arrays: Arrays, spec: Spec) -> int:
     return classes
 
 
-def _remarks(train_y: NDArray[Any], classes: int) -> tuple[str, ...]:
+def _name(arrays: Arrays, label: int) -> str:
+    return arrays.classes[label] if arrays.classes else str(label)
+
+
+def _remarks(train_y: NDArray[Any], classes: int, arrays: Arrays) -> tuple[str, ...]:
     if not classes:
         return ()
     counts = np.bincount(train_y, minlength=classes)
     missing = np.flatnonzero(counts == 0)
     if not len(missing):
         return ()
-    shown = ", ".join(map(str, missing[:5].tolist())) + (", …" if len(missing) > 5 else "")
+    named = [_name(arrays, label) for label in missing[:5].tolist()]
+    shown = ", ".join(named) + (", …" if len(missing) > 5 else "")
     return (f"{len(missing)} of {classes} classes have no training examples: {shown}",)
 
 

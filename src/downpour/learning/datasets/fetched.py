@@ -99,6 +99,9 @@ def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:
         for key in known.keys() - {one.key for one in found}:
             with suppress(OSError):
                 (folder / key).unlink()
+                # An object store has no empty folders, which would count as classes here.
+                for parent in (folder / key).relative_to(folder).parents[:-1]:
+                    (folder / parent).rmdir()
         tags_file.write_text(json.dumps({one.key: one.tag for one in found}), encoding="utf-8")
 
 

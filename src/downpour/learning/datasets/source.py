@@ -32,7 +32,8 @@ class Arrays:
     values are scaled by them: amounts are, names such as token ids must not be. None leaves that to
     the dtype, which is enough for images and for numbers that are no integers. `files` were read
     besides those in `SourceFiles`; None where they cannot be known, and then a decoded copy must
-    not be reused.
+    not be reused. `classes` are names, if the source knows all; otherwise labels tell their number.
+    `remarks` are for people, one line each: above all, about left-out files.
     """
 
     train_x: NDArray[Any]
@@ -43,6 +44,8 @@ class Arrays:
     std: tuple[float, ...] | None = None
     normalize: bool | None = None
     files: tuple[Path, ...] | None = ()
+    classes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ changes.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,15 @@ from torch import Tensor
 from downpour.base.errors import SpecError
 from downpour.host.extras import require
 from downpour.learning.datasets.fetched import local_path
-from downpour.learning.datasets.image_files import class_folders, images_in, pixels_of
+from downpour.learning.datasets.image_files import (
+    check_every_class,
+    class_folders,
+    images_in,
+    pixels_of,
+)
 from downpour.learning.datasets.resizing import resized
+
+log = logging.getLogger(__name__)
 
 _MEGABYTE = 1 << 20
 
@@ -42,9 +50,10 @@ class ImageFolder:
     Attributes:
         classes: the names of the classes.
         labels: the class number of each image, for a task's `labels`.
+        remarks: left-out files, one line each; the log has them as warnings.
 
     Raises:
-        SpecError: no images are there; from `[i]`: the image cannot be decoded.
+        SpecError: no images are there, or none of a class; from `[i]`: the image cannot be decoded.
         MissingPackage: Pillow is not installed.
     """
 
@@ -60,11 +69,15 @@ class ImageFolder:
         require("a folder of images", "vision")
         folder = local_path("root", root)
         self.classes = class_folders(folder) if folder.is_dir() else []
-        files = images_in(folder, self.classes)
-        if not files.paths:
+        if not self.classes:
             raise SpecError("root", str(root), "must be a folder that holds <class>/<image>")
-        self.labels: list[int] = files.labels.tolist()
-        self._paths = files.paths
+        check_every_class(folder, self.classes, field="root")
+        found = images_in(folder, self.classes)
+        self.remarks = found.remarks
+        for remark in self.remarks:
+            log.warning("%s: %s", root, remark)
+        self.labels: list[int] = found.files.labels.tolist()
+        self._paths = found.files.paths
         self._size = size
         self._channels = channels
         self._transform = transform or _as_share
