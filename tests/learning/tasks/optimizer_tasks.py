@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from downpour import Task
 from tests.learning.tasks.own_tasks import Plane
@@ -105,3 +106,59 @@ class Tokens(Task):
         if self.returns == "contrast":
             return total.square(), 1
         return total / count if self.returns == "mean" else (total, count)
+
+
+class Odd:
+    """Makes batches, and is no function."""
+
+    def __call__(self, examples: list[Any]) -> Any:
+        """Return a batch."""
+        return default_collate(examples)
+
+
+class Idioms(Plane):
+    """Methods as other libraries have them: static, of the class, callable objects."""
+
+    def __init__(self, how: str = "static") -> None:
+        super().__init__()
+        if how == "made":
+            self.collate = Odd()  # type: ignore[method-assign, assignment]
+        if how == "wrong":
+            self.collate = lambda: 1  # type: ignore[method-assign, assignment]
+
+    @staticmethod
+    def collate(examples: list[Any]) -> Any:
+        """Return a batch."""
+        return default_collate(examples)
+
+    @classmethod
+    def loss(cls, model: nn.Module, batch: Any) -> Tensor:  # type: ignore[override]
+        """Return the mean squared error."""
+        x, y = batch
+        return mse_loss(model(x), y)
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return numbers of numpy."""
+        del model, batch
+        return {
+            "float": np.float32(0.5),
+            "int": np.int64(3),
+            "array": np.array(0.25, np.float16),
+            "pair": (np.float64(1), np.array(4)),
+        }
+
+
+class Loading(Plane):
+    """A loader instead of its dataset."""
+
+    def examples(self, part: str) -> Any:
+        """Return it."""
+        return DataLoader(super().examples(part), batch_size=4)  # type: ignore[arg-type]
+
+
+class Grouping(Plane):
+    """A set, which has a length and no order."""
+
+    def examples(self, part: str) -> Any:
+        """Return it."""
+        return set(range(len(super().examples(part))))

@@ -70,6 +70,26 @@ def test_a_task_is_handed_over_at_any_step(
         assert trained(tmp_path, name, cut_at=step, **fields) == whole
 
 
+@pytest.mark.parametrize("how", ["static", "made"])
+def test_methods_may_be_static_of_the_class_or_objects(tmp_path: Path, how: str) -> None:
+    """They are bound as the made task binds them; metrics may be numpy's numbers."""
+    name, options = "optimizer_tasks:Idioms", {"how": how}
+    tried(tmp_path, name, task_options=options)
+    task = loaded(tmp_path, name, task_options=options)
+    assert evaluate(task.network(), task).metrics == {
+        "float": 0.5,
+        "int": 3.0,
+        "array": 0.25,
+        "pair": 0.25,
+    }
+
+
+def test_a_method_that_the_task_makes_is_checked_too(tmp_path: Path) -> None:
+    """A function in `self.collate` that takes no examples."""
+    with pytest.raises(SpecError, match=r"collate\(\) must take \(self, examples\): too many"):
+        tried(tmp_path, "optimizer_tasks:Idioms", task_options={"how": "wrong"})
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])
 def test_sparse_gradients_are_trained_and_handed_over(tmp_path: Path, kind: str) -> None:
@@ -202,6 +222,11 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Missing", "cannot be imported: AttributeError"),
         ("Overlabeled", r"labels\(\) must return 60 class numbers, .* returned int64 \[120\]"),
         ("Growing", r"change during use: own_tasks:Growing has \d+ train examples here"),
+        (
+            "optimizer_tasks:Loading",
+            "by index, not a DataLoader: return its dataset; batch_size and collate",
+        ),
+        ("optimizer_tasks:Grouping", "by index, not a set: record a stream to a list"),
         ("Generated", r"by index, not a list_iterator: record a stream to"),
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
         ("Unnamed", r"metrics\(\) must return numbers by name, but returned \[1.0\]"),
@@ -217,11 +242,11 @@ def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: s
     with pytest.raises(SpecError, match=why) as refusal:
         tried(tmp_path, name, last_batch="rest")
     assert refusal.value.field == "task"
-    assert refusal.value.value == f"own_tasks:{name}"
+    assert str(refusal.value.value).endswith(f":{name.rpartition(':')[2]}")
     said = str(refusal.value)
     assert "\n" not in said
     has_no_line = {"Missing", "Ragged"}
-    assert bool(re.search(r" \(own_tasks.py:\d+ in \w+\)$", said)) == (name not in has_no_line)
+    assert bool(re.search(r" \(\w+_tasks.py:\d+ in \w+\)$", said)) == (name not in has_no_line)
 
 
 def test_the_trial_asks_for_no_rate_beyond_the_end(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -63,8 +63,6 @@ def own_task(spec: Spec) -> Task:
     if missing:
         lacks = f"lacks {' and '.join(f'{method}()' for method in missing)}"
         raise SpecError("task", name, with_place(lacks, made))
-    for method, count in ARGUMENTS.items():
-        _check_arguments(made, method, count, name)
     try:
         inspect.signature(made).bind(**spec.task_options)
     except TypeError as error:
@@ -72,6 +70,8 @@ def own_task(spec: Spec) -> Task:
         raise SpecError("task_options", spec.task_options, accepted) from None
     with theirs(spec, "cannot be made"), generators.seeded(spec.seed):
         task = made(**spec.task_options)
+    for method, count in ARGUMENTS.items():
+        _check_arguments(task, method, count, name)
     _refuse_twice_said(task, spec)
     return task
 
@@ -150,16 +150,23 @@ def is_lack_of_memory(error: BaseException) -> bool:
     )
 
 
-def _check_arguments(made: type[Task], method: str, count: int, name: str) -> None:
+def _check_arguments(task: Task, method: str, count: int, name: str) -> None:
+    # Of the made task, because a method may be static, of the class, or any callable object.
+    called = getattr(task, method)
+    with suppress(ValueError):  # some callables do not tell their arguments
+        _check_bound(called, method, count, name)
+
+
+def _check_bound(called: Any, method: str, count: int, name: str) -> None:
     try:
-        inspect.signature(getattr(made, method)).bind(None, *range(count))
+        inspect.signature(called).bind(*range(count))
     except TypeError as error:
         wanted = inspect.signature(getattr(Task, method)).replace(
             return_annotation=inspect.Signature.empty
         )
         names = ", ".join(wanted.parameters)
         accepted = f"{method}() must take ({names}): {error}"
-        raise SpecError("task", name, with_place(accepted, getattr(made, method))) from None
+        raise SpecError("task", name, with_place(accepted, called)) from None
 
 
 def not_default(spec: Spec, fields: Iterable[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, SupportsFloat, TypeGuard
 
 import numpy as np
 import torch
@@ -98,7 +98,8 @@ class Sums:
             SpecError: one is no number.
         """
         for name, value in measured.items():
-            total, count = value if isinstance(value, tuple) else (value, None)
+            is_pair = isinstance(value, tuple) and len(value) == 2
+            total, count = value if is_pair else (value, None)
             number = self._number(name, total)
             # A mean of a batch counts by the batch's examples.
             pair = (
@@ -120,12 +121,19 @@ class Sums:
             number = value.detach().cpu().double()
             if number.dim() == 0 or name == "class_accuracy":
                 return number
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            with suppress(OverflowError):  # a whole number that no float64 holds
+        elif _is_number(value):
+            # Such as a whole number that no float64 holds, or an array of text.
+            with suppress(OverflowError, TypeError, ValueError):
                 return torch.tensor(float(value), dtype=torch.float64)
         kind = f"{list(value.shape)}" if isinstance(value, Tensor) else shown(value)
         accepted = f"metrics() must return numbers, but returned {kind} for {name!r}"
         raise self._loaded.mistake("metrics", accepted)
+
+
+def _is_number(value: object) -> TypeGuard[SupportsFloat]:
+    """Whether a value is a number of Python, numpy or others, or an array without dimensions."""
+    is_odd = isinstance(value, bool | np.bool_ | np.complexfloating)
+    return isinstance(value, SupportsFloat) and not is_odd and not getattr(value, "ndim", 0)
 
 
 def _mean(total: Tensor, count: Tensor) -> float | tuple[float, ...]:
