@@ -215,3 +215,35 @@ def test_an_evaluation_leaves_a_network_trainable(
     built(x).sum().backward()
     evaluate(built, loaded)
     tried(dataset, network)
+
+
+class Refusing(Scripted):
+    """One of a module's own methods, which users may override, raises an error."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        setattr(self, method, self.refuse)
+
+    def refuse(self, *_: Any, **__: Any) -> Any:
+        """Raise it."""
+        raise NotImplementedError("not in this network")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["train", "eval", "state_dict", "named_modules", "named_parameters", "parameters", "buffers"],
+)
+def test_an_error_in_any_method_of_a_network_is_a_refusal(
+    dataset: PreparedDataset, method: str
+) -> None:
+    """With the line that raises it, wherever in the trial that is."""
+    spec = Spec.make({**BASE, "model": "nets:net"})
+    loaded = with_network(spec, dataset, lambda: Refusing(method))
+    line = r"NotImplementedError: not in this network \(test_odd_tensors.py:\d+ in refuse\)"
+
+    def tried() -> None:
+        loaded.check_fit(loaded.network())
+        check_trains(loaded, SHARDS)
+
+    with pytest.raises(SpecError, match=line):
+        tried()

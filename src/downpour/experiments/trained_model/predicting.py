@@ -88,7 +88,7 @@ def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...])
             with theirs(spec, "predict() fails"), numerics.precision(spec):
                 batch = batch_of(task.task, examples, part, chosen, spec.device)
                 said = task.task.predict(model, batch)
-            columns = _columns(said, len(chosen), task)
+                columns = _columns(said, len(chosen), task)
             for row, number in enumerate(chosen):
                 values = {name: column[row] for name, column in columns.items()}
                 yield {"example": names[number], **values}

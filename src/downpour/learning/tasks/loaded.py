@@ -85,7 +85,7 @@ class LoadedTask:
         if not isinstance(model, nn.Module):
             raise self.mistake("model", "model() must return a torch.nn.Module")
         try:
-            with theirs(self.spec, "its network has no state"):
+            with theirs(self.spec, "its network cannot be looked at"):
                 models.check_travels(model, self.spec)
         except SpecError as error:
             raise self.mistake("model", error.accepted) from None
@@ -102,7 +102,8 @@ class LoadedTask:
             SpecError: it does not.
         """
         if isinstance(self.data, PreparedDataset):
-            models.check_fit(model, self.spec, self.data.facts)
+            with theirs(self.spec, "its network cannot be tried"):
+                models.check_fit(model, self.spec, self.data.facts)
 
     def examples(self, part: str) -> ExampleList:
         """Return the examples of a part, "train" or "test"; opened once.
