@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.badinput.command_lines import ADDRESSES, FIFOS, MISTYPED, NUMBERS, PLACES, WORDS
+from tests.badinput.command_lines import ADDRESSES, DIGITS, FIFOS, MISTYPED, NUMBERS, PLACES, WORDS
 from tests.badinput.conftest import Refused
 from tests.conftest import Allow
 
@@ -37,6 +37,8 @@ def places(tmp_path: Path, allowing: Allow) -> dict[str, str]:
         "NOISE": str(noise),
         "DIR": str(empty),
         "LONG": "x" * 300,
+        "DIGITS": "9" * 5000,
+        "HEX": "0x" + "f" * 5000,
         "FIFO": str(fifo),
         "TRACES": str(TRACES / "traces.npz"),
         "NOBODY": NOBODY,
@@ -61,7 +63,9 @@ def test_a_folder_does_not_say_which_spec_is_meant(
 
 
 @pytest.mark.parametrize(
-    "row", [*WORDS, *NUMBERS, *PLACES, *MISTYPED, *FIFOS, *ADDRESSES], ids=lambda row: row[0]
+    "row",
+    [*WORDS, *NUMBERS, *DIGITS, *PLACES, *MISTYPED, *FIFOS, *ADDRESSES],
+    ids=lambda row: row[0],
 )
 def test_a_command_line_is_refused(
     bad: Refused,

@@ -310,4 +310,6 @@ def _shown(value: object, limit: int = 80) -> str:
         text = repr(str(value) if hasattr(value, "__fspath__") else value).replace("\n", " ")
     except RecursionError:
         text = f"({type(value).__name__}, nested too deeply)"
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = "(a number of too many digits)"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -7,6 +7,7 @@ the state of a machine). They never read or write anything: `files/store/` owns 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,12 @@ DEFAULT_SHARED = "shared_dir"
 
 NAME_BYTES_MAX = 200
 BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"
+
+
+def small_number(digits: str) -> int | None:
+    """Return the number that up to 12 digits make; None for any other text."""
+    # Python itself fails with more than 4,300 digits, with a ValueError that few callers expect.
+    return int(digits) if re.fullmatch("[0-9]{1,12}", digits, re.ASCII) else None
 
 
 def is_bare_name(name: str) -> bool:

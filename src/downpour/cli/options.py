@@ -25,7 +25,7 @@ def whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+        raise typer.BadParameter(f"{text[:80]!r} is not a whole number") from None
 
 
 def number(text: str) -> float:
@@ -37,7 +37,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number") from None
+        raise typer.BadParameter(f"{text[:80]!r} is not a number") from None
 
 
 def path_option(field: str) -> Callable[[str], Path]:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.values import small_number
 from downpour.cli.printing import err
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
     known, chosen = contenders(), []
     for word in policies.split(",") if policies else known:
         name, colon, count = word.strip().partition(":")
-        if name not in known or (colon and not count.isdecimal()):
+        own = small_number(count)
+        if name not in known or (colon and own is None):
             accepted = f"must be of {', '.join(known)}, each optionally with :N for N standbys"
             raise SpecError("policies", word, accepted + did_you_mean(name, known))
-        own = int(count) if colon else None
         chosen.append(contender_of(name, standbys, own, snapshots=snapshots))
     return chosen
 

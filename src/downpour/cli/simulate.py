@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.base.values import small_number
 from downpour.cli.capacity import _at_least_0, at_least_one, load_of, plan_capacity, timings_of
 from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, number, path_option, whole_number
@@ -307,9 +308,10 @@ def _numbers(text: str, most: int) -> set[int]:
     """Read the numbers of faults; "none" means no fault."""
     words = [] if text == "none" else text.split(",")
     accepted = f"must be numbers from 1 to {most} with commas between them, or none"
-    if not all(word.isdecimal() and 1 <= int(word) <= most for word in words):
+    numbers = {small_number(word) for word in words}
+    if not all(number is not None and 1 <= number <= most for number in numbers):
         raise SpecError("faults", text, accepted)
-    return {int(word) for word in words}
+    return {number for number in numbers if number is not None}
 
 
 # Capacity

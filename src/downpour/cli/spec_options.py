@@ -223,5 +223,5 @@ def _as_toml(text: str) -> Any:
     """Read a value as TOML, or as plain text if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text

@@ -267,8 +267,28 @@ def test_a_bad_line_number_is_refused_in_one_line(page: Page) -> None:
         answer = page.ask(f"/api/experiments/ended/frame?after={after}")
         told = {"text": "after must be the number of a line."}
         assert (answer.status, answer.json) == (400, told)
+    for task in ("9" * 5000 + "/1", "1/" + "9" * 5000, "1/x", "-1/1"):
+        assert page.ask(f"/api/experiments/ended/tasks/{task}").status == 404
+    for name in ("from", "to", "level", "after"):
+        assert page.ask(f"/api/experiments/ended/logs?{name}={'9' * 5000}").status == 400
     assert page.ask("/api/studies/nope").json == {"text": "This folder has no such study."}
     assert page.ask("/api/nothing").status == 404
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 400, "1e999", "NaN", "-Infinity"])
+@pytest.mark.parametrize("field", ['"at": 1790000000.0', '"shards": 3'])
+def test_a_number_that_cannot_be_told_costs_its_line(
+    page: Page, folder: Path, field: str, number: str
+) -> None:
+    """The folder is open to others, too; the page shows the rest of the record."""
+    first, *others = LINES
+    assert field in first
+    spoiled = first.replace(field, f"{field.partition(':')[0]}: {number}")
+    (folder / "ended" / "record.jsonl").write_text("".join([spoiled, *others]))
+    answer = page.ask("/api/experiments/ended/frame")
+    assert answer.status == 200
+    assert answer.json["seq"] == len(LINES)
+    assert page.ask("/api/experiments").status == 200
 
 
 def test_no_more_than_so_many_pages_are_followed(

@@ -21,7 +21,9 @@ _KILL = (
 )
 _KILL += ",restart"
 _PAUSES = re.compile(r"pauses=([^/]+)/([^/]+)")
-_WHEN = re.compile(r"(?P<who>[^@]+)@(round(?P<round>\d+)|(?P<seconds>[\d.]+)s)(?P<again>,restart)?")
+_WHEN = re.compile(
+    r"(?P<who>[^@]+)@(round(?P<round>\d{1,9})|(?P<seconds>[\d.]{1,20})s)(?P<again>,restart)?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

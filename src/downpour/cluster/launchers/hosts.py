@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
 from downpour.base.labels import checked_labels, merged, missing
+from downpour.base.values import small_number
 from downpour.host.user_file import read_user_file
 
 SLOTS_MAX = 1000
@@ -142,6 +143,7 @@ def _variables(word: str) -> Iterator[tuple[str, str]]:
 
 
 def _slots(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= SLOTS_MAX:
-        raise ValueError(f"slots = {text!r} must be a whole number from 1 to {SLOTS_MAX}")
-    return int(text)
+    slots = small_number(text)
+    if slots is None or not 1 <= slots <= SLOTS_MAX:
+        raise ValueError(f"slots = {text[:80]!r} must be a whole number from 1 to {SLOTS_MAX}")
+    return slots

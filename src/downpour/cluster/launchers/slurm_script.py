@@ -44,7 +44,7 @@ _OURS = {
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(=.+)?")
 _SIGNAL = re.compile(rf"({'|'.join(SIGNALS)})@([0-9]{{1,5}})")
-_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 _VARIABLES = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX", "requeue": "SBATCH_REQUEUE"}
 
 

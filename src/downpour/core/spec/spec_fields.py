@@ -21,7 +21,18 @@ from downpour.core.spec.inside import Inside
 from downpour.core.spec.outer import Outer
 from downpour.core.spec.refusals import InvalidField
 
-Option = bool | int | float | str | list[int] | list[float] | list[str]
+
+def _of_64_bits(value: object) -> object:
+    """Refuse a whole number that TOML cannot hold."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:
+            raise ValueError
+    return value
+
+
+Option = Annotated[
+    bool | int | float | str | list[int] | list[float] | list[str], AfterValidator(_of_64_bits)
+]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 

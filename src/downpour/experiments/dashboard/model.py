@@ -7,6 +7,7 @@ A viewer's whole state is therefore the number of a line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,7 +112,9 @@ class RecordTables:
     def set_clock(self, begins: float) -> None:
         """Set where the record's clock begins, in seconds of unix time."""
         start = begins + self.start
-        if self._about and abs(start - self._about["start"]) >= _CLOCK_SECONDS:
+        # Without its first line, which may be damaged, a record does not say when it starts.
+        known = self._about.get("start", math.inf)
+        if self._about and abs(start - known) >= _CLOCK_SECONDS:
             self._about["start"] = round(start, 3)
             self._about_line = self.line
 
@@ -177,7 +180,7 @@ class RecordTables:
     def rounds_done(self) -> tuple[int, int, int, int]:
         """Return the finished rounds and all rounds, and the same for epochs."""
         done, meetings = self._rounds.reached, self._meetings
-        if self.state is ExperimentState.FINISHED and not self._about["reason"]:
+        if self.state is ExperimentState.FINISHED and not self._about.get("reason"):
             done = meetings.rounds
         return done, meetings.rounds, meetings.epoch_of(done), meetings.epochs_in_all
 

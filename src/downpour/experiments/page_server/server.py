@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from downpour.base.errors import SpecError, StoreError
+from downpour.base.values import small_number
 from downpour.experiments.dashboard.page_files import PAGE
 from downpour.experiments.dashboard.theme import theme_css
 from downpour.experiments.page_server.access import Door, Guard
@@ -79,7 +80,7 @@ class Dashboard:
             Route("/api/studies/{study}", self._study),
             Route(f"{of_one}/events", _Streaming(self._events)),
             Route(f"{of_one}/frame", self._frame),
-            Route(f"{of_one}/tasks/{{round:int}}/{{shard:int}}", self._task),
+            Route(f"{of_one}/tasks/{{round}}/{{shard}}", self._task),
             Route(f"{of_one}/splits", self._splits),
             Route(f"{of_one}/logs", self._logs),
         ]
@@ -200,8 +201,10 @@ class Dashboard:
 
     async def _task(self, request: Request) -> Response:
         feed = await self._found(request)
-        task = request.path_params["round"] - 1, request.path_params["shard"]
-        lines = await feed.history(task)
+        number, shard = (small_number(request.path_params[name]) for name in ("round", "shard"))
+        if number is None or shard is None:
+            raise HTTPException(404, "A task has the number of a round and of a shard.")
+        lines = await feed.history((number - 1, shard))
         return JSONResponse({"lines": lines})
 
     async def _splits(self, request: Request) -> Response:
@@ -245,9 +248,10 @@ async def _happens(changed: asyncio.Event) -> bool:
 
 
 def _line(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 12:
+    number = small_number(text)
+    if number is None:
         raise HTTPException(400, "after must be the number of a line.")
-    return int(text)
+    return number
 
 
 def _cursor(found: FoundExperiment) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.experiments.dashboard.model import RecordTables
+from downpour.experiments.dashboard.sources import NOT_A_LINE, parsed_line
 from downpour.experiments.page_server.place import FoundExperiment
 from downpour.files.store.directory import open_regular
 from downpour.files.store.layout import RECORD_NAME
@@ -66,7 +66,5 @@ def _ends(path: Path) -> Iterator[dict[str, Any]]:
         # If the piece begins in the middle of a line, its first part is no line.
         last = rest[1:] if start > len(first[0]) else rest
     for text in first + last:
-        with suppress(ValueError, RecursionError):
-            fields = json.loads(text)
-            if isinstance(fields, dict):
-                yield fields
+        if (fields := parsed_line(text)) is not NOT_A_LINE:
+            yield fields

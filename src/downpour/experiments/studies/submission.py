@@ -87,7 +87,7 @@ def _read(note: Path) -> tuple[str, str]:
     try:
         content = json.loads(note.read_bytes())
         return str(content["cell"]), str(content["request"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "", ""
 
 

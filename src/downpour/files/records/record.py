@@ -9,6 +9,7 @@ journal otherwise. No decision depends on a record.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -257,13 +258,19 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
-            at_seconds, fact = float(fields["at"]), from_fields(fields)
+            at_seconds, fact = _finite(fields["at"]), from_fields(fields)
         # `json` raises RecursionError for brackets nested by the thousand.
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, OverflowError, TypeError, KeyError, RecursionError):
             raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
         if fact is not None:
             facts.append((at_seconds, fact))
     return facts
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError
+    return float(number)
 
 
 def former_record(folder: Path, length: int) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def leader_in(term: int, content: bytes) -> Leader | None:
             cluster=str(fields.get("cluster", "")),
             home=str(fields.get("home", "")),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -78,7 +78,7 @@ def cluster_of(terms: Path) -> str:
     """Return the identity of the cluster; empty if no term has one."""
     # The latest readable file suffices, because all of them hold the same identity.
     for term in range(highest_term(terms), 0, -1):
-        with suppress(StoreError, ValueError, KeyError, TypeError):
+        with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
             return str(json.loads(read_regular(terms / term_name(term)))["cluster"])
     return ""
 
