@@ -100,6 +100,25 @@ def test_workers_of_one_machine_take_its_cards_in_turn(
 
 
 @pytest.mark.parametrize(
+    ("here", "asked", "cards"),
+    [
+        (BARE, "auto", 0),
+        (BARE, "cuda", 0),
+        (TWO_CARDS, "auto", 2),
+        (TWO_CARDS, "cuda", 2),
+        (TWO_CARDS, "cuda:1", 1),
+        (TWO_CARDS, "cpu", 0),
+        (APPLE, "auto", 1),
+        (Devices({"cuda": 1, "xpu": 3}), "auto", 1),
+    ],
+    ids=str,
+)
+def test_a_machine_counts_the_cards_that_serve(here: Devices, asked: str, cards: int) -> None:
+    """Each can have a worker; without any, the cores decide."""
+    assert here.cards(asked) == cards
+
+
+@pytest.mark.parametrize(
     ("asked", "own", "there"),
     [
         ("cpu", "cpu", "cpu"),
@@ -125,8 +144,9 @@ def test_a_worker_trains_on_its_own_device_or_not_at_all(
     assert trained_on(asked, own) == there
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps", "auto"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
 def test_processes_that_share_a_batch_need_the_cpu(device: str) -> None:
-    """With auto a worker may have an accelerator."""
+    """They share its cores; auto is resolved to it."""
+    assert Spec.make({"inside": {"processes": 2}}).device == "auto"
     with pytest.raises(SpecError, match=r"inside.processes = 2: needs device = 'cpu'"):
         Spec.make({"device": device, "inside": {"processes": 2}})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from downpour.core.automatic import decided_in, explained
 from downpour.core.modes import MODES
 from downpour.core.resolve import resolve
-from downpour.core.spec import Spec
+from downpour.core.spec import ResolvedSpec, Spec
 
 
 def resolved_outer(shards: int, **fields: Any) -> tuple[str, float]:
@@ -113,5 +113,18 @@ def test_a_decision_stands_when_it_is_asked_for_again() -> None:
     asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": 3})
     known = resolve(asked, 2)
     again = decided_in(asked, known)
-    assert again == {"optimizer_state": known.optimizer_state, "outer": known.outer}
-    assert decided_in(known, known) == {}
+    open_ones = {"optimizer_state": known.optimizer_state, "outer": known.outer, "device": "auto"}
+    assert again == open_ones
+    closed = known.replace(device="cpu")
+    assert decided_in(closed, closed) == {}
+
+
+def test_processes_that_share_a_batch_have_the_cpu() -> None:
+    """They share the cores of a machine, whatever accelerators it has; the line says so."""
+    asked = Spec.make({"inside": {"processes": 2}, "optimizer_state": "keep", "outer": "none"})
+    resolved = resolve(asked, 2)
+    assert (asked.device, resolved.device) == ("auto", "cpu")
+    line = "auto: device = cpu, because workers have several processes ("
+    assert str(explained(asked, resolved)).startswith(line)
+    assert resolve(Spec.make({}), 2).device == "auto", "each worker takes its best"
+    assert ResolvedSpec.make({"shards": 2}).device == "cpu", "as stored specs mean it"

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from downpour.base.devices import Devices
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.experiments.running import worker_count
 from downpour.experiments.running.worker_count import explained, workers_for
+from downpour.learning import accelerators, devices
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,28 @@ def test_this_machines_cores_bound_the_workers(
     fields: dict[str, Any], workers: str, why: str
 ) -> None:
     """One a shard, while each has the cores that it trains with."""
+    spec = Spec.make(fields)
+    assert workers_for(spec) == int(workers.split(maxsplit=1)[0])
+    assert explained(spec, is_here=True) == f"{workers}, {why}; --workers takes another number"
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "why"),
+    [
+        ({}, "2 workers", "for 2 accelerators"),
+        ({"device": "cuda"}, "2 workers", "for 2 accelerators"),
+        ({"device": "cuda:1"}, "1 worker", "for one accelerator"),
+        ({"shards": 1}, "1 worker", "one a shard"),
+        ({"device": "cpu"}, "4 workers", "for 4 cores"),
+        ({"inside": {"processes": 2}}, "2 workers", "for 4 cores"),
+    ],
+)
+def test_this_machines_accelerators_have_a_worker_each(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], workers: str, why: str
+) -> None:
+    """As many as serve the spec; processes that share a batch need cores."""
+    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
+    monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
     spec = Spec.make(fields)
     assert workers_for(spec) == int(workers.split(maxsplit=1)[0])
     assert explained(spec, is_here=True) == f"{workers}, {why}; --workers takes another number"

@@ -80,6 +80,11 @@ class Devices:
         count = self.accelerators.get(device, 1)  # names with a number are not in the table
         return device if count == 1 else f"{device}:{place % count}"
 
+    def cards(self, asked: str) -> int:
+        """Return how many accelerators of this machine serve a requested device; 0 for the CPU."""
+        device = self.nearest(asked)
+        return 0 if device == CPU else self.accelerators.get(device, 1)
+
     def nearest(self, asked: str) -> str:
         """Return the requested device, or else another one of its kind, or the CPU."""
         if asked == AUTO or self.has(asked):

@@ -71,6 +71,15 @@ Device = Annotated[
         metavar=NAMES, help="The device to train on; auto: the best that this machine has."
     ),
 ]
+Place = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        parser=whole_number,
+        help="The worker's number among those of its machine, from 0: they take the "
+        "accelerators in turn.",
+    ),
+]
 DrainSeconds = Annotated[
     float,
     typer.Option(

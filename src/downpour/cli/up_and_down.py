@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.base.devices import check_device
+from downpour.base.devices import AUTO, check_device
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT
 from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_socket, page_url
@@ -34,6 +34,7 @@ from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.cores import usable_cores
 from downpour.host.credentials import Credentials
 from downpour.host.event_command import checked_command
+from downpour.learning.devices import devices_for
 from downpour.network.discovery.waiting import checked_seconds
 
 Workers = Annotated[
@@ -85,7 +86,7 @@ def up(
     workers: Workers = None,
     host: Host = None,
     port: Port = DEFAULT_PORT,
-    device: Device = "cpu",
+    device: Device = AUTO,
     threads: Threads = 1,
     data_dir: DataDir = None,
     patience: Patience = 1.0,
@@ -122,7 +123,7 @@ def up(
         on_event=checked_command(on_event) if on_event else "",
         credentials=credentials,
     )
-    wanted = _wanted(launching, workers)
+    wanted = _wanted(launching, workers, device)
     plan = LaunchPlan(
         manager,
         wanted,
@@ -182,8 +183,8 @@ def down(
         note(f"stopped {len(cluster.workers)} workers and their manager")
 
 
-def _wanted(launching: Launching, workers: int | None) -> int:
-    """Return the number of workers to start."""
+def _wanted(launching: Launching, workers: int | None, device: str) -> int:
+    """Return the number of workers to start; here, one for each accelerator or core."""
     if workers is not None:
         if workers < 1:
             raise SpecError("workers", workers, "must be a whole number, at least 1")
@@ -195,7 +196,7 @@ def _wanted(launching: Launching, workers: int | None) -> int:
             hosts = read_hosts(SshOptions(**launching.options).hosts)
             return sum(host.slots for host in hosts)
         case "local":
-            return usable_cores()
+            return devices_for(device).cards(device) or usable_cores()
     raise SpecError("workers", workers, f"must be given with --on {launching.on}")
 
 
@@ -210,7 +211,8 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
     with err().status("starting"):
         cluster = start(SupervisedPlan(on=launching.on, options=launching.options, plan=plan))
     late = missing(cluster, plan.workers)
-    say(f"manager at {cluster.manager}, {plan.workers} workers, shared directory {shared}")
+    devices = f" on {', '.join(cluster.devices)}" if cluster.devices else ""
+    say(f"manager at {cluster.manager}, {plan.workers} workers{devices}, shared directory {shared}")
     if late:
         where = f"`downpour ps` shows when they have, and {cluster.log} says why they wait"
         note(f"not registered yet: {', '.join(late)}; {where}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from downpour.base.devices import check_device
+from downpour.base.devices import AUTO, check_device
 from downpour.base.errors import ComeAgain, DownpourError, SpecError
 from downpour.base.labels import checked_labels
 from downpour.cli.options import (
@@ -28,6 +29,7 @@ from downpour.cli.process_options import (
     Labels,
     LogFile,
     MetricsPort,
+    Place,
     Port,
     Processes,
     ReadyFile,
@@ -44,6 +46,9 @@ from downpour.host.extras import require
 from downpour.host.signals import waiting_for_leave
 from downpour.network.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
 
+if TYPE_CHECKING:
+    from downpour.network.rpc import Address
+
 _COUNT_MAX = 1000
 _PROCESSES_MAX = 256
 
@@ -56,7 +61,7 @@ def worker(
     host: WorkerHost = "",
     port: Port = 0,
     advertise: Advertise = "",
-    device: Device = "cpu",
+    device: Device = AUTO,
     metrics_port: MetricsPort = None,
     *,
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
@@ -67,6 +72,7 @@ def worker(
     processes: Processes = None,
     accept_code: AcceptCode = False,
     count: Count = 1,
+    place: Place = 0,
     log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
@@ -81,7 +87,7 @@ def worker(
     2 for mistakes that you can correct.
     """
     check_device(device)
-    _check(ready_file, processes)
+    _check(ready_file, processes, place)
     begin(verbose=verbose, log=log)
     if metrics_port is not None:
         require("--metrics-port", "metrics")
@@ -93,6 +99,7 @@ def worker(
         port=port,
         advertise=advertise,
         device=device,
+        place=place,
         metrics_port=metrics_port,
         connect_seconds=checked_seconds("connect_seconds", connect_seconds),
         drain_seconds=checked_seconds("drain_seconds", drain_seconds),
@@ -109,7 +116,9 @@ def worker(
         _run_several(options, count, log)
 
 
-def _check(ready_file: Path | None, processes: int | None) -> None:
+def _check(ready_file: Path | None, processes: int | None, place: int) -> None:
+    if not 0 <= place <= _COUNT_MAX:
+        raise SpecError("place", place, f"must be from 0 to {_COUNT_MAX}")
     if ready_file is not None and not ready_file.parent.is_dir():
         raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
     if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
@@ -120,9 +129,13 @@ def _run_one(options: WorkerOptions) -> None:
     from downpour.cluster.worker.process import run_worker
 
     try:
-        run_worker(options, lambda here, to: note(f"worker at {here}, manager {to}"), say_where)
+        run_worker(options, _say, say_where)
     except DownpourError as error:
         raise (ComeAgain(str(error)) if manager_may_come(error) else error) from error
+
+
+def _say(here: Address, manager: Address, device: str) -> None:
+    note(f"worker at {here}, manager {manager}, trains on {device}")
 
 
 def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from downpour.base.devices import AUTO, CPU
 from downpour.core.modes import MODES
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers.base import Policy
@@ -40,12 +41,18 @@ def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
         fields["outer"] = _outer(spec, shards)
     if spec.meet == "auto":
         fields["meet"] = shards
+    if spec.device == AUTO and spec.inside.processes > 1:  # which share the cores of a machine
+        fields["device"] = CPU
     return fields
 
 
 def decided_in(asked: Spec, known: ResolvedSpec) -> dict[str, Any]:
     """Return the values that an earlier decision gave to the fields that are `auto`."""
-    fields = {"optimizer_state": known.optimizer_state, "meet": known.meet}
+    fields = {
+        "optimizer_state": known.optimizer_state,
+        "meet": known.meet,
+        "device": known.device,
+    }
     was_open = {name: value for name, value in fields.items() if getattr(asked, name) == "auto"}
     return {**was_open, "outer": known.outer} if asked.outer.optimizer == "auto" else was_open
 
@@ -61,6 +68,8 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
         words.append(f"outer.optimizer = {outer.optimizer}{momentum}")
     if asked.meet == "auto":
         words.append(f"meet = {resolved.meet}")
+    if asked.device != resolved.device:
+        words.append(f"device = {resolved.device}, because workers have several processes")
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"

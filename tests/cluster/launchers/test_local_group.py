@@ -17,7 +17,7 @@ from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.learning import accelerators
+from downpour.learning import accelerators, devices
 from downpour.network.rpc import ManagerClient, Status
 
 
@@ -33,9 +33,11 @@ def test_names_ports_and_files_count_up() -> None:
 def test_those_of_one_machine_take_its_cards_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker's process is told of its own."""
     monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
+    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
     asked = WorkerOptions(shared="s", name="w", device="cuda")
-    cards = [on_a_card(numbered(asked, number)).device for number in (1, 2, 3)]
-    assert cards == ["cuda:0", "cuda:1", "cuda:0"]
+    for one in (asked, WorkerOptions(shared="s", name="w")):  # which asks for auto
+        cards = [on_a_card(numbered(one, number)).device for number in (1, 2, 3)]
+        assert cards == ["cuda:0", "cuda:1", "cuda:0"]
     assert on_a_card(numbered(replace(asked, device="cpu"), 2)).device == "cpu"
 
 

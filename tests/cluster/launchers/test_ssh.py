@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from downpour.cluster.launchers.ssh_script import (
     status_in,
     worker_script,
 )
+from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import Credentials
@@ -39,7 +42,7 @@ export DOWNPOUR_TLS_CA=/etc/ca.pem
 export A='b c'
 IFS= read -r DOWNPOUR_TOKEN && export DOWNPOUR_TOKEN
 exec 3<&0
-/venv/bin/python -m downpour.cli worker --shared '/mnt/our lab' --host '' --port 0 --device cpu \
+/venv/bin/python -m downpour.cli worker --shared '/mnt/our lab' --host '' --port 0 --device auto \
 --connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --manager 10.0.0.1:4000 \
 --name worker-1 </dev/null 3<&- 2>&1 &
 worker=$!
@@ -84,6 +87,27 @@ def test_a_worker_runs_until_its_leash_ends_and_its_status_comes_last(tmp_path: 
         shell.stdin.close()
         assert shell.stdout.read() == "left\ndownpour-ended: 7\n"
     assert shell.returncode == 7
+
+
+def test_the_workers_of_a_host_have_places_of_their_own(tmp_path: Path) -> None:
+    """So they take its cards in turn, wherever the others are; a free place is taken again."""
+    placed: list[str] = []
+
+    def words(host: Host, script: str) -> list[str]:
+        place = re.search(r"--place (\d+)", script)
+        placed.append(f"{host.name}:{place[1] if place else 0}")
+        return ["/bin/sh", "-c", "cat"]  # it ends with its input
+
+    engine = TetheredWorkers([Host("n1", slots=2), Host("n2", slots=2)], words)
+    for number in range(4):
+        engine.start(replace(WORKER, name=f"worker-{number}"), {}, tmp_path / "log")
+    assert placed == ["n1:0", "n2:0", "n1:1", "n2:1"]
+    engine.stop("worker-0")
+    while not engine.ended():
+        pass
+    engine.start(replace(WORKER, name="worker-0"), {}, tmp_path / "log")
+    assert placed[-1] == "n1:0"
+    engine.close()
 
 
 def test_a_host_tells_what_it_has(tmp_path: Path) -> None:

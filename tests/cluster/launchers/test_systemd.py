@@ -50,8 +50,8 @@ Environment=OMP_NUM_THREADS=2
 Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
-ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --host "" --port 0 --device cpu \
---connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --name %H-%i --accept-code
+ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --host "" --port 0 --device auto \
+--connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --name %H-%i --accept-code --place %i
 """
     + ENDING
 )

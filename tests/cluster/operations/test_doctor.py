@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import importlib.abc
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.operations import attempts, doctor
+from downpour.cluster.operations.attempts import Attempts
+from downpour.cluster.operations.device_check import DeviceCheck
 from downpour.cluster.operations.doctor import diagnose, is_healthy
 from downpour.cluster.operations.finding import Finding, Verdict, good
 from downpour.files.store.mounts import Mount
@@ -176,6 +181,66 @@ def test_a_file_server_that_does_not_answer_is_told_in_time(
     assert findings["fsync"].verdict is Verdict.GOOD
     assert {findings[name].verdict for name in ("space", "clock", "speed")} == {Verdict.UNKNOWN}
     answers.set()
+
+
+class SlowTorch(importlib.abc.MetaPathFinder):
+    """Lets an import of torch wait, as on a machine whose disk is slow."""
+
+    def __init__(self) -> None:
+        self.may_go_on = Event()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Find nothing, late."""
+        if name == "torch":
+            self.may_go_on.wait()
+            raise ImportError(name)
+
+
+def test_a_slow_import_of_torch_is_not_blamed_on_the_file_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a warning in its own words, and the checks after it are made."""
+    slow = SlowTorch()
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
+    devices = DeviceCheck()
+    finding = Attempts(0.05, devices.late).make(devices.look)
+    assert (finding.verdict, finding.seen) == (
+        Verdict.WARNING,
+        "torch could not be imported within 0.05 s",
+    )
+    monkeypatch.setattr(
+        doctor,
+        "DeviceCheck",
+        lambda: SimpleNamespace(
+            look=lambda: slow.may_go_on.wait() and good("late"), late=devices.late
+        ),
+    )
+    findings = diagnose(tmp_path, None, limit_seconds=2.0)
+    assert findings["devices"] == devices.late(2.0)
+    assert findings["same folder"].seen == "only the manager can tell"
+    assert is_healthy(findings)
+    monkeypatch.undo()
+    slow.may_go_on.set()
+
+
+def test_an_accelerator_that_does_not_answer_is_named() -> None:
+    """Torch is there by then, so its import is not to blame."""
+    devices = DeviceCheck()
+    devices._computing_on = "cuda:1"
+    finding = devices.late(20.0)
+    assert (finding.verdict, finding.seen) == (
+        Verdict.FAILED,
+        "cuda:1 has not answered for 20 s",
+    )
+
+
+def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no fault of the folder's, and no traceback."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    finding = DeviceCheck().look()
+    assert finding.verdict is Verdict.FAILED
+    assert finding.seen.startswith("torch cannot be imported: ")
 
 
 def test_an_interruption_waits_for_what_is_going_on_before_it_cleans_up(

@@ -158,7 +158,7 @@ def trainable(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     root = tmp_path_factory.mktemp("shared")
     shared = replace(SharedDirectory.open(root, create=True), patience_seconds=0.1)
     asked = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep", snapshot_every=1e-9)
-    spec = resolve(asked, None)
+    spec = resolve(asked.replace(device="cpu"), None)
     key = datasets.prepare(spec, shared.datasets)
     facts = datasets.open_prepared(shared.datasets, key).facts
     store = shared.create_experiment("any")

@@ -75,7 +75,8 @@ def with_network(
             torch.manual_seed(1)
             return network()
 
-    return LoadedTask(spec, Given(spec, dataset), dataset)
+    here = spec.replace(device="cpu")
+    return LoadedTask(here, Given(here, dataset), dataset)
 
 
 def same_bytes(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

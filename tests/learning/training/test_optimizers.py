@@ -25,7 +25,7 @@ FACTS = DatasetFacts(
 def optimizers_of(model: nn.Module, spec: Spec, task: Task | None = None) -> Optimizers:
     """Return the optimizers of a task, by default one that leaves all to the spec."""
     data = TaskData(facts=FACTS, labels=None, sketches={})
-    return Optimizers(LoadedTask(spec, task or Task(), data), model)
+    return Optimizers(LoadedTask(spec.replace(device="cpu"), task or Task(), data), model)
 
 
 def one_step(model: nn.Module, optimizer: torch.optim.Optimizer | Optimizers) -> None:

@@ -33,8 +33,8 @@ class ClusterInfo:
 
     `on` is the launcher's name. Its supervisor is the process `pid` of the machine `hostname`.
     `workers` are the names of the wanted workers, and `registered` the names that the manager knows
-    by now. `token_file` may be relative to the directory, and is empty if calls need no token.
-    `trouble` gives the reason for a restart.
+    by now, with their `devices`. `token_file` may be relative to the directory, and is empty if
+    calls need no token. `trouble` gives the reason for a restart.
     """
 
     format: int = FORMAT
@@ -44,6 +44,7 @@ class ClusterInfo:
     state: Literal["starting", "up", "stopping"] = "starting"
     workers: tuple[str, ...] = ()
     registered: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     manager: str = ""
     token_file: str = ""
     log: str = ""

@@ -182,7 +182,7 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
         environment = without_credentials(os.environ) | worker.credentials.to_environment()
         os.execve(sys.executable, words, environment)  # noqa: S606
-    run_worker(worker, lambda address, _: ready(address))
+    run_worker(worker, lambda address, *_: ready(address))
 
 
 _ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] = {

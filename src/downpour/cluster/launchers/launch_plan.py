@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from downpour.base.devices import AUTO
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.credentials import TOKEN_NAME, Credentials
@@ -31,7 +32,7 @@ class LaunchPlan:
     workers: int
     _: KW_ONLY
     threads: int = 1
-    device: str = "cpu"
+    device: str = AUTO
     idle_seconds: float = 0.0
     labels: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()

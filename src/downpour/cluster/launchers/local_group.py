@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from downpour.base.devices import CPU
 from downpour.cluster.launchers.base import Ended
 from downpour.cluster.launchers.local_engine import LocalEngine
 from downpour.cluster.worker.options import WorkerOptions
+from downpour.learning.devices import devices_for
 
 LOOK_SECONDS = 0.2
 
@@ -69,9 +69,5 @@ def on_a_card(worker: WorkerOptions) -> WorkerOptions:
     Raises:
         SpecError: this machine lacks such a device.
     """
-    if worker.device == CPU:
-        return worker
-    # Imported here, because it imports torch. A group of workers on the CPU needs no second import.
-    from downpour.learning.accelerators import devices_here
-
-    return replace(worker, device=devices_here().spread(worker.device, worker.place))
+    devices = devices_for(worker.device)
+    return replace(worker, device=devices.spread(worker.device, worker.place))

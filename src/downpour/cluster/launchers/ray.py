@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from downpour.base.devices import Device
+from downpour.base.devices import AUTO, CPU, Device
 from downpour.base.errors import LaunchError
 from downpour.base.labels import merged
 from downpour.cluster.launchers.base import Ended, Launcher
@@ -106,7 +106,10 @@ class RayEngine:
             max_concurrency=2,  # `stop` is called while `run` waits
             **where,
         ).remote()
-        worker = replace(worker, labels=merged(worker.labels, self._options.place))
+        # Other users' actors may have reserved the accelerators of the node.
+        reserves = worker.device != AUTO or self._options.gpus_per_worker
+        labels = merged(worker.labels, self._options.place)
+        worker = replace(worker, place=0, labels=labels, device=worker.device if reserves else CPU)
         words = [*worker.arguments(), "--log", str(log)]
         given = {**environment, **worker.credentials.to_environment()}
         place.where = place.handle.node.remote()

@@ -161,7 +161,7 @@ def script(
     The number at the end of a worker's name is its task's index.
 
     Args:
-        workers: the workers to start; they differ only in their names.
+        workers: the workers to start; they differ only in their names and places.
         options: the request to Slurm.
         environment: variables to set; no secrets, because Slurm keeps the script.
         run: the comment that all jobs of one run share.
@@ -169,7 +169,7 @@ def script(
     """
     kind, numbers = _kind(workers)
     labels = merged(kind.labels, options.place)
-    started = replace(kind, name="", drain_seconds=options.drain_seconds, labels=labels)
+    started = replace(kind, name="", place=0, drain_seconds=options.drain_seconds, labels=labels)
     logs = str(Path(kind.shared) / "logs" / "slurm").replace("%", "%%")
     asked = [
         f"--job-name={JOB_NAME}",
@@ -183,7 +183,8 @@ def script(
         *options.lines(),
     ]
     words = [python, "-m", "downpour.cli", *started.arguments()]
-    index = f'--name "{kind.name}-$SLURM_ARRAY_TASK_ID"'
+    # Slurm may leave all cards of a node visible; a task that got one of its own takes that one.
+    index = f'--name "{kind.name}-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"'
     lines = [
         "#!/bin/sh",
         *(f"#SBATCH {shlex.quote(option)}" for option in asked),

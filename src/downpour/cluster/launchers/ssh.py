@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from downpour.base.errors import LaunchError
@@ -70,7 +71,9 @@ class SshEngine(TetheredWorkers):
         texts = []
         for number, host in enumerate(placed, start=1):
             words = command(host, self._options, "")[:-1]
-            script = worker_script(plan.worker(number, address), host, environment)
+            slot = placed[: number - 1].count(host)
+            worker = replace(plan.worker(number, address), place=slot)
+            script = worker_script(worker, host, environment)
             texts.append(f"# {' '.join(words)} /bin/sh\n{script}")
         return "\n".join(texts)
 

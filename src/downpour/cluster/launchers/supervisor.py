@@ -123,8 +123,11 @@ class Supervisor:
             status = _status(manager)
             if status is not None:
                 cluster.provide(status.wanted_workers, status.idle_workers)
-                known = {worker.worker for worker in status.workers}
-                self._tell(registered=tuple(sorted(known & set(cluster.workers))))
+                ours = [one for one in status.workers if one.worker in cluster.workers]
+                self._tell(
+                    registered=tuple(sorted(one.worker for one in ours)),
+                    devices=tuple(sorted({one.device for one in ours})),
+                )
             self._tell(workers=tuple(cluster.workers))
             stop = self._wait_for_stop(LOOK_SECONDS)
             if stop is not None:

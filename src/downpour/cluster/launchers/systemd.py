@@ -23,7 +23,8 @@ from downpour.learning import allowlist
 RUNNING = Path("/run/systemd/system")
 """It exists if systemd is the system's first process (sd_booted(3))."""
 _STOP_SECONDS = 60
-_WORKER_NAME = "%H-%i"
+_WORKER_NUMBER = "%i"
+_WORKER_NAME = f"%H-{_WORKER_NUMBER}"
 """The machine's name and the instance's, which systemd fills in."""
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _UNIT = """\
@@ -63,7 +64,8 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
         made[name] = _unit("manager", manager.shared, manager.arguments(), common)
     environment = {**training_environment(plan.threads), **common}
     name = f"downpour-{tag}-worker@.service"
-    made[name] = _unit("worker", manager.shared, worker.arguments(), environment)
+    words = [*worker.arguments(), "--place", _WORKER_NUMBER]
+    made[name] = _unit("worker", manager.shared, words, environment)
     return made
 
 
@@ -163,8 +165,8 @@ def _unit(role: str, shared: str, words: Sequence[str], environment: Mapping[str
 
 
 def _word(word: str) -> str:
-    """Return a word as systemd reads it (systemd.syntax(7)); only our own name has specifiers."""
-    text = word if word == _WORKER_NAME else word.replace("%", "%%")
+    """Return a word as systemd reads it (systemd.syntax(7)); only our own words have specifiers."""
+    text = word if word in {_WORKER_NAME, _WORKER_NUMBER} else word.replace("%", "%%")
     if _PLAIN.fullmatch(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

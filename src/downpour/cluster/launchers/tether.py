@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -42,6 +44,7 @@ class TetheredWorkers:
         The log may also be a file descriptor, which the connection closes at the end.
         """
         host = self.free_host([one.host for one in self._running.values()])
+        worker = replace(worker, place=self._free_slot(host))
         words = self._words(host, worker_script(worker, host, environment))
         self._running[worker.name] = _Connection(host, worker, words, log)
 
@@ -68,6 +71,11 @@ class TetheredWorkers:
         for connection in connections:
             connection.wait(max(deadline - time.monotonic(), 0.0))
 
+    def _free_slot(self, host: Host) -> int:
+        """Return the first free slot of a host, so that its workers take its cards in turn."""
+        taken = {one.worker.place for one in self._running.values() if one.host == host}
+        return next(slot for slot in count() if slot not in taken)
+
     def free_host(self, taken: Iterable[Host]) -> Host:
         """Return the host with the most free slots by share; hosts lost most recently come last."""
         used = [host.name for host in taken]
@@ -88,6 +96,7 @@ class _Connection:
         self, host: Host, worker: WorkerOptions, words: Sequence[str], log: Path | int
     ) -> None:
         self.host = host
+        self.worker = worker
         self.ended: Ended | None = None
         self._prefix = f"{host.name} {worker.name}: "
         self._letting_go = Lock()

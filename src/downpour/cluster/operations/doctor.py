@@ -18,8 +18,9 @@ from pathlib import Path
 
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.version import VERSION
-from downpour.cluster.operations import bucket_probes, device_check, probes
-from downpour.cluster.operations.attempts import Attempts
+from downpour.cluster.operations import bucket_probes, probes
+from downpour.cluster.operations.attempts import Attempts, store_late
+from downpour.cluster.operations.device_check import DeviceCheck
 from downpour.cluster.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
@@ -71,16 +72,17 @@ def diagnose(
     attempts = Attempts(limit_seconds)
     findings: dict[str, Finding] = {}
 
-    def check(name: str, look: Check) -> Finding:
+    def check(name: str, look: Check, attempts: Attempts = attempts) -> Finding:
         on_begin(name)
         findings[name] = attempts.make(partial(_made, look))
         return findings[name]
 
     if place.bucket is not None:
-        there = check("bucket", partial(bucket_probes.reachable, place.bucket))
+        of_store = Attempts(limit_seconds, store_late)
+        there = check("bucket", partial(bucket_probes.reachable, place.bucket), of_store)
         for name, of_bucket in _BUCKET_PROBES.items():
             works = there.verdict is Verdict.GOOD
-            check(name, partial(of_bucket if works else _no_bucket, place.bucket))
+            check(name, partial(of_bucket if works else _no_bucket, place.bucket), of_store)
     with (
         _made_meanwhile(root if place.bucket is not None else None),
         _probe_folder(root, attempts) as probe,
@@ -89,7 +91,9 @@ def diagnose(
         check("file system", partial(_file_system, root))
         for name, look in _PROBES.items():
             check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
-    check("devices", device_check.devices)
+    on_begin("devices")
+    devices = DeviceCheck()
+    findings["devices"] = Attempts(limit_seconds, devices.late).make(devices.look)
     check("thrift", _thrift)
     on_begin("manager")
     findings["manager"], info = _asked(manager)

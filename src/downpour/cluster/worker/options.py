@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from downpour.base.devices import AUTO
 from downpour.host.credentials import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
@@ -20,9 +21,9 @@ class WorkerOptions:
     finish its task. It leaves on its own after `alone_seconds` without a manager's answer, unless
     they are 0. While it is registered, the file `ready_file` exists and holds its address. Lists of
     workers show its `labels`, each as KEY=VALUE. It trains a batch with at most `processes`; None:
-    as many as the spec asks for. `place` numbers, from 0, the workers that start together on one
-    machine: they take the machine's accelerators in turn. The worker takes an experiment's code
-    from the manager if it `accepts_code`.
+    as many as the spec asks for. `place` numbers, from 0, the workers of one machine: they take the
+    machine's accelerators in turn. The worker takes an experiment's code from the manager if it
+    `accepts_code`.
     """
 
     shared: str
@@ -31,7 +32,7 @@ class WorkerOptions:
     host: str = ""
     port: int = 0
     advertise: str = ""
-    device: str = "cpu"
+    device: str = AUTO
     connect_seconds: float = CONNECT_SECONDS
     metrics_port: int | None = None
     drain_seconds: float = 0.0
@@ -55,6 +56,7 @@ class WorkerOptions:
             "--name": self.name,
             "--advertise": self.advertise,
             "--ready-file": self.ready_file,
+            "--place": str(self.place or ""),
         }
         for flag, value in optional.items():
             words += [flag, value] if value else []

@@ -25,6 +25,7 @@ from downpour.files.store.location import open_location
 from downpour.host.credentials import known_secrets
 from downpour.host.memory import fail_instead_of_dying
 from downpour.host.signals import on_interrupt, on_leaving
+from downpour.learning.devices import devices_for
 from downpour.network.discovery.managers import Managers
 from downpour.network.discovery.waiting import awaiting, files_may_come
 from downpour.network.metrics import MetricsEndpoint
@@ -38,7 +39,7 @@ _EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104 - only where trust is asked for
 
 def run_worker(
     options: WorkerOptions,
-    ready: Callable[[Address, Address], None],
+    ready: Callable[[Address, Address, str], None],
     measured: Callable[[str], None] = lambda _: None,
     obey: Callable[[WorkerAgent], None] | None = None,
 ) -> None:
@@ -49,7 +50,7 @@ def run_worker(
 
     Args:
         options: How to start it.
-        ready: Called with its address and the manager's.
+        ready: Called with its address, the manager's, and the name of its device.
         measured: If the worker serves metrics, called then with their URL.
         obey: Called with the agent before it registers; the agent's `leave` ends this call. If
             None, signals end it, which needs the main thread.
@@ -92,7 +93,7 @@ def run_worker(
         here = register(_register, agent, managers, where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, agent.manager)
         ending.callback(_announce(options.ready_file, here))
-        ready(here, agent.manager)
+        ready(here, agent.manager, options.device)
         if endpoint is not None:
             measured(endpoint.start().url)
         agent.run(alone_seconds=options.alone_seconds or math.inf)
@@ -122,9 +123,14 @@ def default_name(environment: Mapping[str, str]) -> str:
 
 
 def _complete(options: WorkerOptions) -> WorkerOptions:
-    """Return the options with a device of this machine, and a name."""
+    """Return the options with a name, and with a device of this machine.
+
+    Raises:
+        SpecError: this machine lacks the requested device.
+    """
     name = options.name or default_name(os.environ)
-    return replace(options, device=_device_here(options.device), name=name)
+    device = devices_for(options.device).spread(options.device, options.place)
+    return replace(options, device=device, name=name)
 
 
 def _kept_log(
@@ -134,16 +140,6 @@ def _kept_log(
     if not in_own_process:
         return nullcontext()
     return kept_log(shared, options.name, known_secrets(options.credentials))
-
-
-def _device_here(asked: str) -> str:
-    """Return the requested device; raise at once, without a manager, if this machine lacks it."""
-    if asked == CPU:
-        return CPU
-    # Imported here, because it imports torch.
-    from downpour.learning.accelerators import devices_here
-
-    return devices_here().chosen(asked)
 
 
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:

@@ -52,7 +52,7 @@ def _optimizer_fits(spec: SpecFields) -> None:
 
 
 def _inside_fits(spec: SpecFields) -> None:
-    if spec.inside.processes > 1 and spec.device != "cpu":
+    if spec.inside.processes > 1 and spec.device not in {"cpu", "auto"}:
         raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
     if spec.inside.how == "hybrid" and spec.precision != "float32":
         raise refusal("inside.how", spec.inside.how, "needs precision = 'float32'")

@@ -14,11 +14,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from types import FunctionType
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
+from downpour.base import devices
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.evaluations import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
@@ -36,7 +37,7 @@ _FIRST = {"inside": "how", "outer": "optimizer"}
 """The field that a word sets if it replaces the whole table, as in outer = "none"."""
 
 
-FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none"}
+FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none", "device": "cpu"}
 """The former behavior, for fields that the stored specs of earlier versions lack."""
 
 
@@ -234,6 +235,9 @@ class ResolvedSpec(Spec):
     outer: Outer = Field(
         default_factory=lambda: Outer(optimizer="none"),
         description="The step from a model to the next along the aggregate",
+    )
+    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
+        default=devices.CPU, description="The device to train on"
     )
 
     def _check_together(self) -> None:

@@ -366,7 +366,7 @@ class SpecFields(Fields):
         default="float32", description="bfloat16: automatic mixed precision"
     )
     device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
-        default="cpu",
+        default="auto",
         description="The device to train on: cpu, cuda, mps or xpu, one of several by its number "
         "such as cuda:1, or auto, the best that each worker has",
     )

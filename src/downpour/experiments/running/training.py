@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.cluster.manager.start_file import start_of
 from downpour.core.resolve import resolve
@@ -67,8 +68,13 @@ def _trained(
         # If someone killed the manager, it answers only after `check` has restarted it.
         lines = partial(client.record, check=cluster.check)
 
+        said = set[str]()
+
         def look(status: Status) -> None:
             disturb(status)
+            if resolved.device == AUTO and not said and len(status.workers) >= workers:
+                said.update(worker.device for worker in status.workers)
+                watching.note(f"device = auto: {', '.join(sorted(said))}")
             cluster.provide(status.wanted_workers, status.idle_workers)
             follower.follow(experiment, lines)
             follower.see(status)

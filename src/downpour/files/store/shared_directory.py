@@ -63,7 +63,8 @@ class SharedDirectory:
         try:
             for folder in folders if create else ():
                 folder.mkdir(parents=True, exist_ok=True)
-            _prove_writable(shared.presence)
+            # No manager may have begun there yet.
+            _prove_writable(shared.presence if shared.presence.is_dir() else root)
         except OSError as error:
             raise SharedDirectoryError(root, explain(error)) from error
         return shared

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.host.cores import usable_cores
+from downpour.learning.devices import devices_for
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,9 @@ def settled(
     if spec.inside.how != "auto":
         return spec
     cores = usable_cores()
+    if devices_for(spec.device).cards(spec.device):
+        tell("inside: one process, because workers train on accelerators")
+        return closed(spec, Candidate())
     choices = candidates(spec, cores // workers)
     if len(choices) == 1:
         tell(f"inside: {choices[0]}, because {workers} workers share {cores} cores")

@@ -43,14 +43,15 @@ class Helper:
     """Builds the network that its worker trains, in the same memory."""
 
     def __init__(self, work: HelperTask, memory: int) -> None:
-        self._spec = spec = Spec.from_toml(work.spec)
+        spec = Spec.from_toml(work.spec)
         if work.code:
             use(Path(work.code))
         torch.set_num_threads(spec.threads)
         data = open_data(spec, Path(work.datasets), work.data_key)
         loaded = load(spec, data)
         network = loaded.network()
-        numerics.place(network, spec, images=loaded.images)
+        self._spec = loaded.spec
+        numerics.place(network, self._spec, images=loaded.images)
         shared = SharedNetwork(network, memory, work.gradients).attach()
         network.train()
         self._work: _Work

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from downpour.base.devices import AUTO
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning import models
+from downpour.learning.accelerators import devices_here
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import generators
 from downpour.learning.tasks import Data
@@ -26,13 +28,15 @@ def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = Non
     """Make the task of a spec.
 
     Args:
-        spec: names the task.
+        spec: names the task. If its device is `auto`, it becomes this machine's best.
         data: the facts about its examples.
         begun: sets a network that was just built to where training begins, if not as drawn.
 
     Raises:
         SpecError: a user's task cannot be made.
     """
+    if spec.device == AUTO:
+        spec = spec.replace(device=devices_here().best)
     if isinstance(data, PreparedDataset):
         return LoadedTask(spec, Classification(spec, data), data, begun)
     return LoadedTask(spec, own_task(spec), data, begun)
@@ -42,7 +46,7 @@ class LoadedTask:
     """A task with its spec and its data, as the loop and the evaluation use it.
 
     Args:
-        spec: the experiment's spec.
+        spec: the experiment's spec, with a device of this machine.
         task: the task to train.
         data: counts and labels of its examples.
         begun: see `load`.

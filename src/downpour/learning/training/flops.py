@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from downpour.base.devices import CPU
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.models import outputs_needed
@@ -101,6 +102,7 @@ def counted_flops(
     examples = torch.zeros(spec.batch_size, *facts.sample_shape, device=device)
     shape = (spec.batch_size,) if facts.classes else (spec.batch_size, outputs_needed(spec, facts))
     targets = torch.zeros(shape, dtype=torch.int64, device=device)
+    spec = spec.replace(device=CPU)  # where the model is, or whose kernels it would have
     with numerics.settings(spec), _undisturbed(), FlopCounterMode(display=False) as counter:
         with numerics.precision(spec):
             output = twin.train()(examples)
