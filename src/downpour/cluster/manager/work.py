@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
-from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.base.errors import StoreError
 from downpour.base.evaluations import Evaluation
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
@@ -45,7 +45,7 @@ from downpour.files.aggregators import (
 )
 from downpour.files.records.record_lines import SHARD_CLASSES_MAX
 from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
-from downpour.files.store.folders import is_sent, send_dataset
+from downpour.files.store.folders import send_dataset
 from downpour.learning import tasks
 from downpour.learning.factory_code import check_code
 from downpour.learning.packages import variables_read
@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
 
 log = logging.getLogger(__name__)
-
-_WORKERS_LOOK = 2.0
-"""How long workers look for a dataset, in the patience of the shared directory, with a margin."""
 
 
 def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> PreparedExperiment:
@@ -108,26 +105,6 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         warnings=warnings + begun.warnings,
         shard_classes=_shard_classes(shards, dataset),
     )
-
-
-def misses_dataset(space: Workspace, reason: str) -> bool:
-    """Whether an attempt failed because the prepared dataset is missing or damaged.
-
-    The `reason` then names the dataset. Workers look for it for a while, so one may still say so
-    just after the manager has repaired it.
-    """
-    made, now = space.prepared, time.monotonic()
-    if made is None or made.dataset_key not in reason:
-        return False
-    try:
-        tasks.open_data(space.spec, space.shared.datasets, made.dataset_key)
-        if not is_sent(space.shared, made.dataset_key):
-            space.missed_dataset_at = now
-    except (FileMissing, FileCorrupt):
-        space.missed_dataset_at = now
-    except StoreError:
-        return False
-    return now - space.missed_dataset_at <= _WORKERS_LOOK * space.shared.patience_seconds
 
 
 def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:

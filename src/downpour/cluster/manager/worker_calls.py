@@ -21,7 +21,7 @@ from downpour.cluster.manager.connection_monitor import ConnectionMonitor
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster, membership_log
-from downpour.cluster.manager.work import misses_dataset
+from downpour.cluster.manager.workspace import misses_dataset
 from downpour.cluster.manager.workspaces import Workspaces
 from downpour.core.node.manager import heartbeat_reply
 from downpour.core.scheduler import events as on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from filelock import BaseFileLock
 
-from downpour.base.errors import FileCorrupt, SpecError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.base.values import PublishedFile, TrialSums
 from downpour.core.node.journal import Line
 from downpour.core.scheduler.commands import Gather
@@ -26,10 +27,11 @@ from downpour.files.records.mirror import journal_of
 from downpour.files.records.record import RecordReader, export_record, former_record
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
+from downpour.files.store.folders import is_sent
 from downpour.files.store.leaders import Leader
 from downpour.files.store.process_lock import RUN_LOCK_NAME, give_back, lock_file
 from downpour.learning.shipping.bundle import Bundle
-from downpour.learning.tasks import Data
+from downpour.learning.tasks import Data, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ log = logging.getLogger(__name__)
 
 _SPEC_BYTES_MAX = 2**20
 """The limit for a spec's file, because another process may have replaced it with a larger one."""
+
+_WORKERS_LOOK = 2.0
+"""How long workers look for a dataset, in the patience of the shared directory, with a margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,3 +346,23 @@ def _parsed(toml: bytes) -> Spec | None:
 
 def _toml(spec: Spec) -> bytes:
     return spec.to_toml().encode()
+
+
+def misses_dataset(space: Workspace, reason: str) -> bool:
+    """Whether an attempt failed because the prepared dataset is missing or damaged.
+
+    The `reason` then names the dataset. Workers look for it for a while, so one may still say so
+    just after the manager has repaired it.
+    """
+    made, now = space.prepared, time.monotonic()
+    if made is None or made.dataset_key not in reason:
+        return False
+    try:
+        open_data(space.spec, space.shared.datasets, made.dataset_key)
+        if not is_sent(space.shared, made.dataset_key):
+            space.missed_dataset_at = now
+    except (FileMissing, FileCorrupt):
+        space.missed_dataset_at = now
+    except StoreError:
+        return False
+    return now - space.missed_dataset_at <= _WORKERS_LOOK * space.shared.patience_seconds
