@@ -125,6 +125,7 @@ def test_a_type_error_inside_is_not_taken_for_the_calls() -> None:
     [
         ("epoch", "did you mean epochs?"),
         ("lr", "did you mean learning_rate?"),
+        ("num_train_epochs", "did you mean epochs?"),
         ("zzz", "the nearest are "),
     ],
 )

@@ -42,7 +42,9 @@ def test_an_experiment_is_submitted_listed_and_cancelled(downpour: Downpour, ser
     assert submitted.err.startswith("# auto: optimizer_state = keep, ")
     assert experiment.startswith("wee-")
     assert experiment in downpour("list", *at).out
-    assert downpour("cancel", experiment, *at) == type(submitted)(0, "", "")
+    said = f"{experiment} is cancelled\n"
+    for _ in range(2):  # the second one comes too late, and changes nothing
+        assert downpour("cancel", experiment, *at) == type(submitted)(0, "", said)
     assert "cancelled" in downpour("status", experiment, *at).out
     assert "cancelled" in downpour("watch", experiment, *at).out
     assert "cancelled after" in downpour("results", experiment, *at).out
@@ -134,6 +136,13 @@ def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path:
     assert (outcome.status, outcome.err) == (0, f"no manager answers; {tmp_path} holds:\n")
     assert outcome.out.splitlines()[1].split() == ["gone-1", "cancelled", "0/7", "–"]
     assert json.loads(downpour("list", "--json", *seen).out)[0]["name"] == "gone"
+    for words in ((), ("gone-1",)):
+        shown = downpour("status", *words, *seen)
+        assert (shown.status, shown.err) == (0, outcome.err)
+        assert "cancelled" in shown.out
+        assert "its manager does not answer here" in shown.out
+    missing = downpour("status", "other-1", *seen)
+    assert (missing.status, missing.err.count("\n")) == (2, 1)
 
 
 def test_a_long_list_is_cut(downpour: Downpour, served: Any) -> None:

@@ -56,3 +56,23 @@ def test_several_specs_are_listed(folder: Path) -> None:
     (folder / "a.toml").write_text("shards = 2\n")
     with pytest.raises(SpecError, match=r"in this folder: a\.toml, mine\.toml"):
         given(**NOTHING_SAID)
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"epochs": "0"}, "epochs = 0: must be a whole number"),
+        ({"workers": 0}, "workers = 0: must be a whole number"),
+        ({"on": "nowhere"}, "on = 'nowhere': must be "),
+        ({"momentum": "0", "nesterov": True}, "FILE = None: "),
+    ],
+)
+def test_a_mistake_in_an_option_comes_before_the_choice_of_a_file(
+    folder: Path, said: dict[str, Any], line: str
+) -> None:
+    """It is wrong with each of the files; a value that one file allows is not."""
+    (folder / "adam.toml").write_text("optimizer = 'adam'\n")
+    (folder / "mine.toml").write_text("momentum = 0.5\n")
+    with pytest.raises(SpecError) as refused:
+        given(**NOTHING_SAID, **said)
+    assert str(refused.value).startswith(line)

@@ -64,8 +64,13 @@ def test_a_dry_run_prints_units_and_writes_nothing(downpour: Downpour, tmp_path:
     shown = downpour("up", "--service", "--dry-run", "--shared", tmp_path / "lab", "--workers", 2)
     assert shown.status == 0
     assert shown.out.count("[Unit]") == 2
-    alone = downpour("up", "--service", "--dry-run", "--no-manager", "--shared", tmp_path / "lab")
+    words = ("up", "--service", "--dry-run", "--shared", tmp_path / "lab")
+    alone = downpour(*words, "--no-manager")
     assert alone.out.count("[Unit]") == 1
+    assert "--metrics-port 9100" in downpour(*words, "--metrics-port", 9100).out
+    refused = downpour(*words, "--no-manager", "--metrics-port", 9100)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith("downpour: metrics_port = 9100: the manager serves")
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, closest
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _P = ParamSpec("_P")
@@ -52,14 +52,38 @@ def checked_calls(made: _Class) -> _Class:
     return made
 
 
-def nearest(unknown: str, known: Iterable[str]) -> str:
-    """Suggest a known name with similar letters or these initials, or else the nearest few."""
+_ELSEWHERE = {
+    "gpu": "device",
+    "gpus": "device",
+    "n_gpus": "device",
+    "num_gpus": "device",
+    "num_workers": "workers",
+    "n_workers": "workers",
+    "num_processes": "workers",
+    "nproc_per_node": "workers",
+    "wd": "weight_decay",
+    "max_epochs": "epochs",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+}
+"""The names that other programs give to our settings."""
+
+
+def meant(unknown: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a user probably means: by other programs, initials or letters."""
     names = list(known)
-    if question := did_you_mean(unknown, names, before=""):
-        return question
     initials = {"".join(word[0] for word in name.split("_")): name for name in names}
-    if len(unknown) > 1 and unknown in initials:
-        return f"did you mean {initials[unknown]}?"
+    by_habit = _ELSEWHERE.get(unknown) or (initials.get(unknown) if len(unknown) > 1 else None)
+    if by_habit in names:
+        return by_habit
+    return closest(unknown, names)
+
+
+def nearest(unknown: str, known: Iterable[str]) -> str:
+    """Suggest the name that a user means, or else the nearest few."""
+    names = list(known)
+    if name := meant(unknown, names):
+        return f"did you mean {name}?"
     *others, last = difflib.get_close_matches(unknown, names, cutoff=0) or ["none"]
     return f"the nearest are {', '.join(others)} and {last}" if others else f"there is {last}"
 

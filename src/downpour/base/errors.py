@@ -62,10 +62,15 @@ class SpecError(DownpourError):
 
 def did_you_mean(word: object, known: Iterable[str], before: str = "; ") -> str:
     """Return a question that names the known word nearest to a mistyped one; "" if none is near."""
+    near = closest(str(word), known)
+    return f"{before}did you mean {near}?" if near else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word nearest to a mistyped one; None if none is near."""
     # A prefix may give a word the opposite meaning: a user who types async does not mean sync.
-    others = [one for one in known if not str(word).endswith(one)]
-    near = difflib.get_close_matches(str(word), others, n=1)
-    return f"{before}did you mean {near[0]}?" if near else ""
+    others = [one for one in known if not word.endswith(one)]
+    return next(iter(difflib.get_close_matches(word, others, n=1)), None)
 
 
 class StoreError(DownpourError):

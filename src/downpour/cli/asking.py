@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     Record = list[tuple[float, RecordLine]]
 
 
-def stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
-    """List the last experiments in a directory, and tell the user that no manager answers."""
+def stored(
+    shared: Path | str, most: int | None, experiment: str = ""
+) -> tuple[ExperimentSummary, ...]:
+    """List the last experiments in a directory, and tell the user that no manager answers.
+
+    If an `experiment` is given, list only that one.
+    """
     from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
     from downpour.files.store.location import seen_location
 
     with stored_records(seen_location(shared), last=most) as folder:
-        experiments = experiments_in(folder, most)
+        found = experiments_in(folder, None if experiment else most)
+    experiments = tuple(one for one in found if experiment in {"", one.experiment})
     if experiments:
         note(f"no manager answers; {shared} holds:")
     return experiments

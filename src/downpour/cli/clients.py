@@ -119,9 +119,21 @@ def status(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Show the workers and the experiment, as they are now."""
-    with client_of(manager, credentials, shared) as client:
-        now = client.status(experiment)
+    """Show the workers and the experiment, as they are now.
+
+    If you name no manager and none answers, the command reads the record in the shared directory.
+    The manager of a `downpour run` answers only its own command.
+    """
+    try:
+        with client_of(manager, credentials, shared) as client:
+            now = client.status(experiment)
+    except Unreachable:
+        found = () if manager else stored(shared or SHARED, 1, experiment)
+        if not found:
+            raise
+        from downpour.network.rpc.messages import Status
+
+        now = Status(change=0, experiment=found[-1])
     if as_json:
         print_json(asdict(now))
         return
@@ -200,9 +212,15 @@ def cancel(
     *,
     credentials: Credentials,
 ) -> None:
-    """Stop an experiment; its files stay."""
+    """Stop an experiment; its files stay.
+
+    The command prints the experiment's state, which is another one if the experiment had ended.
+    """
     with client_of(manager, credentials, shared) as client:
         client.cancel(experiment)
+        now = client.status(experiment).experiment
+    if now is not None:
+        note(f"{experiment} is {now.state}")
 
 
 @with_credentials

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from downpour.base.errors import SpecError
-from downpour.files.spec_file import specs_in
+from downpour.cli.spec_options import parse_fields
+from downpour.cluster.launchers import kind_of
+from downpour.core.spec import Spec
+from downpour.experiments.running.worker_count import workers_for
+from downpour.files.spec_file import read_spec, specs_in
 
 _SAYS_WHAT = ("file", "resume", "task", "dataset", "model")
 """Arguments that say what to train, so that we look for no file."""
@@ -21,8 +25,13 @@ def with_found_spec(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:
         if not any(arguments[name] for name in _SAYS_WHAT):
-            file = _found(Path.cwd())
-            if file is not None:
+            files = specs_in(Path.cwd())
+            if len(files) > 1:
+                _refuse_options(files, arguments)
+                names = ", ".join(file.name for file in files)
+                accepted = f"name one of the specs in this folder: {names}"
+                raise SpecError("FILE", None, accepted)
+            for file in files:
                 arguments |= {"file": file, "remark": f"no FILE was named, so this is {file.name}"}
         return command(**arguments)
 
@@ -32,14 +41,22 @@ def with_found_spec(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _found(folder: Path) -> Path | None:
-    """Return the one spec in a folder; None if there is none.
+def _refuse_options(files: Sequence[Path], arguments: Mapping[str, Any]) -> None:
+    """Refuse options that are wrong with each of these files.
 
     Raises:
-        SpecError: there are several, or a TOML file there cannot be read.
+        SpecError: names the option.
     """
-    files = specs_in(folder)
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise SpecError("FILE", None, f"name one of the specs in this folder: {names}")
-    return files[0] if files else None
+    kind_of(arguments.get("on") or "local")
+    workers_for(Spec(), arguments.get("workers"))
+    fields = parse_fields({name: arguments.get(name) for name in Spec.model_fields})
+    errors: dict[str, SpecError] = {}
+    for file in files:
+        try:
+            read_spec(file, fields)
+        except SpecError as error:
+            errors.setdefault(str(error), error)
+        else:
+            return
+    if len(errors) == 1:
+        raise errors.popitem()[1]

@@ -13,8 +13,10 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command
 
+from downpour.base.arguments import meant
 from downpour.cli.first_options import FIRST
 
 _COLUMN_MAX = 27
@@ -40,6 +42,20 @@ class Group(TyperGroup):
 
 class Command(TyperCommand):
     """A command whose help lists options by group, or the first options only."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            # The parser would suggest options that share a few letters, such as --log for --lr.
+            typed = getattr(error, "option_name", "")
+            if getattr(error, "possibilities", None) is not None and typed.startswith("--"):
+                names = (opt for one in self.get_params(ctx) for opt in one.opts)
+                known = {name[2:].replace("-", "_"): name for name in names if name[:2] == "--"}
+                found = meant(typed[2:].replace("-", "_"), known)
+                error.possibilities = [known[found]] if found else []  # type: ignore[attr-defined]
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters; the last two are `--help-all` and `--help`."""

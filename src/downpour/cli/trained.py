@@ -146,11 +146,15 @@ def _shown(value: Any) -> str:
 def export(
     model: Model,
     to: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--to", metavar="DIR", parser=path_option("to"), help="A new or empty folder."
+            "--to",
+            metavar="DIR",
+            parser=path_option("to"),
+            help="A new or empty folder.",
+            show_default="ID-export in the current folder",
         ),
-    ],
+    ] = None,
     shared: Shared = SHARED,
     allow: Allow = None,
 ) -> None:
@@ -165,5 +169,6 @@ def export(
     from downpour.experiments.trained_model.exporting import export as write
     from downpour.experiments.trained_model.locating import find
 
-    for path in write(find(model, shared), to):
+    found = find(model, shared)
+    for path in write(found, to or Path(f"{found.file.parent.name}-export")):
         say(str(path))

@@ -24,7 +24,7 @@ from downpour.cli.options import (
     workers_option,
 )
 from downpour.cli.printing import err, note, say
-from downpour.cli.process_options import Device, Port
+from downpour.cli.process_options import Device, MetricsPort, Port
 from downpour.cli.trust_options import with_credentials
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles
@@ -34,6 +34,7 @@ from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.cores import usable_cores
 from downpour.host.credentials import Credentials
 from downpour.host.event_command import checked_command
+from downpour.host.extras import require
 from downpour.learning.devices import devices_for
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -92,6 +93,7 @@ def up(
     patience: Patience = 1.0,
     *,
     on_event: OnEvent = "",
+    metrics_port: MetricsPort = None,
     dashboard_port: DashboardPort = None,
     dashboard: DashboardFlag = False,
     service: Service = False,
@@ -110,8 +112,7 @@ def up(
     check_device(device)
     if threads < 1:
         raise SpecError("threads", threads, "must be at least 1")
-    if no_manager and not service:
-        raise SpecError("no_manager", value=True, accepted="needs --service")
+    _check_manager(metrics_port, is_wanted=not no_manager, service=service)
     wants_page = dashboard or dashboard_port is not None
     _check_place(launching, host=host, service=service, wants_page=wants_page)
     manager = ManagerOptions(
@@ -121,6 +122,7 @@ def up(
         data_dir=str(data_dir.absolute() if data_dir else ""),
         patience=checked_patience(patience),
         on_event=checked_command(on_event) if on_event else "",
+        metrics_port=metrics_port,
         credentials=credentials,
     )
     wanted = _wanted(launching, workers, device)
@@ -232,6 +234,18 @@ def _check_place(
     if service and wants_page:
         accepted = "cannot be combined with --service; run `downpour dashboard` for a page"
         raise SpecError("dashboard", value=True, accepted=accepted)
+
+
+def _check_manager(metrics_port: int | None, *, is_wanted: bool, service: bool) -> None:
+    """Refuse workers without a manager except as services, and metrics that nobody can serve."""
+    if not is_wanted and not service:
+        raise SpecError("no_manager", value=True, accepted="needs --service")
+    if metrics_port is None:
+        return
+    if not is_wanted:
+        accepted = "the manager serves these metrics, and --no-manager starts none"
+        raise SpecError("metrics_port", metrics_port, accepted)
+    require("--metrics-port", "metrics")
 
 
 def _serve_page(plan: LaunchPlan, listener: socket.socket) -> None:

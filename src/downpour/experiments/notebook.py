@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["Result"]
 
 _COLUMNS = 100
+_AS_TYPED = (
+    "white-space: pre; overflow-x: auto; line-height: normal; "
+    "font-family: Menlo, 'DejaVu Sans Mono', Consolas, 'Courier New', monospace"
+)
+"""Notebooks break long lines and space them out, which takes the columns of a table apart."""
 
 
 @html_of.register
 def _as_table(result: Result) -> str:
     console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
     console.print(result_table(result))
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    code_format = f'<pre style="{_AS_TYPED}">{{code}}</pre>'
+    return console.export_html(inline_styles=True, code_format=code_format)
 
 
 @plot_of.register(Result)

@@ -348,6 +348,12 @@ def test_a_folder_of_something_else_is_refused(folder: StudyFolder[Study], tmp_p
     assert [path.name for path in thesis.parent.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_that_does_not_exist_is_not_called_full(tmp_path: Path) -> None:
+    """Who reads a study names its folder, and may mistype it."""
+    with pytest.raises(SpecError, match="no such folder"):
+        read_folder(tmp_path / "nowhere", Grid)
+
+
 def test_a_study_has_each_run_at_its_place(grid: StudyFolder[Grid]) -> None:
     """A run that two subgrids share stands in both."""
     workers, splits = grid_results(grid).subgrids

@@ -39,6 +39,21 @@ def test_an_exported_folder_loads_without_the_shared_directory(
     assert state.keys() == load_file(result.model_file).keys()
 
 
+def test_without_a_folder_it_makes_one_that_bears_the_experiments_name(
+    command: Downpour,
+    result: downpour.Result,
+    shared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the current folder; a second time it is not empty."""
+    monkeypatch.chdir(tmp_path)
+    outcome = command("export", result.experiment, "--shared", shared)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert (tmp_path / f"{result.experiment}-export" / "model.safetensors").is_file()
+    assert "is not empty" in command("export", result.experiment, "--shared", shared).err
+
+
 def test_nothing_is_overwritten(
     command: Downpour, result: downpour.Result, shared: Path, tmp_path: Path
 ) -> None:

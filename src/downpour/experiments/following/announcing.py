@@ -43,6 +43,7 @@ class Announcer:
         self._clock = clock
         self._experiment = self._name = ""
         self._state = ExperimentState.WAITING
+        self._here: set[str] = set()
 
     def take(self, record: Sequence[Dated]) -> None:
         """Announce the events in these lines."""
@@ -84,9 +85,12 @@ class Announcer:
                 yield self._event("failed", ExperimentState.FAILED, line.reason)
             case CancelledLine():
                 yield self._event("cancelled", ExperimentState.CANCELLED, line.reason)
-            case WorkerJoinedLine():
+            case WorkerJoinedLine() if line.worker not in self._here:
+                # Workers register again with a restarted manager, although they never left.
+                self._here.add(line.worker)
                 yield self._event("worker-joined", worker=line.worker)
             case WorkerLeftLine():
+                self._here.discard(line.worker)
                 kind: EventKind = "worker-lost" if line.lost else "worker-left"
                 yield self._event(kind, reason=line.reason, worker=line.worker)
             case _:

@@ -188,7 +188,8 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
     try:
         return kind.make(_as_begun(toml_fields((path / name).read_text("utf-8"))))
     except FileNotFoundError:
-        raise refusal(path, f"is not empty, and has no {name}") from None
+        why = f"is not empty, and has no {name}" if path.is_dir() else "no such folder"
+        raise refusal(path, why) from None
     except (OSError, ValueError) as error:
         raise refusal(path, f"{name} cannot be read: {error}") from None
     except SpecError as error:

@@ -51,7 +51,10 @@ def status_view(status: Status) -> RenderableType:
     if status.pid:
         manager = one_line(f"manager: process {status.pid} of {status.hostname}")
         parts.append(Text(manager, style="dim"))
-    parts.append(_Workers(status) if status.workers else Text("no workers yet", style="dim"))
+    # Without a manager, the status comes from a record, which does not know who works now.
+    recorded = status.experiment is not None and not status.pid
+    nobody = "its manager does not answer here" if recorded else "no workers yet"
+    parts.append(_Workers(status) if status.workers else Text(nobody, style="dim"))
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
