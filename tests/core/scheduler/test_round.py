@@ -127,6 +127,25 @@ def test_a_shard_may_have_several_workers(make: Make) -> None:
     assert (current.tasks[0].held_by, current.holders()) == ({}, ())
 
 
+def test_an_update_or_a_drop_ends_every_hand_over(make: Make) -> None:
+    """Otherwise a refused shard could not be handed over by that worker again."""
+    current = Round("one", 0, (10, 20))
+    attempts = [current.assign(shard, "ann", 0.0) for shard in (0, 1)]
+    for task in current.tasks:
+        task.leaving["ann"] = "bob", 0.0
+    current.publish(attempts[0], "ann", make.update("u"), 1.0)
+    current.drop([1])
+    assert [task.leaving for task in current.tasks] == [{}, {}]
+
+
+def test_a_held_back_shard_that_is_dropped_is_no_longer_held_back() -> None:
+    """Nor is it outstanding or on offer."""
+    current = Round("one", 1, (10, 20), held_back=[0])
+    assert (current.outstanding, offered(current)) == (1, [1])
+    current.drop([0])
+    assert (current.held_back, current.outstanding, offered(current)) == (set(), 1, [1])
+
+
 def test_an_applied_shard_is_not_assigned_again(make: Make) -> None:
     """A shard that is part of a model version belongs to no worker."""
     current = Round("one", 0, (10,))
@@ -144,6 +163,10 @@ def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
         current.give_up(shard, "bob", LOST)
     assert current.enough_for(dict.fromkeys(["ann"]).keys()) == 1
     assert current.enough_for(dict.fromkeys(["ann", "bob"]).keys()) == 5
+    current.assign(3, "cid", 0.0)
+    current.give_up(3, "cid", LOST)
+    assert current.enough_for(dict.fromkeys(["ann", "bob", "cid"]).keys()) == 6
+    assert current.enough_for(dict.fromkeys(["ann", "cid"]).keys()) == 3
 
 
 def test_a_shard_whose_worker_was_lost_may_go_to_that_name_once_more() -> None:

@@ -72,6 +72,23 @@ def test_the_fastest_idle_worker_is_chosen() -> None:
     assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
 
 
+def test_each_late_shard_gets_an_idle_worker_of_its_own() -> None:
+    """The latest gets the fastest, and all of it is one decision."""
+    late = [*LATE[:2], running("cid", 2, 0.25), LATE[3]]
+    paces = {**FAST, "fay": 12.0}
+    both = ["Handoff 3 dot eve", "Handoff 2 cid fay"]
+    assert actions_of(HANDOFF, round_of(late, idle="fay eve", paces=paces)) == both
+    assert actions_of(HANDOFF, round_of(late, idle="eve", paces=paces))[:1] == both[:1]
+
+
+def test_a_promised_worker_takes_no_stalled_shard() -> None:
+    """It continues the shard that was handed over to it."""
+    stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
+    view = round_of([*LATE[:3], stalled], idle="eve", paces=FAST)
+    given = PendingTask(shard=4, samples=100, meant_for="eve", saved=0.6)
+    assert actions_of(HANDOFF, replace(view, pending=(given,))) == ["Assignment 4 eve"]
+
+
 def test_busy_workers_exchange_where_none_is_idle() -> None:
     """Dot would hold up the round; now it gets what has least left."""
     view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
@@ -273,6 +290,13 @@ def test_the_fewer_workers_the_longer_a_slow_one_keeps_what_it_has() -> None:
     assert actions_of(HANDOFF, round_of(two)) == []
     four = [*two, running("bob", 1, 0.25, 2.5), running("dot", 3, 0.25, 2.5)]
     assert actions_of(HANDOFF, round_of(four)) != []
+
+
+def test_an_exchange_costs_as_much_as_a_move() -> None:
+    """Both attempts are loaded and published once more."""
+    view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
+    assert len(actions_of(HANDOFF, replace(view, overhead_seconds=3.0))) == 2
+    assert actions_of(HANDOFF, replace(view, overhead_seconds=3.5)) == []
 
 
 def test_a_step_of_a_slow_worker_is_part_of_what_an_exchange_costs() -> None:

@@ -53,6 +53,32 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "PIECE_BYTES", 64)
 
 
+@given(
+    amounts=st.lists(st.integers(0, 9), min_size=2, max_size=9).filter(any),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_amounts_are_summed_first_and_divided_once(amounts: list[int], seed: int) -> None:
+    """Whole numbers are summed exactly, so each result is rounded once; shares would round twice.
+
+    Equal weights count as ones.
+    """
+    steps = np.random.default_rng(seed).integers(-999, 999, (len(amounts), 40)).astype(np.float32)
+    store = MemoryStore()
+    model = model_of(store, {"w": np.zeros(40, np.float32)})
+    parts = [
+        Contribution(
+            shard=n, samples=1, loss=1.0, file=store.put_new(f"u{n}", encode({"w": step}, {}))
+        )
+        for n, step in enumerate(steps)
+    ]
+    shares = [amount / sum(amounts) for amount in amounts]
+    exact = np.asarray(amounts, np.float32) @ steps / np.float32(sum(amounts))
+    folded = fold(store, model, parts, shares, amounts=[float(one) for one in amounts])
+    assert np.array_equal(folded["w"], exact)
+    mean = steps.sum(axis=0) / np.float32(len(parts))
+    assert np.array_equal(fold(store, model, parts, [1 / len(parts)] * len(parts))["w"], mean)
+
+
 @settings(deadline=None)
 @given(
     count=st.integers(1, 150),

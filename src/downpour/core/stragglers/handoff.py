@@ -148,8 +148,7 @@ class _Moves:
 def _handoff(view: RoundView) -> list[Action]:
     view = _without_dead_ends(view)
     assignments = without_hindrances(view, _pairs(view))
-    promised = {task.meant_for for task in view.pending if task.meant_for is not None}
-    moves = _Moves(view, promised | {choice.worker for choice in assignments})
+    moves = _Moves(view, {choice.worker for choice in assignments})
     if view.running and moves.typical > 0:
         _go_on_beside_stalled(moves)
         # A shard that waits for a worker gets the next idle one, which no move may take away.
