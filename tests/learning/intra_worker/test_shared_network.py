@@ -82,3 +82,16 @@ def test_what_is_frozen_has_no_gradient(memory: int) -> None:
     grad = mine.spare.bias.grad
     assert grad is not None
     assert torch.equal(grad, torch.ones(1))
+
+
+def test_a_sparse_buffer_stays_with_each_process(memory: int) -> None:
+    """It has no one piece of memory to share, and never changes; the rest is shared."""
+    mine, its = Network(), Network()
+    for network in (mine, its):
+        network.register_buffer("edges", torch.eye(3).to_sparse(), persistent=False)
+    SharedNetwork(mine, memory, 1).fill().attach()
+    SharedNetwork(its, memory, 1).attach()
+    with torch.no_grad():
+        mine.conv.weight.mul_(2)
+    assert torch.equal(mine.conv.weight, its.conv.weight)
+    assert torch.equal(its.get_buffer("edges").to_dense(), torch.eye(3))
