@@ -223,7 +223,7 @@ def test_a_cluster_over_ipv6_asks_for_its_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_worker_leaves_at_the_signals_of_engines(tmp_path: Path, number: signal.Signals) -> None:
     """At once, while it still imports; sent twice it says goodbye all the same."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which the worker inherits, also under nohup

@@ -20,10 +20,10 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 options = st.dictionaries(
     st.text(min_size=1, max_size=8),
     st.booleans()
-    | st.integers(-(2**70), 2**70)
+    | st.integers(-(2**63), 2**63 - 1)
     | numbers
     | texts
-    | st.lists(st.integers(), max_size=3)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
     | st.lists(numbers, max_size=3)
     | st.lists(texts, max_size=3),
     max_size=3,

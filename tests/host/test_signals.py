@@ -8,9 +8,10 @@ from threading import Thread
 
 import pytest
 
+from downpour.host import signals
 from downpour.host.signals import kept_handlers, on_interrupt, on_leaving
 
-OF_ENGINES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OF_ENGINES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,23 @@ def own_signals() -> Iterator[None]:
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "leaves"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+    ids=["a closed terminal", "an open one", "none"],
+)
+def test_hup_ends_a_server_whose_terminal_has_closed(
+    monkeypatch: pytest.MonkeyPatch, *, before: bool, after: bool, leaves: bool
+) -> None:
+    """Otherwise a program that rotates logs has sent it."""
+    has = [before, after]
+    monkeypatch.setattr(signals, "_has_terminal", lambda: has.pop(0))
+    heard: list[int] = []
+    on_leaving(heard.append)
+    signal.raise_signal(signal.SIGHUP)
+    assert heard == ([signal.SIGHUP] if leaves else [])
 
 
 def test_signals_of_engines_are_heard_each_time() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.base.values import PAGE_PORT
+from downpour.cli import streams
 from downpour.cli.dashboard_options import listen_for_page, page_url
 from downpour.cli.options import SHARED, Location, location, whole_number
 from downpour.cli.printing import note
@@ -58,6 +59,7 @@ def dashboard(
     from downpour.host.signals import on_interrupt, on_leaving
     from downpour.network.rpc.trust import Trust
 
+    streams.outlive_readers()
     allow_many()
     trust = Trust.load(credentials)
     place = str(folder or shared)

@@ -12,6 +12,7 @@ import typer
 
 from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
+from downpour.cli import streams
 from downpour.cli.exit_status import SIGNALLED
 from downpour.cli.options import (
     number,
@@ -162,6 +163,7 @@ def begin(*, verbose: bool, log: Path | None) -> None:
 
     In a container, the kernel drops SIGTERM for the first process unless that process handles it.
     """
+    streams.outlive_readers()
     on_leaving(lambda number: sys.exit(SIGNALLED + number))
     level = logging.INFO if verbose else logging.WARNING
     try:

@@ -9,10 +9,12 @@ handler write each warning in one line, because warnings may quote text from oth
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import logging
 import os
 import sys
+from typing import Any
 
 from downpour.host.text import LogFormatter
 
@@ -32,6 +34,33 @@ def prepare() -> None:
             stream.reconfigure(errors=_FALLBACK)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter())
+
+
+def outlive_readers() -> None:
+    """Let this process, a server, go on if the reader of its output goes away."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(getattr(stream, "buffer", None), "raw", None), io.FileIO):
+            stream.flush()
+            lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+            text = io.TextIOWrapper(
+                lasting, encoding=stream.encoding, errors=stream.errors, line_buffering=True
+            )
+            setattr(sys, name, text)
+
+
+class _Lasting(io.FileIO):
+    """A stream that writes to the null device once its reader, or its terminal, is gone."""
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in {errno.EPIPE, errno.EIO}:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
 
 
 def abandon_broken() -> None:

@@ -82,7 +82,7 @@ def worker(
     It trains the shards that the manager assigns. You can start it before the manager; it finds the
     leader through the shared directory.
 
-    SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C tell it to leave; a second Ctrl-C ends it at once.
+    SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C tell it to leave; a second Ctrl-C ends it at once.
     The exit status is 75 if the worker found no manager: the same command may succeed later. It is
     2 for mistakes that you can correct.
     """

@@ -2,12 +2,14 @@
 
 People send INT (Ctrl-C). Engines send TERM, sometimes twice: Slurm sends it to every process of a
 step, and a batch script that passes it on sends a second one. Slurm's --signal and submitit send
-USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the same.
+USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the same. HUP
+without a closed terminal comes from a program that rotates logs, and ends no server.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -51,10 +53,25 @@ def stop_at_signals() -> None:
 
 def on_leaving(leave: Callable[[int], object]) -> None:
     """Call `leave` with the number of each signal from an engine, including repeated ones."""
+    had_terminal = _has_terminal()
+
+    def hear(number: int, _: object) -> None:
+        if number != signal.SIGHUP or (had_terminal and not _has_terminal()):
+            leave(number)
+
     for number in _LEAVING:
         # nohup ignores HUP, so that the process outlives its terminal.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda received, _: leave(received))
+            signal.signal(number, hear)
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a terminal that has not closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def on_interrupt(leave: Callable[[], object]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from types import TracebackType
 
@@ -45,7 +46,8 @@ def set_up_log(level: int, line: str, file: Path | None = None) -> None:
     if file is not None:
         # Without this, opening a FIFO would wait for a reader; now it fails.
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
-    handler = logging.FileHandler(file) if file is not None else logging.StreamHandler()
+    # A program that rotates logs may move the file; this handler then begins a new one.
+    handler = WatchedFileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))
     logging.basicConfig(level=level, handlers=[handler])
 

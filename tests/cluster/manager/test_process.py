@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import IO
 
 import thrift
 
+from downpour.base.errors import DownpourError
 from downpour.host.credentials import Credentials
 from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
 
@@ -31,6 +33,7 @@ def managing(
     process = subprocess.Popen(
         ["/bin/sh", "-c", f'{before} exec "$0" "$@"', *words],
         stderr=subprocess.PIPE,
+        start_new_session=True,  # without a terminal
         env={"DOWNPOUR_TOKEN": TOKEN, "HOME": str(shared.parent), **(environment or {})},
     )
     with process:
@@ -92,3 +95,19 @@ def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> 
         words = [sys.executable, "-c", looks]
         found = subprocess.run(words, env=environment, capture_output=True, check=True)
         assert found.stdout == verdict
+
+
+def test_a_manager_outlives_the_reader_of_its_output_and_the_rotation_of_logs(
+    tmp_path: Path,
+) -> None:
+    """A closed pipe costs only the lines; HUP without a terminal that closes ends no server."""
+    with managing(tmp_path / "shared") as (process, address, _):
+        assert process.stderr is not None
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        with ManagerClient(address) as stranger, suppress(DownpourError):
+            stranger.describe()  # costs a warning in the log
+        process.send_signal(signal.SIGHUP)
+        assert answers(address)
+        process.terminate()
+        assert process.wait(60) == 0

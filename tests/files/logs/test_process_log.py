@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -193,3 +195,15 @@ def test_a_message_that_cannot_be_formatted_is_skipped(
     ProcessLog("worker-1", (), put).emit(record)
     assert taken == []
     assert capsys.readouterr().out == ""
+
+
+def test_a_process_outlives_the_reader_of_its_output() -> None:
+    """What it prints still becomes lines of its log."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    said: list[str] = []
+    with suppress(BrokenPipeError), open(writing, "w", buffering=1) as broken:
+        printed = PrintedLines(broken, said.append)
+        print("one", file=printed, flush=True)
+        print("two", file=printed, flush=True)
+    assert said == ["one", "two"]

@@ -22,7 +22,7 @@ from downpour.cluster.worker.options import WorkerOptions
 from downpour.network.discovery.waiting import checked_seconds
 
 JOB_NAME = "downpour"
-SIGNALS = ("HUP", "TERM", "USR1", "USR2")
+SIGNALS = ("TERM", "USR1", "USR2")
 """The signals at which a worker leaves."""
 EARLY_SECONDS = 60
 """How much too early Slurm may send a signal: it checks time limits once a minute."""

@@ -104,7 +104,7 @@ def _field_of(detail: Mapping[str, Any]) -> str:
 def accepts(spec: type[BaseModel], field: str) -> str:
     """Describe what a field accepts, from its type and limits: "sgd, adam or adamw"."""
     if "." in field:
-        return "a number of 64 bits, text, true, false, or a list of numbers or strings"
+        return "a number, text, true, false, or a list of numbers or strings"
     if field in ACCEPTED:
         return ACCEPTED[field]
     schema = _schema(spec)["properties"][field]

@@ -160,6 +160,8 @@ def main() -> int:
     setproctitle("downpour: page")
     # Ctrl-C reaches every process of a terminal; the parent decides when the page ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # It has no terminal, so HUP comes from a program that rotates logs.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request = PageRequest.from_line(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=request.descriptor)
     allow_many()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.experiments.dashboard.model import RecordTables
+from downpour.experiments.dashboard.plain import Fields
 from downpour.experiments.dashboard.sources import NOT_A_LINE, parsed_line
 from downpour.experiments.page_server.place import FoundExperiment
 from downpour.files.store.directory import open_regular
@@ -56,7 +57,7 @@ def ends_of(folder: Path) -> RecordTables | None:
     return model
 
 
-def _ends(path: Path) -> Iterator[dict[str, Any]]:
+def _ends(path: Path) -> Iterator[Fields]:
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
         first = [file.readline()]
         size = os.fstat(file.fileno()).st_size

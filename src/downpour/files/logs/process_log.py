@@ -119,12 +119,19 @@ class PrintedLines:
 
     def write(self, text: str) -> int:
         """Write text."""
-        written = self._stream.write(text)
+        written = len(text)
+        with suppress(BrokenPipeError):  # a process outlives the reader of its output
+            written = self._stream.write(text)
         self._begun += text
         if "\n" in text or len(self._begun) > self._BUFFERED_MAX:
             with suppress(Exception):  # print the text even if the log fails
                 self._tell_lines()
         return written
+
+    def flush(self) -> None:
+        """Pass on what the stream holds back."""
+        with suppress(BrokenPipeError):
+            self._stream.flush()
 
     def _tell_lines(self) -> None:
         """Pass on whole lines, and a line that is too long to wait for its end."""
