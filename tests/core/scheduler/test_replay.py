@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downpour.base.values import TrialSums
 from downpour.core.scheduler import Scheduler, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -105,6 +106,26 @@ def test_what_a_resumed_experiment_compares_survives_a_restart(kept: Kept, make:
     done = kept.replayed(len(kept.entries)).state.experiments["f"]
     assert (done.publishing, done.kept_best) == (True, make.file("best"))
     assert done.why_it_ends == "no better loss since epoch 2"
+
+
+def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Make) -> None:
+    """The workers of the next manager compare with the same checksums."""
+    kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="e", reason="over"))
+    trial = TrialSums(numeric_class="torch on cpu", looks=("a", "b", "c"))
+    kept.happen(
+        on.Prepared(
+            at_seconds=2.0,
+            experiment="next",
+            dataset="d",
+            shard_samples=(1,),
+            model=make.file("m0"),
+            trial=trial,
+        )
+    )
+    core = kept.replayed(len(kept.entries))
+    (asked,) = core.resume()
+    assert isinstance(asked, do.Prepare)
+    assert asked.trial == trial
 
 
 def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make) -> None:
