@@ -27,7 +27,7 @@ from downpour.cluster.manager.process import start_manager
 from downpour.core.families import FAMILIES
 from downpour.core.spec import Outer, Spec
 from downpour.host.credentials import Credentials
-from tests.cli.conftest import Downpour, own_signals
+from tests.cli.conftest import Downpour, Outcome, own_signals
 from tests.cli.conftest import downpour as command
 
 __all__ = ["command", "own_signals"]
@@ -245,7 +245,7 @@ class Doors:
         self._client.cancel(new)
         return spec
 
-    def _refused(self, ended: Any) -> str:
+    def _refused(self, ended: Outcome) -> str:
         assert ended.status == 2, ended
         lines = [line for line in ended.err.splitlines() if not line.startswith("note: ")]
         assert len(lines) == 1, ended
@@ -281,7 +281,7 @@ def doors(client: downpour.Client, command: Downpour, place: Path) -> Doors:
 
 def _doors_for(doors: Doors, fields: Fields) -> list[Door]:
     """Return the doors that answer alike: `submit` knows no workers, `run` starts some."""
-    own = [doors.by_run, doors.by_python]
+    own: list[Door] = [doors.by_run, doors.by_python]
     return own if {"needs", "shard_needs"} & fields.keys() else [*own, doors.by_submit]
 
 

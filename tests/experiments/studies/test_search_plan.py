@@ -208,6 +208,6 @@ def test_epochs_are_counted_by_the_resolved_spec() -> None:
     spec = {**resolve(Spec(meet="auto", shards=2), None).model_dump(mode="json")}
     begun = SubmittedLine(experiment="a-1", name="a", spec=spec, version="", shards=2)
     measured = EvaluatedLine(round=3, loss=0.5, metrics={}, class_accuracy=(), seconds=0.1)
-    lines = [line_text(at, line) for at, line in enumerate((begun, measured))]
+    lines = [line_text(0.0, begun), line_text(1.0, measured)]
     assert list(measured_in(lines, 1)) == [(2, {"loss": 0.5})]
     assert list(measured_in(lines, 2)) == []
