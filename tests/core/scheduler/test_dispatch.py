@@ -64,6 +64,13 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
     assert sorted((a.worker, a.attempt.shard) for a in given) == [("ann", 1), ("bob", 0)]
 
 
+def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
+    """Once, however often the policy asks."""
+    move = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
+    asked = of(stage.wish(move), do.HandOver) + of(stage.wish(move), do.HandOver)
+    assert asked == [do.HandOver(worker="ann", attempt=stage.make.attempt("one", 0, 0, 0))]
+
+
 def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))

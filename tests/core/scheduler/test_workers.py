@@ -74,6 +74,17 @@ def test_a_sign_of_life_is_noted() -> None:
     assert len(workers) == 1
 
 
+def test_a_new_attempt_has_taken_no_time_to_start(make: Make) -> None:
+    """What an earlier one took is its own."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    ann = workers.get("ann")
+    assert ann is not None
+    ann.startup_seconds = 7.0
+    workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
+    assert ann.startup_seconds == 0.0
+
+
 def test_a_stuck_worker_is_not_able(make: Make) -> None:
     """It is again when it reports that it works at nothing; an unfit one when it may."""
     workers = Workers()

@@ -10,10 +10,24 @@ from hypothesis import strategies as st
 
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.handoff import HANDOFF
+from downpour.core.stragglers.outlook import Outlook, quantile
 from downpour.core.stragglers.standing_by import hindrances
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
 FAST = ("ann", "bob")
+
+
+def test_a_quantile_lies_between_its_neighbors() -> None:
+    """As far from the lower one as its share says."""
+    assert [quantile([5.0, 1.0, 3.0], share) for share in (0.0, 0.25, 0.5, 1.0)] == [1, 2, 3, 5]
+    assert quantile([1.0, 5.0], 0.25) == 2.0
+    assert quantile([], 0.25) == 0.0
+
+
+def test_a_shard_without_samples_has_no_pace() -> None:
+    """Nothing is divided by their number."""
+    view = replace(round_of(), published=((0, 3.0),))
+    assert Outlook(view).pace_seconds is None
 
 
 def measured(seconds: float, steps: int = 100) -> Speed:
