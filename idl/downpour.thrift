@@ -17,6 +17,9 @@
  * Generate with Thrift 0.24: `make stubs`. The generated code is committed.
  */
 namespace py downpour.network.rpc.generated
+namespace * downpour
+namespace java org.downpour.rpc
+namespace netstd Downpour.Rpc
 
 /** We raise it when either side changes in a way that the other cannot understand. */
 const i32 PROTOCOL = 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -31,3 +33,15 @@ def test_the_public_names_are_these(module: ModuleType) -> None:
         value = getattr(module, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert inspect.getdoc(value), name
+
+
+def test_type_checkers_see_no_name_that_does_not_exist() -> None:
+    """They would take any name from a `__getattr__` that they see."""
+    tree = ast.parse(Path(downpour.__file__).read_text("utf-8"))
+    hidden = [node for node in tree.body if isinstance(node, ast.If)]
+    assert not any(getattr(node, "name", "") == "__getattr__" for node in tree.body)
+    assert any(
+        ast.unparse(node.test) == "not TYPE_CHECKING"
+        and any(getattr(one, "name", "") == "__getattr__" for one in node.body)
+        for node in hidden
+    )

@@ -63,13 +63,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a name at its first use, because workers must not pay for the needs of clients."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'downpour' has no attribute '{name}'")
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers would believe that every name exists
 
-    return getattr(import_module(_HOMES[name]), name)
+    def __getattr__(name: str) -> object:
+        """Import a name at its first use, because workers must not pay for the needs of clients."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'downpour' has no attribute '{name}'")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

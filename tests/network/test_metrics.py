@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
@@ -209,3 +210,23 @@ def test_where_the_service_asks_for_certificates_so_does_the_endpoint(tmp_path: 
             assert scraped(url, trust.calling)["downpour_level",] == 0.5
             with pytest.raises((URLError, OSError)):
                 scraped(url, stranger)
+
+
+def test_head_other_paths_and_names_are_answered_as_prometheus_expects() -> None:
+    """HEAD has no body, other paths are not found, and `name[]` restricts what is collected."""
+    with serving() as url:
+        host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
+
+        def asked(method: str, path: str) -> tuple[int, bytes]:
+            connection = HTTPConnection(host, int(port), timeout=PATIENCE_SECONDS)
+            connection.request(method, path)
+            answer = connection.getresponse()
+            found = answer.status, answer.read()
+            connection.close()
+            return found
+
+        assert asked("HEAD", "/metrics") == (200, b"")
+        assert [asked(method, "/")[0] for method in ("GET", "HEAD")] == [404, 404]
+        status, body = asked("GET", "/metrics?name[]=downpour_level&name[]=downpour_uptime_seconds")
+        kept = {line.split(b" ")[0] for line in body.splitlines() if line[:1] != b"#"}
+        assert (status, kept) == (200, {b"downpour_level", b"downpour_uptime_seconds"})

@@ -169,17 +169,18 @@ class Untrusted(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """The peer understood the call and refused it; `field` names the wrong part.
+    """The peer understood the call and refused it; `field` and `value` name the wrong part.
 
     `busy` means that the same call may succeed later, or at another manager.
     """
 
     exit_status = 2
 
-    def __init__(self, field: str, reason: str, *, busy: bool = False) -> None:
+    def __init__(self, field: str, reason: str, *, busy: bool = False, value: str = "") -> None:
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
+        self.value = value
         self.busy = busy
 
     def __str__(self) -> str:

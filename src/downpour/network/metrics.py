@@ -17,16 +17,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from downpour.base.version import VERSION
 from downpour.host.descriptors import lacks_descriptors
 from downpour.network.rpc import Address, Trust
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.metrics_core import Metric
 
@@ -103,9 +106,9 @@ class MetricsEndpoint:
     """
 
     def __init__(self, source: Source, listener: socket.socket, trust: Trust) -> None:
-        from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
+        from prometheus_client import MetricsHandler, ProcessCollector
 
-        registry = CollectorRegistry()
+        registry = _registry()
         registry.register(_Collector(source))
         ProcessCollector(registry=registry)
         handler = MetricsHandler.factory(registry)
@@ -131,6 +134,33 @@ class MetricsEndpoint:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+def _registry() -> CollectorRegistry:
+    """Return a registry that finds names (`?name[]=`) in what it collects at a scrape."""
+    from prometheus_client import CollectorRegistry
+
+    class Registry(CollectorRegistry):
+        def restricted_registry(self, names: Iterable[str]) -> Any:
+            return _Named(self, frozenset(names))
+
+    return Registry()
+
+
+class _Named:
+    """The samples of some names, or of families with these names."""
+
+    def __init__(self, registry: CollectorRegistry, names: frozenset[str]) -> None:
+        self._registry = registry
+        self._names = names
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            named = copy(metric)
+            if metric.name not in self._names:
+                named.samples = [one for one in metric.samples if one.name in self._names]
+            if named.samples:
+                yield named
 
 
 class _Collector:
@@ -172,6 +202,7 @@ class _Sparing(io.RawIOBase):
 
 def _frugal(handler: Any) -> Any:
     """Return a handler that takes one small request for each connection, with a deadline."""
+    from prometheus_client import CONTENT_TYPE_LATEST
 
     class Frugal(handler):  # type: ignore[misc]
         timeout = _PATIENCE_SECONDS
@@ -184,6 +215,21 @@ def _frugal(handler: Any) -> Any:
 
         def handle(self) -> None:
             self.handle_one_request()
+
+        def do_GET(self) -> None:  # noqa: N802 - of the library
+            if urlsplit(self.path).path == "/metrics":
+                super().do_GET()
+            else:
+                self.send_error(404)
+
+        def do_HEAD(self) -> None:  # noqa: N802 - of the library
+            """Answer as to GET, without the body."""
+            if urlsplit(self.path).path == "/metrics":
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE_LATEST)
+                self.end_headers()
+            else:
+                self.send_error(404)
 
     return Frugal
 

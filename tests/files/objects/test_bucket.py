@@ -117,6 +117,14 @@ def test_files_are_published_although_the_store_refuses_them_at_first(
         assert Bucket.at("s3://bucket").get(f"folder/{file.name}") == b"x"
 
 
+def test_one_conflict_is_retried_at_once(set_env: SetEnv) -> None:
+    """S3 documents it as such, so a check of the store does not take it for a fault."""
+    with MoodyS3(refusals=1, status=409) as server:
+        set_env(environment(server.endpoint))
+        Bucket.at("s3://bucket").put_new("a", b"x")
+        assert Bucket.at("s3://bucket").get("a") == b"x"
+
+
 def test_a_publication_whose_answers_are_lost_is_not_another_ones(
     set_env: SetEnv, tmp_path: Path
 ) -> None:

@@ -139,7 +139,8 @@ class FakeManager:
 
     def _summary(self, experiment: str) -> ExperimentSummary:
         if experiment not in self.specs:
-            raise Refused("experiment", f"no experiment is called {experiment}")
+            reason = f"no experiment is called {experiment}"
+            raise Refused("experiment", reason, value=experiment)
         return ExperimentSummary(
             experiment=experiment,
             name=self.specs[experiment],

@@ -69,8 +69,9 @@ def test_an_experiments_life(manager: Served) -> None:
         assert manager.service.disturbances == [(experiment, "w1", "is killed")]
         client.cancel(experiment)
         assert manager.service.cancelled == {experiment}
-        with pytest.raises(Refused, match="no experiment is called other"):
+        with pytest.raises(Refused, match="no experiment is called other") as refused:
             client.results("other")
+        assert refused.value.value == "other"
 
 
 def test_experiments_are_listed_in_pages(manager: Served) -> None:

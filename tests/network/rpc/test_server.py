@@ -66,10 +66,13 @@ HOSTILE = {
         "heartbeat",
         field(TType.STRUCT, 1, field(TType.LIST, 2, elements(TType.I32, 1) + b"abcd\0\0")),
     ),
-    "unknown enum": message("reportFailure", field(TType.I32, 3, b"\0\0\0\x63") + b"\0"),
 }
 
 ANSWERED = {
+    "unknown enum": (
+        message("reportFailure", field(TType.I32, 3, b"\0\0\0\x63") + b"\0"),
+        TApplicationException.PROTOCOL_ERROR,
+    ),
     "unknown method": (message("explode", b"\0"), TApplicationException.UNKNOWN_METHOD),
     "large unknown method": (
         message("explode", bytes(10_000_000)),

@@ -253,7 +253,8 @@ class ManagerHandler(WorkerCalls):
     def _check_known(self, experiment: str) -> None:
         here = self._spaces.get(experiment) or self._archive.summary(experiment)
         if here is None:
-            raise Refused("experiment", f"no experiment '{experiment}'; `downpour list` names them")
+            reason = f"no experiment '{experiment}'; `downpour list` names them"
+            raise Refused("experiment", reason, value=experiment)
 
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
@@ -262,7 +263,8 @@ class ManagerHandler(WorkerCalls):
         runs = space is not None and experiment not in self._archive
         record = space.record if space and runs else self._archive.record(experiment)
         if record is None:
-            raise Refused("experiment", f"{experiment} has no readable record")
+            reason = f"{experiment} has no readable record"
+            raise Refused("experiment", reason, value=experiment)
         return record
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:

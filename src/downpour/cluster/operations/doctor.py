@@ -44,6 +44,7 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
     "clock": probes.clock,
     "speed": probes.speed,
 }
+_BUCKET_REMEDY = "try again; if it fails again, use another object store"
 _BUCKET_PROBES: Mapping[str, Callable[[Bucket], Finding]] = {
     "conditional writes": bucket_probes.conditions,
     "bucket's speed": bucket_probes.speed,
@@ -74,7 +75,8 @@ def diagnose(
 
     def check(name: str, look: Check, attempts: Attempts = attempts) -> Finding:
         on_begin(name)
-        findings[name] = attempts.make(partial(_made, look))
+        remedy = _BUCKET_REMEDY if name in _BUCKET_PROBES else "use another file system"
+        findings[name] = attempts.make(partial(_made, look, remedy))
         return findings[name]
 
     if place.bucket is not None:
@@ -131,13 +133,13 @@ def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
         attempts.finish(partial(shutil.rmtree, path, ignore_errors=True))
 
 
-def _made(look: Check) -> Finding:
+def _made(look: Check, remedy: str) -> Finding:
     """Run a check; if it raises an error, that is its finding."""
     try:
         return look()
     except (OSError, DownpourError) as error:
         reason = explain(error) if isinstance(error, OSError) else str(error)
-        return bad(reason, "make room" if "full (" in reason else "use another file system")
+        return bad(reason, "make room" if "full (" in reason else remedy)
 
 
 def _folder(root: Path, probe: Path) -> Finding:

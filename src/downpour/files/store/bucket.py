@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
+from downpour.files.store.retry import RetryPolicy
 from downpour.host.extras import require
 from downpour.host.paths import checked_url
 
@@ -34,6 +36,8 @@ _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
+_CONFLICT_SECONDS = 2.0
+"""How long to retry a conflict; then it counts as an outage, which callers may wait for."""
 _PIECE_BYTES = 2**20
 # Error codes in the body of servers' answers, and their meaning for the user.
 _SAID = {
@@ -45,6 +49,10 @@ _SAID = {
     # The address at which a cloud's machines ask for their own credentials, if there are no others.
     "169.254.169.254": "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 }
+
+
+class ConflictError(SharedDirectoryError):
+    """A store refused to make an object that does not exist; S3 asks callers to try again."""
 
 
 class KeyTakenError(StoreError):
@@ -105,10 +113,15 @@ class Bucket:
             KeyTakenError: another publication created an object of that key.
             SharedDirectoryError: the store does not take it.
         """
+        create = partial(self._put_new, key, content, mark or new_mark())
+        RetryPolicy(seconds=_CONFLICT_SECONDS).call(
+            create, when=lambda error: isinstance(error, ConflictError)
+        )
+
+    def _put_new(self, key: str, content: bytes | Path, mark: str) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mark = mark or new_mark()
         try:
             with self._speaking(key):
                 # We use a single request, because the store checks its condition when the object
@@ -249,7 +262,7 @@ class Bucket:
                 return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
         except FileMissing:
             reason = f"refuses to create {key}, although no such object exists"
-            raise SharedDirectoryError(self.url, reason) from None
+            raise ConflictError(self.url, reason) from None
 
     @contextmanager
     def _speaking(self, key: str) -> Iterator[None]:

@@ -295,7 +295,7 @@ def _refused(refusal: Refusal) -> Exception:
         case RefusalKind.SHARED_DIRECTORY:
             return SharedDirectoryError(value, reason)
         case _:
-            return Refused(field, reason, busy=refusal.kind == RefusalKind.BUSY)
+            return Refused(field, reason, busy=refusal.kind == RefusalKind.BUSY, value=str(value))
 
 
 def _reason(error: Exception) -> str:

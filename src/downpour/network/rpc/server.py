@@ -25,6 +25,7 @@ from thrift.transport.TTransport import TTransportException
 
 from downpour.base.errors import SpecError
 from downpour.host.descriptors import connections_allowed
+from downpour.host.text import shortened
 from downpour.network.rpc import frames, handshake
 from downpour.network.rpc.address import Address
 from downpour.network.rpc.trust import OPEN, Trust
@@ -246,12 +247,18 @@ class Server:
             reply.writeMessageBegin(unknown.method, TMessageType.EXCEPTION, unknown.sequence)
             TApplicationException(TApplicationException.UNKNOWN_METHOD, str(unknown)).write(reply)
         except CallRejected as rejected:
-            method, _, sequence = frames.accelerated(frame)[0].readMessageBegin()
-            _LOG.warning("%s rejects a call of %s: %s", self.address, method, rejected.message)
-            reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
-            TApplicationException(rejected.kind, rejected.message).write(reply)
+            self._reject(frame, reply, rejected)
+        except ValueError as error:  # such as the number of an enum that only a newer peer knows
+            self._reject(frame, reply, CallRejected(message=shortened(str(error))))
         answer: bytes = buffer.getvalue()
         return answer
+
+    def _reject(self, frame: bytes, reply: Any, rejected: CallRejected) -> None:
+        """Write the answer to a call that cannot be carried out."""
+        method, _, sequence = frames.accelerated(frame)[0].readMessageBegin()
+        _LOG.warning("%s rejects a call of %s: %s", self.address, method, rejected.message)
+        reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
+        TApplicationException(rejected.kind, rejected.message).write(reply)
 
     def _interrupt(self, spared: set[Thread]) -> None:
         for thread, channel in self._connections.items():

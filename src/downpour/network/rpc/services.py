@@ -228,7 +228,7 @@ def _refusal(error: Exception) -> Refusal:
             value, reason = Shown(error.path), error.reason
         case Refused():
             kind = RefusalKind.BUSY if error.busy else RefusalKind.UNKNOWN
-            field, value, reason = error.field, Shown(), error.reason
+            field, value, reason = error.field, Shown(error.value), error.reason
         case _:
             kind, field = RefusalKind.INCOMPATIBLE, ""
             value, reason = Shown(), str(error)
