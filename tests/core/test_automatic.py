@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.automatic import decided_in, explained
+from downpour.core.automatic import LocalOptimizer, decided_in, explained
 from downpour.core.modes import MODES
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
@@ -91,6 +91,30 @@ def test_a_shards_momentum_goes_on_unless_it_cannot_or_should_not(
     """A state that a spec names is never changed."""
     spec = Spec.make({"optimizer_state": "auto", **fields})
     assert resolve(spec, 4).optimizer_state == state
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("fields", [{}, {"mode": "k-async"}, {"compression": "int8"}])
+def test_one_shard_is_a_plain_training(optimizer: str, fields: dict[str, Any]) -> None:
+    """Its optimizer goes on from epoch to epoch, whatever trains better with more shards."""
+    spec = Spec.make({"optimizer": optimizer, "shards": 1, **fields})
+    assert resolve(spec, None).optimizer_state == "keep"
+    assert resolve(spec.replace(policy="rebalance", mode="sync"), 2).optimizer_state == "reset"
+
+
+@pytest.mark.parametrize(
+    ("momentum", "state", "outer"),
+    [(None, "reset", "none"), (0.9, "keep", "none"), (0.5, "keep", "nesterov")],
+)
+@pytest.mark.parametrize("named", ["sgd", "adamw"])
+def test_a_task_s_own_optimizer_decides(
+    momentum: float | None, state: str, outer: str, named: str
+) -> None:
+    """Whatever optimizer the spec names, for that does not train."""
+    spec = Spec.make({"task": "lab:Mine", "optimizer": named})
+    resolved = resolve(spec, 4, trainer=LocalOptimizer(momentum=momentum))
+    assert (resolved.optimizer_state, resolved.outer.optimizer) == (state, outer)
+    assert str(explained(spec, resolved)).endswith("mode sync, the optimizer of lab:Mine)")
 
 
 def test_what_was_decided_is_explained_in_a_line() -> None:

@@ -1,6 +1,7 @@
 """Resolves a spec's `auto` fields by measured rules, once the number of shards is known.
 
-- `optimizer_state` is kept, shard by shard. A momentum that restarts at zero in each round trains
+- `optimizer_state` is kept, shard by shard. One shard is a plain training, whose optimizer always
+  goes on. A momentum that restarts at zero in each round trains
   too little: with ten shards and two meetings an epoch, keeping it takes digits from 86 % to 96 %.
   We reset the state in modes where keeping it was worse, with a policy that recuts the shards, and
   if updates are compressed. A state travels uncompressed, which would undo the saving.
@@ -11,15 +12,16 @@
   most 0.8. If rounds overlap, the outer step comes a round late. We have not measured momentum on
   enough tasks in that case, so we use none.
 
-Both rules are for sgd. An adam that restarts takes larger steps at first. That trains some tasks
-better than keeping its state, and others worse. If shards have different classes, outer momentum
-helped on some tasks and hurt on others, so we use none. `docs/results/more-workers.md` has the
-measurements.
+Both rules are for sgd, the spec's or that of a task's own optimizer. An adam that restarts takes
+larger steps at first. That trains some tasks better than keeping its state, and others worse. If
+shards have different classes, outer momentum helped on some tasks and hurt on others, so we use
+none. `docs/results/more-workers.md` has the measurements.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from downpour.base.devices import AUTO, CPU
 from downpour.core.modes import MODES
@@ -32,13 +34,31 @@ _OUTER_MOMENTUM_MIN = 0.2
 """A momentum that lengthens a step by less than a quarter is not worth a file of state."""
 
 
-def decided(spec: Spec, shards: int, policy: Policy) -> dict[str, Any]:
-    """Decide the fields of a spec that are `auto`; return them with their values."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptimizer:
+    """The optimizer that trains: the momentum of sgd, or None if it is another one."""
+
+    momentum: float | None
+
+    @classmethod
+    def of(cls, spec: Spec) -> Self:
+        """Return the optimizer that a spec names, which a task may replace by its own."""
+        return cls(momentum=spec.momentum if spec.optimizer == "sgd" else None)
+
+
+def decided(
+    spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer | None = None
+) -> dict[str, Any]:
+    """Decide the fields of a spec that are `auto`; return them with their values.
+
+    The `trainer` is that of a task with its own optimizer; None: the spec's.
+    """
+    trainer = trainer or LocalOptimizer.of(spec)
     fields: dict[str, Any] = {}
     if spec.optimizer_state == "auto":
-        fields["optimizer_state"] = _optimizer_state(spec, policy)
+        fields["optimizer_state"] = _optimizer_state(spec, shards, policy, trainer)
     if spec.outer.optimizer == "auto":
-        fields["outer"] = _outer(spec, shards)
+        fields["outer"] = _outer(spec, shards, trainer)
     if spec.meet == "auto":
         fields["meet"] = shards
     if spec.device == AUTO and spec.inside.processes > 1:  # which share the cores of a machine
@@ -73,26 +93,29 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"
-    # We go by the fields alone, although a task may bring its own optimizer.
-    momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
     why = [shards, f"split {resolved.split}", f"mode {resolved.mode}"]
     why += [f"overlap {resolved.overlap}"] if resolved.overlap else []
-    why += [f"optimizer {resolved.optimizer}{momentum}"]
+    momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
+    named = f"optimizer {resolved.optimizer}{momentum}"
+    why += [named if resolved.task is None else f"the optimizer of {resolved.task}"]
     return f"auto: {', '.join(words)} ({', '.join(why)})"
 
 
-def _optimizer_state(spec: Spec, policy: Policy) -> str:
-    trains_better = spec.optimizer == "sgd" and MODES[spec.mode].keeps_momentum
+def _optimizer_state(spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer) -> str:
+    if shards == 1 and not policy.cuts_rounds:
+        return "keep"
+    trains_better = trainer.momentum is not None and MODES[spec.mode].keeps_momentum
     stays_whole = spec.compression == "none" and not policy.cuts_rounds
     return "keep" if trains_better and stays_whole else "reset"
 
 
-def _outer(spec: Spec, shards: int) -> dict[str, Any]:
-    momentum = min(
-        _OUTER_MOMENTUM_MAX, 1 - 1 / shards, round(1 - _SHORTEST / (1 - spec.momentum), 2)
-    )
+def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
     shards_are_alike = spec.split in {"random", "equal"}
-    gains = spec.optimizer == "sgd" and shards_are_alike and spec.in_step and not spec.overlap
-    if not gains or momentum < _OUTER_MOMENTUM_MIN:
+    gains = shards_are_alike and spec.in_step and not spec.overlap
+    if trainer.momentum is None or not gains:
+        return {"optimizer": "none"}
+    room = round(1 - _SHORTEST / max(1 - trainer.momentum, 1e-9), 2)
+    momentum = min(_OUTER_MOMENTUM_MAX, 1 - 1 / shards, room)
+    if momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}

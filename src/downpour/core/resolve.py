@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from downpour.base.errors import SpecError
-from downpour.core.automatic import decided
+from downpour.core.automatic import LocalOptimizer, decided
 from downpour.core.modes import check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers import POLICIES, Policy, check_policy
 
 
 def resolve(
-    spec: Spec, workers: int | None, policies: Mapping[str, Policy] = POLICIES
+    spec: Spec,
+    workers: int | None,
+    policies: Mapping[str, Policy] = POLICIES,
+    trainer: LocalOptimizer | None = None,
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
 
@@ -26,6 +29,7 @@ def resolve(
         spec: the spec as the user gave it.
         workers: the number of workers; None if it is not known yet.
         policies: the policies that a spec can name.
+        trainer: the optimizer of the spec's task, if it brings its own.
 
     Raises:
         SpecError: the mode or the policy cannot serve the spec, or needs more workers; or both
@@ -41,7 +45,7 @@ def resolve(
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is registered yet; set the number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
-    open_ones = decided(spec, shards, policies[spec.policy])
+    open_ones = decided(spec, shards, policies[spec.policy], trainer)
     fields = {**spec.model_dump(), "shards": shards, **open_ones}
     if not spec.repeatable:
         fields["snapshot_every"] = 0.0

@@ -43,6 +43,7 @@ from downpour.learning.packages import versions_of
 from downpour.learning.shipping.bundle import BadBundle, Bundle
 from downpour.learning.shipping.making import bundle_of
 from downpour.learning.tasks import check_named
+from downpour.learning.training.trainer import trainer_of
 from downpour.network.rpc import Trust
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
@@ -58,6 +59,8 @@ LONGEST_WAIT_SECONDS = 30.0
 _SPEC_BYTES_MAX = 2**20
 # The request ends the experiment's identifier, which names a folder.
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
+_LOOK_SECONDS = 40.0
+"""How long to look for a task's optimizer; a client waits 50 s for the answer."""
 
 
 class ManagerHandler(WorkerCalls):
@@ -138,7 +141,9 @@ class ManagerHandler(WorkerCalls):
         if asked.task is None:
             check_model(asked)
         self._check_device(asked)
-        resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
+        workers = self._driver.ask(lambda core: len(core.state.workers))
+        trainer = trainer_of(asked, workers, patience_seconds=_LOOK_SECONDS)
+        resolved = resolve(asked, workers, trainer=trainer)
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         bundle = _bundle_of(resolved)
         resolved = resolved.replace(

@@ -24,6 +24,7 @@ from downpour.files.store import SharedDirectory
 from downpour.files.store.named_model import experiments_at
 from downpour.learning.intra_worker.choice import settled
 from downpour.learning.tasks import check_named
+from downpour.learning.training.trainer import trainer_of
 from downpour.network.rpc.messages import Status
 
 
@@ -40,7 +41,9 @@ def train(
         LaunchError: a process could not be started.
     """
     number = workers_for(asked, workers, is_here=surroundings.is_here)
-    resolved = resolve(_inside_measured(asked, number, surroundings, watching), number)
+    trainer = trainer_of(asked, number, apart=surroundings.on != "inline")
+    measured = _inside_measured(asked, number, surroundings, watching)
+    resolved = resolve(measured, number, trainer=trainer)
     surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
     check_named(resolved, surroundings.data_dir)
     if resolved.init_from is not None:

@@ -31,6 +31,7 @@ from downpour.experiments.studies.fields import (
     whole_number,
 )
 from downpour.experiments.studies.study import Run, Study
+from downpour.learning.training.trainer import trainer_of
 
 GRID_FILE = "grid.toml"
 RUNS_MAX = 100_000  # we make and validate each run before we train the first one
@@ -78,7 +79,8 @@ class Subgrid:
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "is required, unless shards is given")
-        spec = resolve(Spec.make({"shards": workers, **fields}), workers)
+        asked = Spec.make({"shards": workers, **fields})
+        spec = resolve(asked, workers, trainer=trainer_of(asked, workers))
         if repetition > 1:  # validate again: the seed may exceed its limit
             spec = spec.replace(seed=spec.seed + repetition - 1)
         return Run(spec, workers)

@@ -32,6 +32,7 @@ from downpour.experiments.studies.fields import (
 from downpour.experiments.studies.pruner import Pruner
 from downpour.experiments.studies.study import Run, Study
 from downpour.files.spec_file import refuse_grid
+from downpour.learning.training.trainer import trainer_of
 
 SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
@@ -106,7 +107,8 @@ class Search(Study):
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
         if self.workers is None and fields.get("shards") is None:
             raise SpecError("workers", self.workers, "is required, unless shards is given")
-        spec = resolve(Spec.make({"shards": self.workers, **fields}), self.workers)
+        asked = Spec.make({"shards": self.workers, **fields})
+        spec = resolve(asked, self.workers, trainer=trainer_of(asked, self.workers))
         return Run(spec, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:

@@ -30,6 +30,7 @@ from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import buffers_of, load_parameters, parameters_of
+from downpour.learning.training.trainer import trainer_of
 from downpour.virtual.policylab.ledger import RoundOutcome
 
 _NAME = "learning"
@@ -63,7 +64,7 @@ class Learning:
             )
             raise SpecError("overlap", spec.overlap, accepted)
         alone = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
-        self._spec = resolve(alone, shards)
+        self._spec = resolve(alone, shards, trainer=trainer_of(alone, shards, apart=False))
         shared = SharedDirectory.open(folder, create=True)
         self._store = shared.create_experiment(_NAME)
         key = prepare_data(self._spec, shared.datasets, data_dir)

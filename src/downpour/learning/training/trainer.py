@@ -1,0 +1,130 @@
+"""Finds out which optimizer trains a task, for the fields of a spec that are `auto`.
+
+A task may bring its own, and only its code knows. So we make task, network and optimizer before the
+spec is resolved: in a separate process, because the code may end its process or change its state.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from downpour.base.errors import SpecError
+from downpour.core.automatic import LocalOptimizer
+from downpour.core.spec import Spec
+from downpour.host.signals import end_with_parent
+from downpour.learning.allowlist import environment
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+log = logging.getLogger(__name__)
+
+
+def trainer_of(
+    spec: Spec,
+    workers: int | None,
+    *,
+    apart: bool = True,
+    patience_seconds: float | None = None,
+) -> LocalOptimizer | None:
+    """Return the optimizer of a spec's task; None if the spec names it, or nothing depends on it.
+
+    Args:
+        spec: what is to train.
+        workers: how many workers there are, if known.
+        apart: whether to look in a separate process.
+        patience_seconds: how long that may take; None: any time.
+
+    Raises:
+        SpecError: it takes longer. To guess instead would give other bytes on a slow machine.
+    """
+    is_open = "auto" in {spec.optimizer_state, spec.outer.optimizer}
+    if spec.task is None or not is_open or (spec.shards or workers) == 1:
+        return None
+    if apart:
+        text = spec.replace(meet=1).to_toml()
+        try:
+            return _found_apart(text, json.dumps(environment()), patience_seconds)
+        except subprocess.TimeoutExpired:
+            accepted = (
+                f"the optimizer of {spec.task} could not be seen within {patience_seconds:g} s: "
+                "name keep or reset, and an outer optimizer"
+            )
+            raise SpecError("optimizer_state", spec.optimizer_state, accepted) from None
+    # If the task fails, preparation tells the cause.
+    with suppress(Exception):
+        return _found(spec)
+    return LocalOptimizer(momentum=None)
+
+
+@lru_cache(maxsize=64)
+def _found_apart(spec: str, environment_: str, patience_seconds: float | None) -> LocalOptimizer:
+    """Look in a child process; remembered, because a study resolves many specs."""
+    del environment_  # a part of the key: it says which modules are found, and where
+    asked = json.dumps({"spec": spec, "path": sys.path})
+    with suppress(subprocess.CalledProcessError, ValueError, KeyError, TypeError):
+        said = subprocess.run(  # noqa: S603 - this package's own module
+            [sys.executable, "-m", __name__],
+            input=asked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=True,
+            timeout=patience_seconds,
+        ).stdout
+        return LocalOptimizer(momentum=json.loads(said)["momentum"])
+    log.info("the optimizer of a task cannot be seen before its preparation")
+    return LocalOptimizer(momentum=None)
+
+
+def _found(spec: Spec) -> LocalOptimizer:
+    """Make the task's network and optimizers.
+
+    Raises:
+        SpecError: the task fails.
+    """
+    from downpour.base.values import DatasetFacts
+    from downpour.learning.tasks.agreement import TaskData
+    from downpour.learning.tasks.loaded import load
+    from downpour.learning.training.optimizers import Optimizers
+
+    facts = DatasetFacts(
+        train_samples=0, test_samples=0, sample_shape=(), classes=0, targets_per_sample=0
+    )
+    loaded = load(spec, TaskData(facts=facts, labels=None, sketches={}))
+    made = Optimizers(loaded, loaded.network()).by_name.values()
+    return LocalOptimizer(momentum=_momentum_of(list(made)))
+
+
+def _momentum_of(optimizers: list[Optimizer]) -> float | None:
+    """Return the largest momentum if all optimizers are forms of sgd."""
+    from torch.optim import SGD
+
+    if not all(isinstance(one, SGD) for one in optimizers):
+        return None
+    groups = (group for one in optimizers for group in one.param_groups)
+    return max(float(group["momentum"]) for group in groups)
+
+
+def main() -> None:
+    """Look at the task of the spec on standard input, and print what trains it."""
+    end_with_parent(9)  # SIGKILL: a client that is gone leaves nothing behind
+    asked = json.load(sys.stdin)
+    sys.path[:] = asked["path"]
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)  # what a user's code prints is no answer
+        found = _found(Spec.from_toml(asked["spec"]))
+        answer.write(json.dumps({"momentum": found.momentum}))
+        answer.flush()
+        os._exit(0)  # in spite of threads from the user's code
+
+
+if __name__ == "__main__":
+    main()
