@@ -88,7 +88,8 @@ def test_memory_of_its_own_grows_with_what_a_process_holds() -> None:
 def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) -> None:
     """Its score is the highest, and an allocation beyond its group's limit fails in it.
 
-    A file that is mapped privately does not count.
+    A file that is mapped privately does not count. A process that serves others sets the limit for
+    a while, and messages name it.
     """
     folder = tmp_path / "memory"
     folder.mkdir()
@@ -96,7 +97,7 @@ def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) 
     (folder / "memory.usage_in_bytes").write_text("0\n")
     (folder / "memory.stat").write_text("total_inactive_file 0\n")
     code = f"""if True:
-        import os
+        import os, resource
         from pathlib import Path
         from downpour.host import memory
         memory.let_be_killed_first(os.getpid())
@@ -112,6 +113,15 @@ def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) 
         memory.raise_limit(128 << 20)
         held = bytearray(128 << 20)
         print("mapped")
+        memory.raise_limit(256 << 20)
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        try:
+            with memory.failing_instead_of_dying():
+                bytearray(128 << 20)
+        except MemoryError:
+            print(resource.getrlimit(resource.RLIMIT_DATA) == before)
+        print(memory.told_limit().partition(" of ")[2])
     """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["1000", "refused", "mapped"]
+    last = "the 64 MiB of its group are free"
+    assert told.stdout.splitlines() == ["1000", "refused", "mapped", "True", last]

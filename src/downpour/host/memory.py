@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,24 +62,52 @@ def let_be_killed_first(pid: int) -> None:
         (_PROC / str(pid) / "oom_score_adj").write_text(str(_FIRST))
 
 
-def fail_instead_of_dying() -> None:
+def fail_instead_of_dying() -> tuple[int, int] | None:
     """Make an allocation fail if it would exceed the limit of a cgroup.
 
     Otherwise, the kernel would kill the process without giving a reason. We do this only if a
     cgroup has a limit, because a machine's free memory changes as other processes come and go.
+
+    Returns:
+        The process's former limits, if this changed them.
     """
     free = min(_room_in_groups(), default=None)
     if sys.platform != "linux" or free is None:
-        return
+        return None
     # We import it here because Windows has no such module.
     import resource
 
     with suppress(OSError, ValueError):
         data = 1024 * _number(_PROC / "self" / "status", "VmData:")
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = data + int(free * (1 - _MARGIN))
         if hard == resource.RLIM_INFINITY or wanted < hard:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+            return soft, hard
+    return None
+
+
+@contextmanager
+def failing_instead_of_dying() -> Iterator[None]:
+    """Return a context in which `fail_instead_of_dying` holds, for a process that serves others."""
+    former = fail_instead_of_dying()
+    try:
+        yield
+    finally:
+        if former is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, former)
+
+
+def told_limit() -> str:
+    """Say how much memory is free for this process, and the limit of its cgroups if they have one.
+
+    The words continue a sentence.
+    """
+    limit = min((limit for limit, _ in _limited_groups()), default=None)
+    of_all = f" of the {limit / 2**20:.0f} MiB of its group" if limit is not None else ""
+    return f"{free_memory() / 2**20:.0f} MiB{of_all} are free"
 
 
 def raise_limit(count_bytes: int) -> None:
@@ -100,13 +128,18 @@ def raise_limit(count_bytes: int) -> None:
 
 def _room_in_groups() -> Iterator[int]:
     """Yield the bytes left below the limits of this process's cgroup and of its parents."""
+    yield from (room for _, room in _limited_groups())
+
+
+def _limited_groups() -> Iterator[tuple[int, int]]:
+    """Yield the limit of each such group, and the bytes left below it."""
     for group, names in _groups():
         with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
             limit = int((group / names.limit).read_text())
             used = int((group / names.used).read_text())
             # A group of the first version without a limit has the largest possible number.
             if limit < 1 << 60:
-                yield limit - used + _number(group / "memory.stat", names.cached)
+                yield limit, limit - used + _number(group / "memory.stat", names.cached)
 
 
 def _groups() -> Iterator[tuple[Path, _Names]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -18,6 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from downpour.base.errors import DownpourError, SpecError
+
+_LACKING = re.compile(
+    r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"
+    r"|alloc(ation)?_failed|invalid buffer size",
+    re.IGNORECASE,
+)
+"""Messages of torch on the CPU, and of CUDA with its libraries, Metal and SYCL."""
 
 _LETTERS_MAX = 400
 
@@ -107,3 +115,10 @@ def _place(error: BaseException) -> str:
             code = frame.f_code
             place = f"{code.co_filename.rpartition('/')[2]}:{line} in {code.co_name}"
     return place
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether torch found too little memory, on the CPU or on an accelerator."""
+    return isinstance(error, RuntimeError) and (
+        type(error).__name__ == "OutOfMemoryError" or bool(_LACKING.search(str(error)))
+    )

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
+from downpour.cluster.manager import rehearsal
+from downpour.cluster.manager.global_model import GlobalModel
+from downpour.core.spec import Spec
+from downpour.host import memory
+from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.training.numeric_class import numeric_class
 from tests.cluster.manager.conftest import NUMERICS
 
@@ -98,3 +105,40 @@ def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluste
     facts = [json.loads(line) for line in cluster.record(experiment)]
     drawn = [fact["numeric_class"] for fact in facts if fact["kind"] == "prepared"]
     assert drawn == [str(numeric_class("cpu"))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such limits")
+def test_a_trial_that_lacks_memory_refuses_nothing_and_tells_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Workers may have more; the manager, which serves others, is not killed for it."""
+    import resource
+
+    spec = Spec.make({"model": "mlp", "model_options": {"hidden": [5000, 5000]}})
+    drawn = GlobalModel(spec, open_prepared(tmp_path, prepare(spec, tmp_path)))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(memory, "_limited_groups", lambda: iter([(512 << 20, 32 << 20)]))
+    assert drawn.check_trains([np.arange(100)]) is None
+    assert "could not try the network" in caplog.text
+    assert " of the 512 MiB of its group are free" in caplog.text
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize("kills", [(0, 1), (0, 0)])
+def test_a_rehearsal_that_the_kernel_kills_for_memory_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, int]
+) -> None:
+    """Only if the kernel counts such a kill: the code may have ended its process itself."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ncat > /dev/null\nkill -9 $$\n")
+    python.chmod(0o755)
+    counted = iter(kills)
+    monkeypatch.setattr(rehearsal, "kills", lambda: next(counted))
+    monkeypatch.setattr(sys, "executable", str(python))
+    tried = rehearsal.Rehearsal(Spec.make({"task": "big:Big"}), tmp_path, None)
+    if kills == (0, 1):
+        tried.rehearse()
+        assert tried.agrees("key", None) is False
+    else:
+        with pytest.raises(SpecError, match="ends its process by SIGKILL"):
+            tried.rehearse()

@@ -13,7 +13,7 @@ from torch import nn
 
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
-from downpour.learning.tasks.own import is_lack_of_memory
+from downpour.learning.blame import is_lack_of_memory
 from downpour.learning.training.numerics import lack_of_memory, settings
 from downpour.learning.training.shortage import Shortage
 from downpour.learning.training.spilling import kept_on_host

@@ -20,11 +20,13 @@ from downpour.base.evaluations import Evaluation
 from downpour.base.values import TrialSums
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
+from downpour.host.memory import failing_instead_of_dying, told_limit
 from downpour.learning.accelerators import devices_here, release
 from downpour.learning.tasks import Data
-from downpour.learning.tasks.loaded import load
+from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.numeric_class import numeric_class
+from downpour.learning.training.numerics import lack_of_memory
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.parameters import (
     Arrays,
@@ -112,12 +114,22 @@ class GlobalModel:
             tried = tried.replace(batch_size=few, batches="shuffled")
         # Rebuild the network, because steps in this one would change the parameters of version 0.
         loaded = load(tried, self._dataset, self._begun)
-        cost = check_trains(loaded, shards)
-        if self._spec.trains_own_code:
-            self.circumstances = repeated(loaded) if again else []
-            self.looks = None if again else decided(loaded)
+        # The manager serves others, so the kernel must not kill it for a trial.
+        with failing_instead_of_dying():
+            cost = check_trains(loaded, shards)
+            if self._spec.trains_own_code and cost is not None:
+                self._repeat(loaded, again=again)
         release(tried.device)
         return cost
+
+    def _repeat(self, loaded: LoadedTask, *, again: bool) -> None:
+        """Take the steps that other processes repeat, if there is memory for them."""
+        try:
+            with lack_of_memory():
+                self.circumstances = repeated(loaded) if again else []
+                self.looks = None if again else decided(loaded)
+        except OutOfMemory as error:
+            log.warning("could not repeat the trial: %s (%s)", error, told_limit())
 
     @property
     def trial(self) -> TrialSums | None:

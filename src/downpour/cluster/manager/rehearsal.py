@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import logging
 import os
 import re
 import signal
@@ -26,6 +27,12 @@ from typing import TYPE_CHECKING, Any
 from downpour.base.errors import SpecError
 from downpour.cluster.worker.environment import HASH_SEED
 from downpour.core.spec import Spec
+from downpour.host.memory import (
+    fail_instead_of_dying,
+    kills,
+    let_be_killed_first,
+    told_limit,
+)
 from downpour.host.sessions import end_session
 from downpour.host.signals import end_with_parent
 from downpour.host.text import one_line
@@ -34,6 +41,8 @@ from downpour.learning.blame import ending_told, place_of
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
+
+log = logging.getLogger(__name__)
 
 _FAULT = re.compile(
     r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)$', re.MULTILINE
@@ -106,7 +115,7 @@ def _carried_out(spec: Spec, asked: dict[str, Any], hashes: str) -> dict[str, An
     # Use a file rather than a pipe, because processes that the user's code starts would hold a pipe
     # open as long as they live. Use a separate session, so that we can end them, too.
     with TemporaryFile("w+", errors="replace") as said, NamedTemporaryFile("w+") as found:
-        asked = {**asked, "found": found.name}
+        asked, killed = {**asked, "found": found.name}, kills()
         with subprocess.Popen(
             [sys.executable, "-m", "downpour.cluster.manager.rehearsal"],
             stdin=subprocess.PIPE,
@@ -116,8 +125,15 @@ def _carried_out(spec: Spec, asked: dict[str, Any], hashes: str) -> dict[str, An
             start_new_session=True,
             env={**os.environ, HASH_SEED: hashes},
         ) as child:
+            let_be_killed_first(child.pid)
             child.communicate(json.dumps(asked))
         end_session(child.pid)
+        if child.returncode == -signal.SIGKILL and kills() > killed:
+            # The manager's own trial fails before it takes more than there is.
+            log.warning(
+                "could not try %s apart: out of memory (%s)", spec.trained_code[1], told_limit()
+            )
+            return {}
         said.seek(0)
         if child.returncode:
             raise SpecError(*spec.trained_code, _last_words(child.returncode, said.read()))
@@ -149,6 +165,8 @@ def _prepare(asked: dict[str, Any]) -> None:
     key = tasks.prepare_data(spec, folder, data_dir)
     data = tasks.open_data(spec, folder, key)
     shards, _ = divide(spec, data.labels, data.facts.train_samples, spec.shards or 1)
+    # Now, because torch reserves memory that it never uses.
+    fail_instead_of_dying()
     drawn = GlobalModel(spec, data)
     drawn.check_trains(shards, again=True)
     found = {"key": key, "steps": drawn.circumstances}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import psutil
-
 from downpour.base.errors import SpecError
+from downpour.host.memory import free_memory
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -21,7 +20,7 @@ def check_room(
         SpecError: names `field` and `value`, where that is more than is free on this machine.
     """
     needed_bytes = math.prod(shape) * item_bytes
-    free_bytes = psutil.virtual_memory().available
+    free_bytes = free_memory()
     if needed_bytes > free_bytes:
         free = f"only {_shown(free_bytes)} are free"
         accepted = f"{what}needs {_shown(needed_bytes)} of memory, but {free}"

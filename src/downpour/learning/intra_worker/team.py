@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from downpour.base.errors import OutOfMemory, SpecError
 from downpour.host.cores import usable_cores
 from downpour.host.memory import free_memory, own_memory
+from downpour.learning.blame import is_lack_of_memory
 from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
 from downpour.learning.intra_worker.helper_process import HelperProcess
 from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
@@ -22,7 +23,6 @@ from downpour.learning.intra_worker.shared_memory import create_memory
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.shipping.in_use import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import is_lack_of_memory
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, GradientOf
 

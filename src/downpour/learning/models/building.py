@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from downpour.base.errors import DownpourError, SpecError
+from downpour.base.errors import DownpourError, OutOfMemory, SpecError
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
 from downpour.learning.models import generators
 from downpour.learning.plain_tensors import is_plain
 
@@ -75,6 +75,8 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         except (DownpourError, MemoryError):
             raise
         except users_errors() as error:
+            if is_lack_of_memory(error):
+                raise OutOfMemory(describe_error(error)) from error
             raise _blamed(error, spec) from error
         if not isinstance(model, nn.Module):
             raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")

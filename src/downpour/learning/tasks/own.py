@@ -7,7 +7,6 @@ of the user's file.
 from __future__ import annotations
 
 import inspect
-import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,16 +16,14 @@ from typing import Any
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import load_factory
-from downpour.learning.blame import describe_error, users_errors, with_place
+from downpour.learning.blame import (
+    describe_error,
+    is_lack_of_memory,
+    users_errors,
+    with_place,
+)
 from downpour.learning.models import generators
 from downpour.learning.tasks.task import ExampleList, Task
-
-_LACKING = re.compile(
-    r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"
-    r"|alloc(ation)?_failed|invalid buffer size",
-    re.IGNORECASE,
-)
-"""Messages of torch on the CPU, and of CUDA with its libraries, Metal and SYCL."""
 
 NEEDED = ("model", "examples", "loss")
 
@@ -141,13 +138,6 @@ def shown(value: object) -> str:
         return f"{value!r:.80}"
     except users_errors():
         return f"a {type(value).__name__}"
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether torch found too little memory, on the CPU or on an accelerator."""
-    return isinstance(error, RuntimeError) and (
-        type(error).__name__ == "OutOfMemoryError" or bool(_LACKING.search(str(error)))
-    )
 
 
 def _check_arguments(task: Task, method: str, count: int, name: str) -> None:

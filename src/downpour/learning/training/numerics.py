@@ -19,8 +19,8 @@ from downpour.base.devices import CPU, Device
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
 from downpour.learning.accelerators import in_use, module_of, repeatable
+from downpour.learning.blame import is_lack_of_memory
 from downpour.learning.models import generators
-from downpour.learning.tasks.own import is_lack_of_memory
 
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two steps; odd and irregular, so that both halves of a seed differ."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from downpour.base.errors import FileCorrupt
-from downpour.learning.blame import users_errors
+from downpour.learning.blame import is_lack_of_memory, users_errors
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.parameters import Arrays, array_of, copy_into
 
@@ -316,7 +316,10 @@ def _lies_beside(value: Any, what: str, parameter: nn.Parameter) -> bool:
 def _plain_array(value: Tensor) -> NDArray[Any]:
     try:
         return array_of(value)
-    except (TypeError, RuntimeError):  # sparse or quantized, or of a type that numpy lacks
+    except (TypeError, RuntimeError) as error:
+        if is_lack_of_memory(error):
+            raise
+        # It is sparse or quantized, or of a type that numpy lacks.
         kind = value.dtype if value.layout is torch.strided else value.layout
         raise Unwritable(f"{kind} tensor") from None
 
@@ -383,5 +386,7 @@ def _seen(value: Any, names: Mapping[int, str], depth: int = 0) -> str:
 def _content(value: Tensor) -> str:
     try:
         return xxhash.xxh3_128_hexdigest(array_of(value).data)
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError) as error:
+        if is_lack_of_memory(error):
+            raise
         return type(value).__name__

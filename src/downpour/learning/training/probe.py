@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from downpour.base.errors import DownpourError, SpecError
-from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import is_lack_of_memory
 from downpour.learning.training import numerics
 from downpour.learning.training.fingerprints import tensor_sum
 from downpour.learning.training.layers import Layer, layers_of

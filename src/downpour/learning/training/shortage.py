@@ -6,7 +6,7 @@ import gc
 from dataclasses import dataclass
 
 from downpour.base.devices import CPU
-from downpour.host.memory import free_memory
+from downpour.host.memory import told_limit
 from downpour.learning.accelerators import release
 from downpour.learning.tasks.loaded import LoadedTask
 
@@ -58,4 +58,4 @@ def advice(loaded: LoadedTask) -> str:
         )
     if spec.device != CPU:  # torch has said how much memory the accelerator has
         return fits
-    return f"{free_memory() / 2**20:.0f} MiB are free; {fits}"
+    return f"{told_limit()}; {fits}"

@@ -31,6 +31,7 @@ from downpour.base.errors import (
 )
 from downpour.base.evaluations import unmeasured
 from downpour.core.spec import Spec
+from downpour.host.memory import told_limit
 from downpour.learning.blame import users_errors
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
@@ -98,7 +99,7 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     except (FileCorrupt, NonFinite) as error:
         raise SpecError(*loaded.spec.trained_code, f"cannot be trained: {error}") from None
     except OutOfMemory as error:
-        log.warning("could not try the network: %s", error)
+        log.warning("could not try the network: %s (%s)", error, told_limit())
         return None
     except UnfitWorker as error:
         accepted = f"its examples change during use: {error}"
