@@ -122,9 +122,9 @@ class Idioms(Plane):
     def __init__(self, how: str = "static") -> None:
         super().__init__()
         if how == "made":
-            self.collate = Odd()  # type: ignore[method-assign, assignment]
+            vars(self)["collate"] = Odd()
         if how == "wrong":
-            self.collate = lambda: 1  # type: ignore[method-assign, assignment]
+            vars(self)["collate"] = self.labels
 
     @staticmethod
     def collate(examples: list[Any]) -> Any:
@@ -132,7 +132,7 @@ class Idioms(Plane):
         return default_collate(examples)
 
     @classmethod
-    def loss(cls, model: nn.Module, batch: Any) -> Tensor:  # type: ignore[override]
+    def loss(cls, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean squared error."""
         x, y = batch
         return mse_loss(model(x), y)
