@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.docs.audits import passed_before, seen_by_axe, seen_by_vnu
 from tests.docs.built import SITES, built, meant, shown
 from tests.docs.pages import DOCS, ROOT, Page
 from tests.docs.pages import SITE as PAGES
@@ -21,7 +22,10 @@ __all__ = ["browser", "minutes"]
 pytestmark = pytest.mark.slow
 
 PHONE = {"width": 390, "height": 844}
-TOUR = DOCS / "internals" / "tour.md"
+THEME_ERRORS = (
+    "“autocomplete” is only allowed|“autocorrect” not allowed|“for” attribute of the “label”"
+)
+"""In the HTML of the themes: attributes that browsers know or ignore."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,16 +74,39 @@ def test_every_page_fits_a_phone_and_loads_nothing_from_elsewhere(
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)
-def test_a_diagram_is_drawn_without_a_network(
+def test_every_diagram_is_drawn_without_a_network(
     browser: Browser, minutes: Minutes, site: Path
 ) -> None:
-    """The copy of Mermaid in the site draws it."""
+    """The copy of Mermaid in the site draws it; one that it cannot read would stay as source."""
     visitor = browser.new_page()
     minutes.listen(visitor, "file://")
-    visitor.goto(built(site, Page(TOUR)).as_uri())
-    visitor.wait_for_selector("div.mermaid", state="attached")
-    assert visitor.locator("pre.mermaid").count() == 0
+    pages = {page: page.text.count("```mermaid") for page in PAGES}
+    assert sum(pages.values()) > 3
+    for page, diagrams in pages.items():
+        if diagrams:
+            visitor.goto(built(site, page).as_uri())
+            visitor.locator("div.mermaid").nth(diagrams - 1).wait_for(state="attached")
+            assert visitor.locator("pre.mermaid").count() == 0, page.name
     assert not minutes.foreign
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_every_reader_can_use_every_page(browser: Browser, site: Path) -> None:
+    """By axe-core and vnu: each on a phone, some in the dark; unless all are as in the last run."""
+    with passed_before(site) as has_passed:
+        if has_passed:
+            return
+        files = [built(site, page) for page in PAGES]
+        wrong = seen_by_vnu(files, known=THEME_ERRORS)
+        for scheme, width, looked_at in (("light", 390, files), ("dark", 1280, files[:3])):
+            window: Any = {"width": width, "height": 844}
+            context = browser.new_context(color_scheme=scheme, viewport=window)  # type: ignore[arg-type]
+            visitor = context.new_page()
+            for file in looked_at:
+                visitor.goto(file.as_uri())
+                wrong += [f"{scheme} {file.name} {line}" for line in seen_by_axe(visitor)]
+            context.close()
+        assert wrong == []
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)

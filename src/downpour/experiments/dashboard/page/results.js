@@ -106,8 +106,8 @@
       if (!last) return;
       const names = (this.tables.experiment || {}).classes || [];
       const rows = last.classes.map((value, place) => [String(names[place] ?? place), barOf(value), words.percent(value)]);
-      const columns = [{ title: "class", text: true }, { title: "", text: true }, { title: "accuracy" }];
-      this.classes.replaceChildren(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Accuracy by class" },
+      const columns = [{ title: "class", text: true }, { title: "bar", text: true }, { title: "accuracy" }];
+      this.classes.replaceChildren(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of accuracy by class" },
         downpour.table(`Accuracy by class after round ${last.round} (${last.part})`, columns, rows)));
     }
   }

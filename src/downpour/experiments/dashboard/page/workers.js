@@ -35,7 +35,7 @@
       this.body = node("tbody", {}, this.above, this.below);
       this.table = node("table", { class: "workers" }, node("caption", { class: "hidden" }, "Workers"), this._head(), this.body);
       this.frame = node("div", {
-        class: "scroll", tabindex: "0", role: "region", "aria-label": "Workers", onscroll: () => this._fill(),
+        class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of workers", onscroll: () => this._fill(),
       }, this.table);
       this.empty = node("p", { class: "muted" });
       root.append(node("div", { class: "tools" }, this.search, this.state, this.count), this.frame, this.empty);
