@@ -98,7 +98,10 @@ def test_every_reader_can_use_every_page(browser: Browser, site: Path) -> None:
             return
         files = [built(site, page) for page in PAGES]
         wrong = seen_by_vnu(files, known=THEME_ERRORS)
-        for scheme, width, looked_at in (("light", 390, files), ("dark", 1280, files[:3])):
+        for scheme, width, looked_at in (
+            ("light", 390, files if site.name == "site" else files[:1]),
+            ("dark", 1280, files[:1]),
+        ):
             window: Any = {"width": width, "height": 844}
             context = browser.new_context(color_scheme=scheme, viewport=window)  # type: ignore[arg-type]
             visitor = context.new_page()
