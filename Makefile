@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The slow tests that only calculate share the cores. The others start clusters and mostly wait: for
 # imports, leases and engines, so four processes run them, on two cores as well. Not side by side: a
 # calculation of 40 s took more than its 300 s beside clusters, which start as often as they can.
-CALCULATIONS := tests/predictor tests/core/scheduler tests/virtual/trials tests/virtual/test_capacity.py tests/core/node
+CALCULATIONS := tests/predictor tests/core/scheduler tests/downpour_lab/trials tests/downpour_lab/test_capacity.py tests/core/node
 
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
 SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests)))
@@ -26,7 +26,7 @@ IN_FOLDER := folder=$$(mktemp -d $(or $(MEMORY),/tmp)/downpour-XXXXXX) && \
 	trap 'rm -rf "$$folder"' EXIT && trap 'exit 130' INT TERM &&
 
 # What reaches the core, whose coverage pyproject.toml asks for.
-DECISIONS := tests/core tests/files/records/test_record.py tests/files/test_spec_file.py \
+DECISIONS := tests/core tests/record/test_record.py tests/files/test_spec_file.py \
 	$(addprefix tests/badinput/,test_fields.py test_toml.py)
 
 # Where both run, as in .ci/run, `make test REST=yes` leaves out what `make coverage` runs.

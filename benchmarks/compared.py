@@ -26,8 +26,7 @@ from peers.known import PEERS, SCRIPTS, Peer, environment_of
 from peers.parts import Part, parts
 from peers.running import Ran, run
 
-from downpour.experiments.figures.export import to_svg
-from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, styled
+from downpour.show.figures.style import LIGHT, WIDTH_INCHES, styled, to_svg
 
 ENVIRONMENTS = Path(__file__).parent / "out" / "peers"
 _TELLING = ("say(", "job.first_batch()", "job.epoch_ends(", "known", "epochs", '"""')

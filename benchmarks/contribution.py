@@ -24,7 +24,7 @@ from slow_machine import Work, epochs, table
 
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.contribution import contributions
-from downpour.virtual.policylab.conditions import SAMPLES
+from downpour_lab.policylab.conditions import SAMPLES
 
 SHARDS: dict[str, Callable[[int], int]] = {
     "as many": lambda fast: fast,

@@ -24,10 +24,10 @@ from typing import Any
 from common import Row, command_line, folders, show
 
 import downpour
-from downpour.files.records.attempt_lines import UpdatedLine
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import SharedDirectory
+from downpour.record.attempt_lines import UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import AggregatedLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

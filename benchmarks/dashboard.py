@@ -84,7 +84,7 @@ def page_process(folder: Path) -> Iterator[tuple[psutil.Process, int]]:
 def opening(options: argparse.Namespace, folder: Path) -> Row:
     """Open a long record."""
     sys.path.insert(0, str(ROOT))
-    from tests.experiments.dashboard.records import write_large
+    from tests.show.dashboard.records import write_large
 
     record = write_large(folder / "large", options.workers, options.rounds)
     with record.open("rb") as file:

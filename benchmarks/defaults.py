@@ -1,7 +1,7 @@
 """What the defaults are worth: plain settings, `auto`, and the best that a small search finds.
 
 Each task is trained in virtual time (`virtual_training`) by equally fast workers, with the random
-and the class split. The rule of `core/automatic.py` was made from the first three tasks, and the
+and the class split. The rule of `core/resolve.py` was made from the first three tasks, and the
 others check it. `plain` resets the optimizer's state and has no outer optimizer. The search tries
 both states with six outer momentums. Each run adds a line of JSON to the file, and those that are
 there are not run again. DOWNPOUR_DATA names a folder with MNIST and PneumoniaMNIST.

@@ -24,8 +24,8 @@ from common import Row, command_line, folders, show
 from load import Sleeper, experiment, manager_process, sleeping_worker
 
 import downpour
-from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store import SharedDirectory
+from downpour.record.journal import seal, whole_lines
 
 
 def finish_one(folder: Path, shared: Path) -> Path:

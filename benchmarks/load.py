@@ -39,7 +39,7 @@ import downpour
 from downpour.base.errors import DeadlineExceeded
 from downpour.base.values import NumericClass, Update
 from downpour.cluster.worker.agent import RunTask, WorkerAgent
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, decode, encode, layout
 from downpour.learning.training.epoch_order import part_of

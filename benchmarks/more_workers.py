@@ -25,8 +25,7 @@ from virtual_training import Cost, Look, Trained, train
 from downpour.base.errors import DownpourError
 from downpour.core.modes import MODES
 from downpour.core.spec import Spec
-from downpour.experiments.figures.export import to_svg
-from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.show.figures.style import LIGHT, WIDTH_INCHES, series, styled, to_svg
 
 STEP_SECONDS = 0.024
 """A step of 64 images of the report's network on a quiet core: docs/results/ece751.md."""

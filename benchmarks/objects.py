@@ -31,9 +31,9 @@ from obstore.store import from_url
 from recovery import Child
 
 import downpour
-from downpour.files.records.record import parse_lines
-from downpour.files.records.record_lines import AggregatedLine
 from downpour.learning.allowlist import VARIABLE
+from downpour.record.record import parse_lines
+from downpour.record.record_lines import AggregatedLine
 
 _FIRST = 2
 """Rounds that are left out: connections are made in them."""

@@ -18,10 +18,10 @@ from pathlib import Path
 from common import Row, command_line, show
 
 import downpour
-from downpour.experiments.reading.result import Result
-from downpour.files.records.attempt_lines import AssignedLine, UpdatedLine
-from downpour.files.records.record import read_record
 from downpour.files.store import SharedDirectory
+from downpour.record.attempt_lines import AssignedLine, UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.result import Result
 
 MEETINGS, STEPS = 20, 20
 

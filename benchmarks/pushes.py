@@ -27,7 +27,7 @@ from load import manager_process, sleeping_worker
 
 import downpour
 from downpour.base.values import PublishedFile, Update
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, layout
 from downpour.learning.training.epoch_order import part_of

@@ -37,11 +37,11 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.cluster.worker.environment import training_environment
-from downpour.files.records.attempt_lines import AssignedLine, UpdatedLine
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import RecordLine
+from downpour.cluster.worker.options import training_environment
 from downpour.files.store import SharedDirectory
+from downpour.record.attempt_lines import AssignedLine, UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import RecordLine
 
 LIMIT = 0.88
 LOOK_SECONDS = 0.2

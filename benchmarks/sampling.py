@@ -27,19 +27,19 @@ from safety import Meter, metered
 
 import downpour
 from downpour.base.values import NumericClass, ProcessState, SystemState
+from downpour.cluster.manager.observations import Usage
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.manager.usage import Usage
 from downpour.cluster.worker.agent import WorkerAgent
 from downpour.cluster.worker.system import ProcessSampler
 from downpour.cluster.worker.task_runner import TaskRunner
-from downpour.files.records.attempt_lines import ResourcesUsedLine
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import RecordLine, to_fields
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient, serve_worker
 from downpour.network.rpc.messages import Heartbeat
 from downpour.network.rpc.wire import from_wire, to_wire
+from downpour.record.attempt_lines import ResourcesUsedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import RecordLine, to_fields
 
 LIMIT = 0.01
 NUMERICS = NumericClass(torch="any", device="cpu", instruction_set="any")

@@ -31,8 +31,8 @@ from math import ceil
 
 from common import Row, command_line, show
 
-from downpour.virtual.policylab.comparison import Contender, Settings, rounds_on
-from downpour.virtual.policylab.conditions import Unequal
+from downpour_lab.policylab.comparison import Contender, Settings, rounds_on
+from downpour_lab.policylab.conditions import Unequal
 
 SPEEDS = (1.0, 1 / 2, 1 / 4, 1 / 10, 1 / 30)
 SHARDS: dict[str, Callable[[int, int], int]] = {

@@ -34,11 +34,11 @@ import slowing
 from common import Row, command_line, show
 
 from downpour import Client, Spec
-from downpour.experiments.figures.export import to_svg
-from downpour.experiments.figures.timeline_figure import timelines_figure
-from downpour.experiments.reading import Result
-from downpour.experiments.reading.study_result import read_run
-from downpour.experiments.reading.timeline import AttemptSpan
+from downpour.record import Result
+from downpour.record.study_result import read_run
+from downpour.record.timeline import AttemptSpan
+from downpour.show.figures.style import to_svg
+from downpour.show.figures.timeline_figure import timelines_figure
 
 WORKERS = 9
 SLOWED = "worker-3"

@@ -20,7 +20,7 @@ from downpour.base.values import AttemptId, PublishedFile, SystemState, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.work import NewVersion
 from downpour.cluster.manager.workspace import Workspace, open_workspace
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
 from downpour.core.scheduler import commands as do
@@ -29,16 +29,16 @@ from downpour.core.scheduler import facts
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers import POLICIES
 from downpour.files.store import SharedDirectory
-from downpour.files.store.model_steps import whole_content
-from downpour.learning.factory_code import fixed_code
+from downpour.files.store.model_files import whole_content
 from downpour.learning.training.epoch_order import part_of
+from downpour.learning.user_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor import pretrained
-from downpour.virtual.faults.plan import Plan
-from downpour.virtual.simulated.disk import DiskTimings
-from downpour.virtual.simulated.environment import Observation, Observer, Timings
-from downpour.virtual.simulated.machines import Course, Steady
-from downpour.virtual.trials.cluster import Cluster
+from downpour_lab.faults.plan import Plan
+from downpour_lab.simulated.disk import DiskTimings
+from downpour_lab.simulated.environment import Observation, Observer, Timings
+from downpour_lab.simulated.machines import Course, Steady
+from downpour_lab.trials.striking import Cluster
 
 _NAME = "virtual"
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)

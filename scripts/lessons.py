@@ -27,7 +27,7 @@ import jupytext
 from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 
-from downpour.host.cores import usable_cores
+from downpour.host.machine import usable_cores
 
 LESSONS = Path(__file__).parents[1] / "docs" / "lessons"
 KERNEL = "python3"

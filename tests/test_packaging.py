@@ -111,7 +111,7 @@ def test_the_library_in_the_wheel_is_the_one_that_is_listed(
 ) -> None:
     """Its own first line has its version; NOTICE names it as well."""
     bundled = release["licenses"].BUNDLED
-    script = ROOT / "src/downpour/experiments/dashboard/page/uplot/uPlot.iife.min.js"
+    script = ROOT / "src/downpour/show/dashboard/page/uplot/uPlot.iife.min.js"
     assert f"uPlot (v{bundled['version']})" in script.read_text("utf-8")[:200]
     assert f"uPlot {bundled['version']}" in (ROOT / "NOTICE").read_text("utf-8")
 
@@ -252,8 +252,8 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     assert names_in(checkout) == before
     [wheel] = wheels.iterdir()
     held = zipfile.ZipFile(wheel).namelist()
-    assert {"downpour/cli/__init__.py", "downpour/experiments/pages/page.html"} <= set(held)
-    page = "downpour/experiments/dashboard/page"
+    assert {"downpour/cli/__init__.py", "downpour/show/pages/page.html"} <= set(held)
+    page = "downpour/show/dashboard/page"
     assert {f"{page}/index.html", f"{page}/main.js", f"{page}/uplot/uPlot.iife.min.js"} <= set(held)
     assert f"{page}/uplot/LICENSE" in held, "the library's licence goes where the library goes"
     assert any(name.endswith("/licenses/NOTICE") for name in held)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import DownpourError
-from downpour.files.records.record import RecordReader
+from downpour.record.record import RecordReader
 from peers.running import Event
 
 if TYPE_CHECKING:

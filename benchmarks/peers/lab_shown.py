@@ -11,8 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from downpour.experiments.figures.export import to_svg
-from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, styled
+from downpour.show.figures.style import LIGHT, WIDTH_INCHES, styled, to_svg
 
 Run = Mapping[str, Any]
 Setting = tuple[str, int, str]

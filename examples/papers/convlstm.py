@@ -30,17 +30,16 @@ from matplotlib.figure import Figure
 from downpour.base.errors import DownpourError
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.experiments.figures.export import to_png, to_svg
-from downpour.experiments.figures.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.experiments.reading.statistics import Estimate
-from downpour.experiments.reading.study_result import RunResult, StudyResult
 from downpour.experiments.studies import Grid, grid_results, read_folder
-from downpour.experiments.tables.table import Cell, Column, Table
 from downpour.learning.models import build
 from downpour.learning.training.flops import counted_flops, epoch_flops, layers_flops
-from downpour.virtual.capacity import Load, estimate_capacity
-from downpour.virtual.simulated.disk import DiskTimings
-from downpour.virtual.simulated.environment import Timings
+from downpour.record.result_parts import Estimate
+from downpour.record.study_result import RunResult, StudyResult
+from downpour.show.figures.style import LIGHT, WIDTH_INCHES, series, styled, to_png, to_svg
+from downpour.show.tables.table import Cell, Column, Table
+from downpour_lab.capacity import Load, estimate_capacity
+from downpour_lab.simulated.disk import DiskTimings
+from downpour_lab.simulated.environment import Timings
 
 NETWORKS = ("xray-cnn", "conv-lstm")
 MEASURED = (1, 2, 4, 8)

@@ -24,16 +24,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from downpour.base.errors import DownpourError
-from downpour.experiments.figures.class_figures import classes_figure
-from downpour.experiments.figures.curves import learning_figure
-from downpour.experiments.figures.export import to_png, to_svg
-from downpour.experiments.figures.outcome_figure import outcome_figure
-from downpour.experiments.figures.style import LIGHT, series, styled
-from downpour.experiments.reading.measures import Measure
-from downpour.experiments.reading.statistics import Estimate
-from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
 from downpour.experiments.studies import Grid, grid_results, read_folder
-from downpour.experiments.tables.table import Cell, Column, Table
+from downpour.record.result_parts import Estimate, Measure
+from downpour.record.study_result import RunResult, StudyResult, SubgridResult
+from downpour.show.figures.curves import classes_figure, learning_figure, outcome_figure
+from downpour.show.figures.style import LIGHT, series, styled, to_png, to_svg
+from downpour.show.tables.table import Cell, Column, Table
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""

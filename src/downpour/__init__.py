@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from downpour.core.spec import Inside, Outer, Spec
     from downpour.experiments.api import run
     from downpour.experiments.client import Client
-    from downpour.experiments.notebook import Result
     from downpour.experiments.reproduction.reproducing import replay
     from downpour.experiments.trained_model.loading import load_model
-    from downpour.experiments.trained_model.resuming import resumed
-    from downpour.host.credentials import Credentials
+    from downpour.experiments.trained_model.locating import resumed
+    from downpour.host.paths import Credentials
     from downpour.learning.allowlist import allow
     from downpour.learning.tasks import Task
-    from downpour.virtual.policylab.by_speed import compare_policies
+    from downpour.show.notebook import Result
+    from downpour_lab.policylab.comparison import compare_policies
 
 __version__ = VERSION
 __all__ = [
@@ -47,18 +47,18 @@ __all__ = [
 
 _HOMES = {
     "Client": "downpour.experiments.client",
-    "Credentials": "downpour.host.credentials",
+    "Credentials": "downpour.host.paths",
     "DownpourError": "downpour.base.errors",
     "Inside": "downpour.core.spec",
     "Outer": "downpour.core.spec",
-    "Result": "downpour.experiments.notebook",
+    "Result": "downpour.show.notebook",
     "Spec": "downpour.core.spec",
     "Task": "downpour.learning.tasks.task",
     "allow": "downpour.learning.allowlist",
-    "compare_policies": "downpour.virtual.policylab.by_speed",
+    "compare_policies": "downpour_lab.policylab.comparison",
     "load_model": "downpour.experiments.trained_model.loading",
     "replay": "downpour.experiments.reproduction.reproducing",
-    "resumed": "downpour.experiments.trained_model.resuming",
+    "resumed": "downpour.experiments.trained_model.locating",
     "run": "downpour.experiments.api",
 }
 

@@ -6,7 +6,8 @@ this machine.
 
 from __future__ import annotations
 
-from downpour.learning.datasets.fetched import local_path
-from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms
+from downpour.learning import on_demand as transforms
+from downpour.learning.datasets.source import local_path
+from downpour.learning.on_demand import ImageFolder, TokenWindows
 
 __all__ = ["ImageFolder", "TokenWindows", "local_path", "transforms"]

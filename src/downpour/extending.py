@@ -15,9 +15,9 @@ to a `Logger`), and `--log NAME:TARGET` names them.
 
 from __future__ import annotations
 
-from downpour.base.experiment_event import ExperimentEvent
+from downpour.base.states import ExperimentEvent
 from downpour.core.modes import Mode, ModeKind
-from downpour.core.splitters.base import SplitRequest, Splitter
+from downpour.core.splitters import SplitRequest, Splitter
 from downpour.core.stragglers import (
     Action,
     Assignment,
@@ -30,10 +30,10 @@ from downpour.core.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.experiments.loggers import LoggedRun, Logger
-from downpour.experiments.reading import RoundResult
 from downpour.files.aggregators import Aggregator, Contribution
 from downpour.files.compression import Codec
+from downpour.record import RoundResult
+from downpour.show.loggers import LoggedRun, Logger
 
 __all__ = [
     "Action",

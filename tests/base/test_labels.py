@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels
+from downpour.base.values import checked_labels
 
 
 def test_labels_are_keys_and_values() -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from downpour.base.evaluations import Goal
+from downpour.base.states import Goal
 from downpour.base.values import AttemptId, NumericClass, is_bare_name
 
 

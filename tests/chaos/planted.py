@@ -17,11 +17,10 @@ from downpour.cli import main as downpour
 from downpour.cluster.manager import command_runner, work
 from downpour.core.scheduler import dispatch, facts
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import TaskKey
+from downpour.core.scheduler.round import Round, TaskKey
 from downpour.core.scheduler.state import SchedulerState
 from downpour.files.store.lease import Lease
-from downpour.files.store.pulse import Pulse
+from downpour.files.store.presence import Pulse
 
 
 def lease_not_renewed() -> None:

@@ -18,7 +18,7 @@ from tests.chaos.stage import Process
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from downpour.experiments.reading import Result
+    from downpour.record import Result
 
 SPEC = Spec(
     shards=2, epochs=2, batch_size=1, image_size=28, model="mnist-cnn", seed=3, train_limit=700

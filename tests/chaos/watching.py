@@ -11,12 +11,12 @@ from time import monotonic
 from typing import Self
 
 from downpour.base.errors import StoreError
-from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
-from downpour.files.records.journal import segments
-from downpour.files.records.record import RecordReader, line_text, read_record
-from downpour.files.records.record_lines import RecordLine
-from downpour.files.records.view import Dated
 from downpour.files.store.layout import RECORD_NAME
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
+from downpour.record.journal import segments
+from downpour.record.record import RecordReader, line_text, read_record
+from downpour.record.record_lines import RecordLine
+from downpour.record.view import Dated
 
 LOOK_SECONDS = 0.02
 

@@ -13,7 +13,7 @@ import pytest
 from downpour.cli import run_command
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.host.credentials import FILES, TOKEN
+from downpour.host.paths import FILES, TOKEN
 from downpour.learning.allowlist import FOLDERS
 from downpour.learning.allowlist import VARIABLE as ALLOWED
 

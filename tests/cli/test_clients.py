@@ -14,8 +14,8 @@ import pytest
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.files.records.record import export_record, line_text
-from downpour.files.records.record_lines import CancelledLine, SubmittedLine
+from downpour.record.record import export_record, line_text
+from downpour.record.record_lines import CancelledLine, SubmittedLine
 from tests.conftest import Allow
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from downpour.cli import run_command
-from downpour.files.records.record_lines import to_fields
 from downpour.files.store.layout import RECORD_NAME
-from downpour.virtual.policylab.comparison import contenders
-from downpour.virtual.policylab.rerun import Tactic
-from tests.virtual.policylab.recordings import machines, recorded
+from downpour.record.record_lines import to_fields
+from downpour_lab.policylab.comparison import contenders
+from downpour_lab.policylab.rerun import Tactic
+from tests.downpour_lab.policylab.recordings import machines, recorded
 
 ROUNDS, WORKERS = 2, 3
 

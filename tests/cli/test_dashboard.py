@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-RECORDED = Path(__file__).parents[1] / "experiments" / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 PAGE = re.compile(r"page at (http://127\.0\.0\.1:\d+/)")
 TOKEN = "the token of these tests"

@@ -26,7 +26,7 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.families import FAMILIES
 from downpour.core.spec import Outer, Spec
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from tests.cli.conftest import Downpour, Outcome, own_signals
 from tests.cli.conftest import downpour as command
 

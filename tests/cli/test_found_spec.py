@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cli.found_spec import with_found_spec
+from downpour.cli.run import with_found_spec
 
 NOTHING_SAID = dict.fromkeys(("file", "resume", "task", "dataset", "model"))
 

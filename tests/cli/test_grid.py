@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import grid, report
+from downpour.cli import drawings as report
+from downpour.cli import studies as grid
 from downpour.experiments.studies import Grid, StudyFolder, run_study
 from tests.experiments.studies.conftest import GRID, FakeBackend, Silence
 

@@ -10,8 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 from downpour.cli.commands import GROUPS, build
-from downpour.cli.first_options import FIRST
-from downpour.cli.help import first_groups, groups, sentence, titled_commands, words
+from downpour.cli.help import FIRST, first_groups, groups, sentence, titled_commands, words
 
 MOST_ROWS = 22
 """How many arguments and options `--help` shows at most."""

@@ -13,11 +13,10 @@ import pytest
 
 from downpour import Spec
 from downpour import run as train
-from downpour.files.logs.log_line import LogLine
-from downpour.files.logs.log_places import FOLDER, FolderLogs, LogPlace, logs_of
-from downpour.files.records.record import read_record
+from downpour.files.logs.log_places import FOLDER, FolderLogs, LogLine, LogPlace, logs_of
 from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.location import seen_location
+from downpour.files.store.shared_directory import seen_location
+from downpour.record.record import read_record
 from tests.conftest import Allow
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.conftest import cloud
@@ -26,7 +25,7 @@ __all__ = ["cloud"]
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
-RECORDED = Path(__file__).parents[1] / "experiments" / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 LINE = LogLine(
     at=1e9, host="red", name="worker-1", pid=1, level="info", source="stdout", text="hello"
 )

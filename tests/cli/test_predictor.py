@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from downpour.cli.predictor import _table
 from downpour.predictor import pretrained
-from downpour.predictor.fitting.scoring import Score
-from downpour.predictor.model_file import read_trained
+from downpour.predictor.learned import read_trained
+from downpour_lab.cli.predictor import _table
+from downpour_lab.fitting.scoring import Score
 from tests.predictor.conftest import columns, few_trees, write
 
 __all__ = ["few_trees"]

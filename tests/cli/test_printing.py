@@ -13,9 +13,9 @@ from downpour.base.states import ExperimentState
 from downpour.cli.printing import SpecOnce, check_format, note, out, print_json, print_result
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
-from downpour.experiments.reading import Result
 from downpour.network.rpc.messages import ExperimentSummary, Status
-from tests.experiments.tables.test_terminal_tables import LINES
+from downpour.record import Result
+from tests.show.tables.test_terminal_tables import LINES
 
 
 def test_two_formats_at_once_are_refused() -> None:

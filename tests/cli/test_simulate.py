@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from downpour.virtual.simulated.manager import SimulatedManager
-from downpour.virtual.trials import seed_search as search
-from downpour.virtual.trials import simulation as run
-from tests.virtual.trials.defects import ActsBeforeItKeeps
+from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.trials import seed_search as search
+from downpour_lab.trials import simulation as run
+from tests.downpour_lab.trials.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
 

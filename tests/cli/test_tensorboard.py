@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("forked_clusters")
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 ASKED = {"grid": GRID, "tune": SEARCH}
-GESTURES = str(Path(__file__).parents[1] / "experiments" / "recorded" / "gestures")
+GESTURES = str(Path(__file__).parents[1] / "recorded" / "gestures")
 
 
 def accuracies(folder: Path) -> list[float]:

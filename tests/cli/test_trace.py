@@ -20,7 +20,7 @@ __all__ = ["cloud"]
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
-RECORDED = Path(__file__).parents[1] / "experiments" / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 NOBODY = "127.0.0.1:1"
 
 
@@ -113,7 +113,7 @@ def test_a_trace_that_cannot_be_finished_leaves_the_earlier_one(
     downpour: Downpour, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no part of a file."""
-    from downpour.experiments.tracing import writing
+    from downpour.show.tracing import trace as writing
 
     words = "trace", "uneven-51c0", "--shared", shared, "--to", "one.json"
     assert downpour(*words).status == 0

@@ -17,7 +17,7 @@ from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.operations.certificates import issue
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 Refused = Callable[..., str]
 HERE = "127.0.0.1"

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.base.states import ExperimentEvent, ExperimentState, TaskState, WorkerState
 from downpour.cluster.waiting import WaitingWatch, why_waiting
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.automatic import LocalOptimizer, decided_in, explained
 from downpour.core.modes import MODES
-from downpour.core.resolve import resolve
+from downpour.core.resolve import LocalOptimizer, decided_in, explained, resolve
 from downpour.core.spec import ResolvedSpec, Spec
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.values import AttemptId, Update
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec

@@ -21,10 +21,10 @@ import downpour
 from downpour.base.errors import DownpourError
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.experiments.reading.mixture import mixture_of
-from downpour.experiments.tables.live import status_view
 from downpour.experiments.trained_model.locating import find
 from downpour.experiments.trained_model.predicting import predict
+from downpour.record.result_parts import mixture_of
+from downpour.show.tables.live import status_view
 
 from .conftest import numbered
 

@@ -13,7 +13,7 @@ import torch
 
 from downpour.base.errors import OutOfMemory
 from downpour.base.states import FailureKind
-from downpour.cluster.worker.accepted_task import failure_kind
+from downpour.cluster.worker.attempt import failure_kind
 from downpour.learning.accelerators import module_of, release
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.cluster.worker.control import HandOverStop, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.files.compression import CODECS
 from downpour.files.store import decode, decompressed

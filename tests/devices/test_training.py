@@ -19,7 +19,7 @@ from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.numeric_class import numeric_class
-from downpour.learning.training.plain_optimizers import OPTIMIZERS
+from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.trial import check_trains
 from tests.learning.training.conftest import with_network
 

@@ -11,7 +11,7 @@ import pytest
 from typer import Context
 
 from downpour.cli.commands import build
-from downpour.files.store.location import LOCAL_VARIABLE
+from downpour.files.store.shared_directory import LOCAL_VARIABLE
 from downpour.learning.allowlist import FOLDERS, VARIABLE
 from tests.docs.commands import Shown, calls, shown
 from tests.docs.pages import BESIDE, DOCS, ROOT, WRITTEN, Page

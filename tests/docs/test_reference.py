@@ -13,9 +13,9 @@ import downpour
 from downpour import Spec
 from downpour.base.values import AttemptId
 from downpour.core.spec import TABLES
-from downpour.files.records.record_lines import KINDS
 from downpour.files.store import layout
-from downpour.files.store.process_lock import RUN_LOCK_NAME
+from downpour.files.store.presence import RUN_LOCK_NAME
+from downpour.record.record_lines import KINDS
 from tests.docs.pages import DOCS, ROOT, Page
 
 GENERATED = ("python", "spec", "thrift")

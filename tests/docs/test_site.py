@@ -13,7 +13,7 @@ from tests.docs.audits import passed_before, seen_by_axe, seen_by_vnu
 from tests.docs.built import SITES, built, meant, shown
 from tests.docs.pages import DOCS, ROOT, Page
 from tests.docs.pages import SITE as PAGES
-from tests.experiments.dashboard.browser.conftest import Minutes, browser, minutes
+from tests.show.dashboard.browser.conftest import Minutes, browser, minutes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -26,10 +26,10 @@ from pathlib import Path
 import pytest
 
 from downpour import Spec
-from downpour.experiments.reading import Result
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from downpour.learning.tasks.own import own_task
+from downpour.record import Result
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import SMALL, Example, examples_here
 from tests.examples.plain import plain_training

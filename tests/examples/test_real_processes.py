@@ -10,10 +10,10 @@ import pytest
 
 from downpour import Client, Spec, run
 from downpour.cluster.launchers import LocalCluster
-from downpour.experiments.reading import Result
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from downpour.network.rpc.messages import Status
+from downpour.record import Result
 from tests.chaos.stage import Process
 from tests.chaos.test_hand_over import Cluster, mostly_stopped
 from tests.examples.conftest import Example, examples_here

@@ -16,8 +16,8 @@ from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, S
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.client import spec_of
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from downpour.learning.accelerators import devices_here
 from downpour.network.rpc.messages import Status
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState, WorkerState
-from downpour.experiments.notebook import Result
-from downpour.experiments.reproduction.outcome import Replay
+from downpour.base.states import ExperimentEvent, ExperimentState, WorkerState
+from downpour.experiments.reproduction.history import Replay
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
+from downpour.show.notebook import Result
 
-RESULT = Result.read(Path(__file__).parent / "recorded" / "gestures")
+RESULT = Result.read(Path(__file__).parents[1] / "recorded" / "gestures")
 SUMMARY = ExperimentSummary(
     experiment="e-1", name="e", state=ExperimentState.RUNNING, rounds_done=1, rounds_total=4
 )

@@ -9,8 +9,8 @@ import pytest
 from downpour.base.devices import Devices
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.experiments.running import worker_count
-from downpour.experiments.running.worker_count import explained, workers_for
+from downpour.experiments.running import surroundings as worker_count
+from downpour.experiments.running.surroundings import explained, workers_for
 from downpour.learning import accelerators, devices
 
 

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from downpour.host.background import Background
+from downpour.host.process import Background
 
 
 def test_every_value_comes_in_its_order() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from downpour.host import cores
-from downpour.host.cores import usable_cores
+from downpour.host import machine as cores
+from downpour.host.machine import usable_cores
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.host.credentials import FILES, Credentials, without_credentials
+from downpour.host.paths import FILES, Credentials, without_credentials
 
 
 def test_the_environment_names_token_and_files() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from downpour.host import descriptors
+from downpour.host import process as descriptors
 
 Limit = Callable[[int], None]
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from downpour.host.disuse import note_use, remove_unused
+from downpour.host.machine import note_use, remove_unused
 
 DAY_SECONDS = 86_400
 

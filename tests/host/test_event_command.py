@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentEvent, ExperimentState
 from downpour.host.event_command import EventCommand, checked_command, command_for
 
 ENDED = ExperimentEvent(

@@ -201,8 +201,8 @@ def test_the_package_imports_without_any_of_them(bare: dict[str, str]) -> None:
     """Every module of it but those that make certificates; the libraries really are hidden."""
     code = (
         "import downpour, downpour.cli.commands, downpour.cluster.manager.process,"
-        " downpour.cluster.worker.process, downpour.experiments.figures.figures,"
-        " downpour.virtual.policylab.figure, downpour.learning.datasets, downpour.learning.models"
+        " downpour.cluster.worker.process, downpour.show.figures.figures,"
+        " downpour_lab.policylab.tables, downpour.learning.datasets, downpour.learning.models"
     )
     subprocess.run([sys.executable, "-c", code], env=bare, check=True)
     code = "import scipy"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.host.folder_lock import FolderLock
+from downpour.host.paths import FolderLock
 
 
 def test_a_lock_in_a_folder_that_is_away_is_refused_and_makes_nothing(tmp_path: Path) -> None:

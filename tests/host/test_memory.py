@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from downpour.host import memory
-from downpour.host.memory import free_memory, kills, own_memory
+from downpour.host import machine as memory
+from downpour.host.machine import free_memory, kills, own_memory
 
 
 @pytest.fixture

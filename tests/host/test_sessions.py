@@ -7,7 +7,7 @@ import subprocess
 
 import psutil
 
-from downpour.host.sessions import end_session
+from downpour.host.process import end_session
 
 LEAVES_ONE = "sleep 3600 >/dev/null & echo $!"
 

@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from downpour.host import signals
-from downpour.host.signals import kept_handlers, on_interrupt, on_leaving
+from downpour.host import process as signals
+from downpour.host.process import kept_handlers, on_interrupt, on_leaving
 
 OF_ENGINES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -12,10 +12,10 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.files.spec_file import read_launch, read_spec
-from downpour.host.user_file import read_user_file
-from downpour.predictor.fitting.traces import read_traces
-from downpour.predictor.model_file import read_trained
-from downpour.virtual.policylab.traced import read_recordings
+from downpour.host.paths import read_user_file
+from downpour.predictor.learned import read_trained
+from downpour_lab.fitting.training_data import read_traces
+from downpour_lab.policylab.traced import read_recordings
 
 
 def fifo(path: Path) -> None:

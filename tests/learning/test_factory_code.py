@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import OtherCode, SpecError
-from downpour.learning.factory_code import Project, check_code, code_of, fixed_code, variables_of
+from downpour.learning.user_code import Project, check_code, code_of, fixed_code, variables_of
 from tests.conftest import Allow
 
 NETS = "mine.nets:build"

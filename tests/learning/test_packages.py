@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.learning.packages import differences, versions_of
+from downpour.learning.user_code import differences, versions_of
 from tests.conftest import Allow
 
 LAB = """

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from downpour.base.errors import Refused, SpecError
 from downpour.base.version import VERSION
 from downpour.cluster.operations.certificates import issue
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network import metrics
 from downpour.network.metrics import (
     MetricsEndpoint,

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.predictor.base import Array
-from downpour.predictor.fitting import cross_validation
-from downpour.predictor.fitting.cross_validation import Fitted
-from downpour.predictor.fitting.lstm_training import TrainingSettings
-from downpour.predictor.fitting.recipe import train
-from downpour.predictor.fitting.traces import Traces, read_traces
-from downpour.predictor.fitting.training_data import TaskSequences, TrainingSet, build, prepare
-from downpour.predictor.fitting.trees import fit_trees
-from downpour.predictor.model_file import Trained
+from downpour.predictor.features import Array
+from downpour.predictor.learned import Trained
+from downpour_lab.fitting import scoring as cross_validation
+from downpour_lab.fitting.scoring import Fitted
+from downpour_lab.fitting.training import TrainingSettings, fit_trees, train
+from downpour_lab.fitting.training_data import (
+    TaskSequences,
+    Traces,
+    TrainingSet,
+    build,
+    prepare,
+    read_traces,
+)
 
 WORKERS = 6
 TINY = TrainingSettings(nets=2, epochs=1, batch=6, units=4, wide=8, narrow=4)

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.predictor.base import LEVELS, Array
 from downpour.predictor.calibration import (
     _OWN_STEP,
     _REACH,
     Corrections,
+    Online,
     PendingForecasts,
     Recalibrated,
     Tracker,
 )
-from downpour.predictor.features import task_rows
+from downpour.predictor.features import LEVELS, Array, task_rows
 from downpour.predictor.histories import WORKERS_MAX
-from downpour.predictor.online import Online
 from tests.predictor.test_selector import Constant
 
 AT_ASSIGNMENT = np.array([0])

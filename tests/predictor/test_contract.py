@@ -15,9 +15,9 @@ from downpour.base.errors import SpecError
 from downpour.base.values import Forecast
 from downpour.predictor import Predictor, make
 from downpour.predictor.features import STATE
-from downpour.predictor.fitting.cross_validation import NAMES, Fitted
-from downpour.predictor.fitting.traces import Traces
-from downpour.predictor.model_file import Trained
+from downpour.predictor.learned import Trained
+from downpour_lab.fitting.scoring import NAMES, Fitted
+from downpour_lab.fitting.training_data import Traces
 
 FAMILY = pytest.mark.parametrize("name", NAMES)
 NUMBERS = st.one_of(
@@ -149,4 +149,4 @@ def test_predicting_needs_neither_torch_nor_what_fits() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(shown.stdout.split())
-    assert not {"torch", "sklearn", "downpour.predictor.fitting"} & loaded
+    assert not {"torch", "sklearn", "downpour_lab.fitting"} & loaded

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from downpour.predictor import features as f
-from downpour.predictor.base import Features
+from downpour.predictor.features import Features
 
 
 def row(told: Features) -> list[float]:

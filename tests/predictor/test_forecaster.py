@@ -19,7 +19,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
-from downpour.predictor.base import Features, Request
+from downpour.predictor.features import Features, Request
 from downpour.predictor.forecaster import Forecaster
 
 FILE = PublishedFile(name="file", size_bytes=1, checksum="0")

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.predictor import make
-from downpour.predictor.base import LEVELS
-from downpour.predictor.learned import for_a_stranger
-from downpour.predictor.model_file import Trained
+from downpour.predictor.features import LEVELS
+from downpour.predictor.learned import Trained, for_a_stranger
 
 Q10, Q50, Q90, Q98 = range(4)
 

@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 
 from downpour.predictor import make
-from downpour.predictor.fitting.lstm_training import (
-    TrainingSettings,
-    _tensors,
-    _Training,
-    train_lstm,
-)
-from downpour.predictor.fitting.recipe import train
-from downpour.predictor.fitting.scoring import ASSIGNMENT, replay_job, scores
-from downpour.predictor.fitting.traces import read_traces
-from downpour.predictor.fitting.training_data import TaskSequences, TrainingSet, prepare
 from downpour.predictor.histories import EVENTS, INPUTS
-from downpour.predictor.lstm import Lstm, shapes
-from downpour.predictor.model_file import Trained, read_trained
+from downpour.predictor.learned import Lstm, Trained, read_trained, shapes
+from downpour_lab.fitting.scoring import ASSIGNMENT, replay_job, scores
+from downpour_lab.fitting.training import TrainingSettings, _tensors, _Training, train, train_lstm
+from downpour_lab.fitting.training_data import TaskSequences, TrainingSet, prepare, read_traces
 from tests.predictor.conftest import TINY, columns, write
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from downpour.base.errors import SpecError
-from downpour.predictor.model_file import FORMAT, VERSION, Trained, read_trained, write_trained
+from downpour.predictor.learned import FORMAT, VERSION, Trained, read_trained, write_trained
 
 
 def refusal(path: Path) -> str:

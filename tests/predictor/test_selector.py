@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from downpour.predictor import pretrained
-from downpour.predictor.base import Array
-from downpour.predictor.ewma import Ewma
-from downpour.predictor.last_value import LastValue
-from downpour.predictor.lstm import Lstm
-from downpour.predictor.median import Median
-from downpour.predictor.model_file import read_trained
-from downpour.predictor.online import Online
-from downpour.predictor.selector import Selector
+from downpour.predictor.calibration import Online, Selector
+from downpour.predictor.features import Array
+from downpour.predictor.learned import Lstm, read_trained
+from downpour.predictor.point import Ewma, LastValue, Median
 
 
 class Constant:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.predictor.base import Model
-from downpour.predictor.ewma import Ewma
-from downpour.predictor.last_value import LastValue
-from downpour.predictor.median import Median
-from downpour.predictor.online import Online
+from downpour.predictor.calibration import Online
+from downpour.predictor.features import Model
+from downpour.predictor.point import Ewma, LastValue, Median
 
 
 def after(model: Model, *told: tuple[str, float]) -> Online:

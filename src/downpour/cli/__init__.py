@@ -24,7 +24,7 @@ def main() -> None:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:  # an interrupted import leaves half a module and prints a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from downpour.cli import streams
+    from downpour.cli import exit_status as streams
 
     streams.prepare()
     status = run_command(sys.argv[1:], interruptible=heard)
@@ -42,7 +42,7 @@ def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> i
     """
     from downpour.cli.commands import command_line
     from downpour.cli.exit_status import final_status, report_error
-    from downpour.host.signals import stop_at_signals
+    from downpour.host.process import stop_at_signals
 
     try:
         if interruptible:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from downpour.base.errors import Refused, SpecError, StoreError, Unreachable
 from downpour.cli.options import SHARED
 from downpour.cli.printing import note
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
-    from downpour.files.records.record_lines import RecordLine
     from downpour.network.rpc.messages import ExperimentSummary
+    from downpour.record.record_lines import RecordLine
 
     Record = list[tuple[float, RecordLine]]
 
@@ -28,8 +28,8 @@ def stored(
 
     If an `experiment` is given, list only that one.
     """
-    from downpour.experiments.reading.stored_experiments import experiments_in, stored_records
-    from downpour.files.store.location import seen_location
+    from downpour.files.store.shared_directory import seen_location
+    from downpour.record.stored_experiments import experiments_in, stored_records
 
     with stored_records(seen_location(shared), last=most) as folder:
         found = experiments_in(folder, None if experiment else most)
@@ -80,12 +80,12 @@ def find(
     experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
 ) -> FoundRecord:
     """Return an experiment's record; the beginning of an ID is enough if it is unique."""
-    from downpour.experiments.reading.stored_experiments import stored_records
-    from downpour.files.records.mirror import recorded_in
-    from downpour.files.records.record import read_record
     from downpour.files.store import SharedDirectory
     from downpour.files.store.layout import RECORD_NAME
-    from downpour.files.store.location import seen_location
+    from downpour.files.store.shared_directory import seen_location
+    from downpour.record.mirror import recorded_in
+    from downpour.record.record import read_record
+    from downpour.record.stored_experiments import stored_records
 
     try:
         here = None if isinstance(shared, str) else shared or SHARED
@@ -116,7 +116,7 @@ def _folders(folder: Path) -> Iterable[str]:
 
 def _asked(experiment: str, client: Client) -> FoundRecord:
     """Ask a manager for a record, and for its list only if it knows no such experiment."""
-    from downpour.files.records.record import parse_lines
+    from downpour.record.record import parse_lines
 
     try:
         lines = client.record(experiment)

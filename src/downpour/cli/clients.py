@@ -22,6 +22,7 @@ from downpour.cli.options import (
     SharedIfSeen,
     TensorBoard,
     whole_number,
+    with_credentials,
 )
 from downpour.cli.printing import (
     SpecOnce,
@@ -35,17 +36,16 @@ from downpour.cli.printing import (
     say,
 )
 from downpour.cli.spec_options import with_spec
-from downpour.cli.trust_options import with_credentials
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
-    from downpour.experiments.following.follower import Follower
-    from downpour.experiments.reading import Result
-    from downpour.files.records.record_lines import RecordLine
+    from downpour.experiments.following import Follower
     from downpour.network.rpc.messages import Status
+    from downpour.record import Result
+    from downpour.record.record_lines import RecordLine
 
     Record = list[tuple[float, RecordLine]]
 
@@ -87,8 +87,8 @@ def submit(
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
-    from downpour.core.automatic import explained
-    from downpour.experiments.following.follower import Follower
+    from downpour.core.resolve import explained
+    from downpour.experiments.following import Follower
     from downpour.experiments.running.watching import event_files
 
     with (
@@ -137,7 +137,7 @@ def status(
     if as_json:
         print_json(asdict(now))
         return
-    from downpour.experiments.tables.live import status_view
+    from downpour.show.tables.live import status_view
 
     out().print(status_view(now))
 
@@ -157,7 +157,7 @@ def watch(
     """
     from rich.live import Live
 
-    from downpour.experiments.tables.live import status_view
+    from downpour.show.tables.live import status_view
 
     with (
         client_of(manager, credentials, shared, connect_seconds) as client,
@@ -199,7 +199,7 @@ def list_experiments(
     if as_json:
         print_json([asdict(one) for one in experiments])
         return
-    from downpour.experiments.tables.live import experiments_table
+    from downpour.show.tables.live import experiments_table
 
     out().print(experiments_table(experiments))
 
@@ -241,11 +241,11 @@ def results(
     than the store. The beginning of an ID is enough if it is unique.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    from downpour.experiments.reading import Result
+    from downpour.record import Result
 
     found = find(experiment, shared, manager, credentials)
     if tensorboard is not None:
-        from downpour.experiments.event_files import write_events
+        from downpour.show.event_files import write_events
 
         write_events(found.record, tensorboard)
     print_result(Result.from_record(found.record, found.folder), as_json=as_json, as_csv=as_csv)
@@ -259,7 +259,7 @@ def _stay(
     follower: Follower,
 ) -> Result:
     """Show an experiment until it ends, and write its event files."""
-    from downpour.experiments.tables.progress import LINE_SECONDS, ProgressDisplay
+    from downpour.show.tables.progress import LINE_SECONDS, ProgressDisplay
 
     with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
         shown = SpecOnce(display.show, asked)

@@ -2,22 +2,118 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.base.errors import SpecError
 from downpour.base.values import PAGE_PORT
-from downpour.cli import streams
-from downpour.cli.dashboard_options import listen_for_page, page_url
-from downpour.cli.options import SHARED, Location, location, whole_number
+from downpour.cli import exit_status as streams
+from downpour.cli.options import SHARED, Location, location, whole_number, with_credentials
 from downpour.cli.printing import note
-from downpour.cli.trust_options import with_credentials
-from downpour.host.credentials import Credentials
 from downpour.host.extras import require
+from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from downpour.experiments.page_server.serving import PageServer
+    from downpour.experiments.page_server.server import PageServer
+    from downpour.network.rpc.trust import Trust
+
+
+_HERE = "127.0.0.1"
+
+DashboardFlag = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard",
+        help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that "
+        "is taken, at any free one. It ends with the run or the cluster.",
+    ),
+]
+DashboardPort = Annotated[
+    int | None,
+    typer.Option(
+        "--dashboard-port",
+        metavar="N",
+        parser=whole_number,
+        help="Serve the page at this port; 0: any free one.",
+        show_default="not served",
+    ),
+]
+
+
+def listen_for_page(
+    host: str, port: int, trust: Trust, field: str = "port", *, or_any: bool = False
+) -> socket.socket:
+    """Return a socket for a page; with `or_any`, at any free port if this one is taken.
+
+    Raises:
+        SpecError: the port is not available, or other machines could reach it without credentials.
+    """
+    from downpour.network.rpc.server import listen
+
+    try:
+        return listen(host, port, trust, field)
+    except SpecError as error:
+        in_use = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
+        if not (or_any and in_use):
+            raise
+        return listen(host, 0, trust, field)
+
+
+def page_url(listener: socket.socket, trust: Trust) -> str:
+    """Return the URL at which a browser, here or elsewhere, finds the page."""
+    host, port = listener.getsockname()[:2]
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        host = socket.gethostname()
+    scheme = "https" if trust.serving is not None else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def page_socket(
+    credentials: Credentials, port: int | None, *, wanted: bool
+) -> socket.socket | None:
+    """Return a socket on loopback for a page; None if no option asks for a page.
+
+    Args:
+        credentials: the token that viewers must enter.
+        port: the value of `--dashboard-port`.
+        wanted: the value of `--dashboard`.
+
+    Raises:
+        MissingPackage: the extra is not installed.
+        SpecError: the port is not available.
+    """
+    if not wanted and port is None:
+        return None
+    require("--dashboard", "dashboard")
+    from downpour.network.rpc.trust import Trust
+
+    trust, usual = Trust.load(credentials), PAGE_PORT if port is None else port
+    return listen_for_page(_HERE, usual, trust, "dashboard_port", or_any=port is None)
+
+
+@contextmanager
+def page_on(
+    listener: socket.socket | None, shared: Path | str, credentials: Credentials
+) -> Iterator[None]:
+    """Serve a page of a shared directory while the block runs, if there is a socket.
+
+    It prints the page's URL as soon as the page answers.
+    """
+    if listener is None:
+        yield
+        return
+    from downpour.experiments.page_server.process import page_beside
+    from downpour.network.rpc.trust import Trust
+
+    url = page_url(listener, Trust.load(credentials))
+    with page_beside(str(shared), listener, credentials, lambda: note(f"page at {url}")):
+        yield
 
 
 @with_credentials
@@ -54,9 +150,8 @@ def dashboard(
     bucket, with or without a manager.
     """
     require("downpour dashboard", "dashboard")
-    from downpour.experiments.page_server.serving import serve
-    from downpour.host.descriptors import allow_many
-    from downpour.host.signals import on_interrupt, on_leaving
+    from downpour.experiments.page_server.server import serve
+    from downpour.host.process import allow_many, on_interrupt, on_leaving
     from downpour.network.rpc.trust import Trust
 
     streams.outlive_readers()

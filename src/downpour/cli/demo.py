@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.base.errors import MissingPackage, SpecError, did_you_mean
-from downpour.cli.figure_file import check_figure, figure_option
+from downpour.cli.drawings import check_figure, figure_option
 from downpour.cli.options import RESULTS, SHARED, Shared, whole_number
 from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
@@ -58,7 +58,7 @@ def demo(
     A demo downloads nothing. It trains on scikit-learn's digits, or on synthetic data if that
     package is missing.
     """
-    from downpour.experiments.demos.catalog import DEMOS
+    from downpour.experiments.demos.lessons import DEMOS
 
     if not name:
         for known, one in DEMOS.items():
@@ -76,8 +76,8 @@ def demo(
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
-    from downpour.experiments.demos.staging import DemoStage, data_in
-    from downpour.experiments.tables.progress import ProgressDisplay
+    from downpour.experiments.demos.demo import DemoStage, data_in
+    from downpour.show.tables.progress import ProgressDisplay
 
     changes = {**data_in(RESULTS), **fewer}
     stage = DemoStage(shared=shared, changes=changes)
@@ -94,7 +94,7 @@ def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> N
 
 
 def _print(demo: Demo, acted: Sequence[Acted]) -> None:
-    from downpour.experiments.tables.cells import text_table
+    from downpour.show.tables.cells import text_table
 
     table = demo.table(acted)
     texts = table.texts()
@@ -113,7 +113,7 @@ def _draw(demo: Demo, acted: Sequence[Acted], path: Path) -> None:
     except MissingPackage as error:
         note(str(error))
         return
-    from downpour.experiments.figures.export import written
+    from downpour.show.figures.style import written
 
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

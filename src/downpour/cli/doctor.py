@@ -1,7 +1,8 @@
-"""`downpour doctor`: check the shared directory, and hosts, and print the findings."""
+"""The commands that check and secure machines: doctor, certs."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -11,19 +12,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.cli.options import SHARED, AsJson, Location
+from downpour.cli.options import (
+    SHARED,
+    AsJson,
+    Location,
+    path_option,
+    whole_number,
+    with_credentials,
+)
 from downpour.cli.printing import err, out, print_json, say
-from downpour.cli.trust_options import with_credentials
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.ssh_script import SshOptions
-from downpour.host.credentials import Credentials
+from downpour.host.extras import require
+from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.cluster.launchers.ssh_probe import Look
-    from downpour.cluster.operations.finding import Finding
-    from downpour.cluster.operations.host_checks import HostReport
+    from downpour.cluster.launchers.ssh_script import Look
+    from downpour.cluster.operations.certificates import Certified, Issued
+    from downpour.cluster.operations.doctor import HostReport
+    from downpour.cluster.operations.probes import Finding
+
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
 _MENDABLE = 2
@@ -93,7 +103,7 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
     hosts = read_hosts(file)
     if not isinstance(shared, Path) or not shared.is_dir():
         raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
-    from downpour.cluster.operations.host_checks import examine
+    from downpour.cluster.operations.doctor import examine
 
     with err().status(f"checking {len(hosts)} hosts"):
         return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
@@ -161,3 +171,66 @@ def _seen(look: Look) -> list[str]:
         f"{idle:.0f} of {look.cores}",
         f"{look.memory_bytes / 2**30:.1f} GiB",
     ]
+
+
+def certs(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="A machine's names and IP addresses, separated by commas, such as "
+            "first,first.lab,10.0.0.5; the first one names its files.",
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            parser=path_option("out"),
+            help="The folder to write the files to.",
+        ),
+    ] = Path("certs"),
+    days: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=whole_number, help="How long the certificates are valid, in days."
+        ),
+    ] = 365,
+) -> None:
+    """Make certificates for mutual TLS, one for each machine.
+
+    The first call in a folder also makes an authority. Later calls use it to add machines. The
+    command never overwrites a file.
+    """
+    require("downpour certs", "certs")
+    from downpour.cluster.operations.certificates import issue
+
+    issued = issue(names, folder, days=days)
+    for line in _report(issued):
+        out().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(issued: Issued) -> list[str]:
+    lines = []
+    if issued.authority_is_new:
+        lines.append(f"{issued.authority}: the authority; every machine needs a copy")
+        lines.append(
+            f"{issued.authority_key}: its key, which signs certificates; no machine needs it"
+        )
+    for one in issued.machines:
+        lines.append(f"{one.certificate}: for {one.machine}; valid until {one.until:%Y-%m-%d}")
+        lines.append(f"{one.key}: its key")
+    for one in issued.machines:
+        lines += ["", f"On {one.machine.names[0]}, as options of every command:", ""]
+        lines += _usage(one, issued.authority)
+    return lines
+
+
+def _usage(one: Certified, authority: Path) -> list[str]:
+    """Return lines that name the three files as options, and as variables."""
+    given = {"cert": one.certificate, "key": one.key, "ca": authority}
+    paths = {word: shlex.quote(str(path)) for word, path in given.items()}
+    options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
+    variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
+    return [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]

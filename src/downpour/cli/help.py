@@ -3,6 +3,8 @@
 If a command has many options, `--help` shows those in `first_options.py`, and `--help-all` shows
 all. `page.py` uses the same functions as the screen, so the two cannot differ. Nothing here knows
 any command's purpose. Parameters have the type `Any` because Typer's classes for them are private.
+
+Commands that are missing here show all their options with `--help`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,45 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from downpour.base.arguments import meant
-from downpour.cli.first_options import FIRST
+
+_TRAINING = ("--dataset", "--model", "--epochs", "--batch-size", "--learning-rate", "--optimizer")
+_SHARDS = ("--shards", "--split", "--mode", "--policy", "--device", "--name", "--seed")
+_STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "--status", "--json")
+
+FIRST: dict[str, tuple[str, ...]] = {
+    "run": (
+        *_TRAINING,
+        "--workers",
+        *_SHARDS,
+        *("--on", "--shared", "--resume", "--dashboard"),
+    ),
+    "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
+    "grid": _STUDY,
+    "experiment": _STUDY,
+    "tune": _STUDY,
+    "compare-policies": (
+        *("--policies", "--scenario", "--jobs", "--rounds", "--standbys", "--figure", "--spec"),
+        *("--shared", "--json"),
+    ),
+    "simulate": (
+        *("--seeds", "--seed", "--faults", "--story", "--keep", "--json"),
+        *("--workers", "--shards", "--rounds", "--mode", "--policy", "--deaths-an-hour"),
+    ),
+    "up": (
+        *("--workers", "--on", "--hosts", "--device", "--shared", "--data-dir", "--host", "--port"),
+        *("--dashboard", "--service"),
+    ),
+    "manager": (
+        *("--shared", "--host", "--port", "--data-dir", "--successor", "--dashboard"),
+        *("--make-token", "--token-file", "--log", "--verbose"),
+    ),
+    "worker": (
+        *("--manager", "--shared", "--name", "--device", "--host", "--port", "--label"),
+        *("--accept-code", "--token-file", "--log", "--verbose"),
+    ),
+}
+"""By command, most needed first."""
+
 
 _COLUMN_MAX = 27
 _ALL = "downpour.help_all"

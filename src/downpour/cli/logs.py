@@ -13,16 +13,14 @@ import typer
 
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.cli.asking import find
-from downpour.cli.options import SHARED, Manager, SharedIfSeen, whole_number
+from downpour.cli.options import SHARED, Manager, SharedIfSeen, whole_number, with_credentials
 from downpour.cli.printing import note, out
-from downpour.cli.trust_options import with_credentials
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from downpour.experiments.reading.logs import LogCursor, LogFilter, LogPage
-    from downpour.files.logs.log_line import Level, LogLine
-    from downpour.files.logs.log_places import LogPlace
+    from downpour.files.logs.log_places import Level, LogLine, LogPlace
+    from downpour.record.logs import LogCursor, LogFilter, LogPage
 
 _LAST = 200
 _NAMES_SHOWN = 20
@@ -90,9 +88,9 @@ def logs(
     output and full tracebacks. This command merges them by time; each line names its host and
     process. No manager needs to run.
     """
-    from downpour.experiments.reading.logs import LogFilter, exported_seconds, span_of
     from downpour.files.logs.log_places import logs_of
-    from downpour.files.store.location import seen_location
+    from downpour.files.store.shared_directory import seen_location
+    from downpour.record.logs import LogFilter, exported_seconds, span_of
 
     wanted = LogFilter(begin=_begin(since), level=_checked(level), of=worker)
     if last is not None and last < 0:
@@ -131,7 +129,7 @@ class _Printer:
 
     def _read(self) -> list[LogLine]:
         """Return the new lines that the user wants to see."""
-        from downpour.experiments.reading.logs import read_logs
+        from downpour.record.logs import read_logs
 
         begin = self._wanted.begin if self._cursor is None else 0.0
         page = read_logs(self._place, self._cursor, changed_after=begin)
@@ -177,7 +175,7 @@ def _who(line: LogLine) -> str:
 
 
 def _checked(level: str) -> Level:
-    from downpour.files.logs.log_line import LEVELS
+    from downpour.files.logs.log_places import LEVELS
 
     for known in LEVELS:
         if known == level:

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.cli.options import SharedIfSeen
+from downpour.cli.options import SharedIfSeen, with_credentials
 from downpour.cli.printing import say
-from downpour.cli.trust_options import with_credentials
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 _TIMEOUT_SECONDS = 5.0
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from downpour.core.spec import ResolvedSpec, Spec
-    from downpour.experiments.reading import Result
     from downpour.network.rpc.messages import Status
+    from downpour.record import Result
 
 _UNBOUNDED = 10_000
 """The width, in columns, of an output that is not a terminal."""
@@ -27,7 +27,7 @@ _UNBOUNDED = 10_000
 @functools.cache
 def out() -> Console:
     """Return the console for results; it doesn't wrap tables in a file or a pipe."""
-    from downpour.experiments.tables.console import SafeConsole
+    from downpour.show.tables.cells import SafeConsole
 
     console = SafeConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
@@ -38,7 +38,7 @@ def out() -> Console:
 @functools.cache
 def err() -> Console:
     """Return the console for progress and notes."""
-    from downpour.experiments.tables.console import SafeConsole
+    from downpour.show.tables.cells import SafeConsole
 
     return SafeConsole(stderr=True)
 
@@ -82,7 +82,7 @@ class SpecOnce:
 
     def resolved(self, spec: ResolvedSpec) -> None:
         """Take the resolved spec, if it is known before its experiment begins."""
-        from downpour.core.automatic import explained
+        from downpour.core.resolve import explained
 
         self._spec, why = spec, explained(self._asked, spec)
         self._remarks += [why] if why is not None else []
@@ -127,7 +127,7 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
     elif as_csv:
         print(result.to_csv(), end="")  # noqa: T201
     else:
-        from downpour.experiments.tables.terminal_tables import result_table
+        from downpour.show.tables.terminal_tables import result_table
 
         out().print(result_table(result))
         if result.model_file:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_on, page_socket
-from downpour.cli.found_spec import with_found_spec
+from downpour.base.errors import SpecError
+from downpour.cli.dashboard import DashboardFlag, DashboardPort, page_on, page_socket
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
@@ -28,18 +31,66 @@ from downpour.cli.options import (
     workers_option,
 )
 from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
-from downpour.cli.spec_options import with_spec
+from downpour.cli.spec_options import parse_fields, with_spec
 from downpour.cluster.disturbing.disturbances import Disturbances
-from downpour.cluster.launchers import LaunchPlan
+from downpour.cluster.launchers import LaunchPlan, kind_of
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.host.credentials import Credentials
+from downpour.experiments.running.surroundings import workers_for
+from downpour.files.spec_file import read_spec, specs_in
+from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from downpour.experiments.reading import Result
     from downpour.experiments.running.surroundings import Surroundings
+    from downpour.record import Result
+
+
+_SAYS_WHAT = ("file", "resume", "task", "dataset", "model")
+"""Arguments that say what to train, so that we look for no file."""
+
+
+def with_found_spec(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command find its FILE in the current folder; `remark` then names the file."""
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> Any:
+        if not any(arguments[name] for name in _SAYS_WHAT):
+            files = specs_in(Path.cwd())
+            if len(files) > 1:
+                _refuse_options(files, arguments)
+                names = ", ".join(file.name for file in files)
+                accepted = f"name one of the specs in this folder: {names}"
+                raise SpecError("FILE", None, accepted)
+            for file in files:
+                arguments |= {"file": file, "remark": f"no FILE was named, so this is {file.name}"}
+        return command(**arguments)
+
+    signature = inspect.signature(command)
+    own = [one for name, one in signature.parameters.items() if name != "remark"]
+    wrapped.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _refuse_options(files: Sequence[Path], arguments: Mapping[str, Any]) -> None:
+    """Refuse options that are wrong with each of these files.
+
+    Raises:
+        SpecError: names the option.
+    """
+    kind_of(arguments.get("on") or "local")
+    workers_for(Spec(), arguments.get("workers"))
+    fields = parse_fields({name: arguments.get(name) for name in Spec.model_fields})
+    errors: dict[str, SpecError] = {}
+    for file in files:
+        try:
+            read_spec(file, fields)
+        except SpecError as error:
+            errors.setdefault(str(error), error)
+        else:
+            return
+    if len(errors) == 1:
+        raise errors.popitem()[1]
+
 
 Workers = Annotated[
     int | None,
@@ -148,10 +199,10 @@ def _trained(
     quiet: bool,
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
+    from downpour.experiments.running.surroundings import explained
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
-    from downpour.experiments.running.worker_count import explained
-    from downpour.experiments.tables.progress import LINE_SECONDS, ProgressDisplay
+    from downpour.show.tables.progress import LINE_SECONDS, ProgressDisplay
 
     remarks = [remark] if remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
@@ -170,7 +221,7 @@ def _trained(
 def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launching) -> None:
     """Print the commands that the launcher would submit or run."""
     from downpour.core.resolve import resolve
-    from downpour.experiments.running.worker_count import workers_for
+    from downpour.experiments.running.surroundings import workers_for
 
     number = workers_for(spec, workers, is_here=False)  # other runs need no plan
     resolve(spec, number)  # refuses a spec that no run can train
@@ -189,7 +240,7 @@ def _show_plan(spec: Spec, workers: int | None, shared: Path, launching: Launchi
 
 def _with_code_here(spec: Spec) -> Spec:
     """Let a resumed experiment use this machine's code, and note each changed file."""
-    from downpour.learning.factory_code import fixed_code
+    from downpour.learning.user_code import fixed_code
 
     code = fixed_code(spec.factories, {})
     for file in sorted(spec.code.keys() | code.keys()):

@@ -118,7 +118,7 @@ def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
 def _resumed(
     experiment: str, shared: Path | str, file: Path | None, given: Mapping[str, Any]
 ) -> Spec:
-    from downpour.experiments.trained_model.resuming import resumed_spec
+    from downpour.experiments.trained_model.locating import resumed_spec
 
     if file is not None:
         accepted = "continues with its own spec, so leave out FILE; options may change it"

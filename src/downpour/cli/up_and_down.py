@@ -1,42 +1,54 @@
-"""`downpour up` and `downpour down`: a cluster that keeps running after the command ends."""
+"""The commands of a cluster that stays: up, ps, down."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from downpour.base.devices import AUTO, check_device
-from downpour.base.errors import SpecError
+from downpour.base.errors import DownpourError, SpecError
 from downpour.base.values import DEFAULT_PORT
-from downpour.cli.dashboard_options import DashboardFlag, DashboardPort, page_socket, page_url
+from downpour.cli.dashboard import DashboardFlag, DashboardPort, page_socket, page_url
 from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
+    AsJson,
     DataDir,
     OnEvent,
     Patience,
     Shared,
     number,
     whole_number,
+    with_credentials,
     workers_option,
 )
-from downpour.cli.printing import err, note, say
-from downpour.cli.process_options import Device, MetricsPort, Port
-from downpour.cli.trust_options import with_credentials
+from downpour.cli.printing import err, note, out, print_json, say
+from downpour.cli.process_commands import Device, MetricsPort, Port
 from downpour.cluster.launchers import LaunchPlan
-from downpour.cluster.launchers.cluster_files import ClusterFiles
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
-from downpour.host.cores import usable_cores
-from downpour.host.credentials import Credentials
 from downpour.host.event_command import checked_command
 from downpour.host.extras import require
+from downpour.host.machine import usable_cores
+from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.learning.devices import devices_for
 from downpour.network.discovery.waiting import checked_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour.cluster.operations.cluster_processes import ClusterProcess
+    from downpour.files.store import SharedDirectory
+    from downpour.network.rpc.messages import Status
+
 
 Workers = Annotated[
     int | None,
@@ -166,7 +178,7 @@ def down(
     nothing, with exit status 0.
     """
     from downpour.cluster.launchers import systemd
-    from downpour.cluster.launchers.supervise import stop
+    from downpour.cluster.launchers.supervisor import stop
 
     if service:
         names = systemd.disable(str(shared.absolute()))
@@ -204,8 +216,7 @@ def _wanted(launching: Launching, workers: int | None, device: str) -> int:
 
 def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) -> None:
     """Start a plan's supervisor, and tell the user how to give it work."""
-    from downpour.cluster.launchers.supervise import missing, start
-    from downpour.cluster.launchers.supervisor import SupervisedPlan
+    from downpour.cluster.launchers.supervisor import SupervisedPlan, missing, start
     from downpour.files.store import SharedDirectory
 
     shared = Path(plan.manager.shared)
@@ -274,3 +285,87 @@ def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:
         say(name)
     if not systemd.linger():
         note("they end with your login until an administrator runs `loginctl enable-linger USER`")
+
+
+_DEAD = 1
+_ASK_SECONDS = 5.0
+
+
+@with_credentials
+def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credentials) -> None:
+    """Show the processes of a cluster that keeps running.
+
+    Each row has a process's machine, ID and state and, for a worker, its current task. The exit
+    status is 1 if the process that keeps the cluster has died.
+    """
+    folder = ClusterFiles(shared.absolute())
+    cluster, is_kept = folder.read(), folder.is_kept()
+    rows = _processes(cluster, folder.root, credentials, is_kept=is_kept)
+    if as_json:
+        about = asdict(cluster) | {"kept": is_kept} if cluster is not None else None
+        print_json({"cluster": about, "processes": [asdict(row) for row in rows]})
+    elif rows:
+        out().print(_table(rows))
+    else:
+        say(f"no cluster is up in {shared}")
+    if cluster is not None and not as_json:
+        if cluster.trouble:
+            say(f"the supervisor restarts it: {cluster.trouble}")
+        if not is_kept:
+            say("its supervisor has died, and the rest with it; `downpour up` restarts it")
+    if cluster is not None and not is_kept:
+        raise typer.Exit(_DEAD)
+
+
+def _processes(
+    cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
+) -> list[ClusterProcess]:
+    """Return the processes, or none if neither a supervisor nor a manager answers."""
+    from downpour.cluster.operations.cluster_processes import cluster_processes
+    from downpour.files.store import SharedDirectory
+    from downpour.files.store.lease import leader_of
+
+    if credentials == Credentials():
+        token = root / (cluster.token_file if cluster is not None else TOKEN_NAME)
+        credentials = Credentials(token_file=str(token) if token.is_file() else "")
+    shared = SharedDirectory(root)
+    leader = leader_of(shared)
+    status = _status(shared, credentials)
+    if cluster is None and status is None:
+        return []
+    return list(cluster_processes(cluster, leader, status, is_kept=is_kept))
+
+
+def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
+    """Return the status from the manager that leads in a directory; None if it does not answer."""
+    from downpour.network.discovery.managers import Managers
+    from downpour.network.rpc import Trust
+
+    managers = Managers(shared, None, Trust.load(credentials), timeout_seconds=_ASK_SECONDS)
+    with suppress(DownpourError), managers.first() as client:
+        managers.check(client)
+        return client.status()
+    return None
+
+
+def _table(rows: Sequence[ClusterProcess]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from downpour.host.text import one_line
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("process", no_wrap=True)
+    table.add_column("host", overflow="fold")
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("state")
+    table.add_column("trains")
+    labelled = any(row.labels for row in rows)
+    if labelled:
+        table.add_column("labels")
+    for row in rows:
+        name = row.role if row.role != "worker" else row.name
+        cells = [name, row.hostname, str(row.pid or ""), row.state, row.attempt]
+        cells += [" ".join(row.labels)] if labelled else []
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
+    return table

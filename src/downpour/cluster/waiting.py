@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState, TaskState
+from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
 from downpour.network.rpc.messages import Status
 
 WAITING_SECONDS = 60.0

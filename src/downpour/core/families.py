@@ -13,19 +13,17 @@ MODES = Family(
     "downpour.modes",
     {
         "sync": Member(
-            "downpour.core.modes.sync:SYNC",
+            "downpour.core.modes:SYNC",
             "a barrier after every round: local SGD; FedAvg once per epoch",
         ),
-        "k-sync": Member(
-            "downpour.core.modes.sync:K_SYNC", "a round ends with its first k updates"
-        ),
-        "downpour": Member("downpour.core.modes.downpour:DOWNPOUR"),
-        "ssp": Member("downpour.core.modes.ssp:SSP"),
-        "easgd": Member("downpour.core.modes.easgd:EASGD"),
-        "fedasync": Member("downpour.core.modes.fedasync:FEDASYNC"),
-        "fedbuff": Member("downpour.core.modes.fedbuff:FEDBUFF"),
-        "k-async": Member("downpour.core.modes.fedbuff:K_ASYNC"),
-        "quorum": Member("downpour.core.modes.quorum:QUORUM"),
+        "k-sync": Member("downpour.core.modes:K_SYNC", "a round ends with its first k updates"),
+        "downpour": Member("downpour.core.modes:DOWNPOUR"),
+        "ssp": Member("downpour.core.modes:SSP"),
+        "easgd": Member("downpour.core.modes:EASGD"),
+        "fedasync": Member("downpour.core.modes:FEDASYNC"),
+        "fedbuff": Member("downpour.core.modes:FEDBUFF"),
+        "k-async": Member("downpour.core.modes:K_ASYNC"),
+        "quorum": Member("downpour.core.modes:QUORUM"),
     },
 )
 """When updates become a model version; each member is a `ModeKind`."""
@@ -34,19 +32,19 @@ POLICIES = Family(
     "policy",
     "downpour.policies",
     {
-        "wait": Member("downpour.core.stragglers.wait:WAIT"),
-        "drop": Member("downpour.core.stragglers.drop:DROP"),
-        "backup": Member("downpour.core.stragglers.backup:BACKUP"),
-        "blacklist": Member("downpour.core.stragglers.blacklist:BLACKLIST"),
-        "late": Member("downpour.core.stragglers.late:LATE"),
-        "clone": Member("downpour.core.stragglers.clone:CLONE"),
-        "grass": Member("downpour.core.stragglers.grass:GRASS"),
-        "mantri": Member("downpour.core.stragglers.mantri:MANTRI"),
-        "wrangler": Member("downpour.core.stragglers.wrangler:WRANGLER"),
-        "rebalance": Member("downpour.core.stragglers.rebalance:REBALANCE"),
-        "replace": Member("downpour.core.stragglers.replace:REPLACE"),
+        "wait": Member("downpour.core.stragglers.pairing:WAIT"),
+        "drop": Member("downpour.core.stragglers.pairing:DROP"),
+        "backup": Member("downpour.core.stragglers.copies:BACKUP"),
+        "blacklist": Member("downpour.core.stragglers.pairing:BLACKLIST"),
+        "late": Member("downpour.core.stragglers.copies:LATE"),
+        "clone": Member("downpour.core.stragglers.copies:CLONE"),
+        "grass": Member("downpour.core.stragglers.copies:GRASS"),
+        "mantri": Member("downpour.core.stragglers.copies:MANTRI"),
+        "wrangler": Member("downpour.core.stragglers.copies:WRANGLER"),
+        "rebalance": Member("downpour.core.stragglers.moving:REBALANCE"),
+        "replace": Member("downpour.core.stragglers.moving:REPLACE"),
         "handoff": Member("downpour.core.stragglers.handoff:HANDOFF"),
-        "dylu": Member("downpour.core.stragglers.dylu:DYLU"),
+        "dylu": Member("downpour.core.stragglers.pairing:DYLU"),
     },
 )
 """Who trains what; each member is a straggler `Policy`."""
@@ -55,10 +53,10 @@ SPLITTERS = Family(
     "split",
     "downpour.splitters",
     {
-        "random": Member("downpour.core.splitters.random:owners"),
-        "class": Member("downpour.core.splitters.by_class:owners"),
-        "equal": Member("downpour.core.splitters.equal:owners"),
-        "dirichlet": Member("downpour.core.splitters.dirichlet:owners"),
+        "random": Member("downpour.core.splitters:random_owners"),
+        "class": Member("downpour.core.splitters:class_owners"),
+        "equal": Member("downpour.core.splitters:equal_owners"),
+        "dirichlet": Member("downpour.core.splitters:dirichlet_owners"),
     },
 )
 """Which shard owns each example; each member is a `Splitter`."""
@@ -67,11 +65,12 @@ AGGREGATORS = Family(
     "aggregate",
     "downpour.aggregators",
     {
-        "average": Member("downpour.files.aggregators.average:weights"),
-        "weighted": Member("downpour.files.aggregators.weighted:weights", "by loss"),
-        "samples": Member("downpour.files.aggregators.samples:weights", "FedAvg"),
+        "average": Member("downpour.files.aggregators.weights:equal_weights"),
+        "weighted": Member("downpour.files.aggregators.weights:loss_weights", "by loss"),
+        "samples": Member("downpour.files.aggregators.weights:samples_weights", "FedAvg"),
         "first": Member(
-            "downpour.files.aggregators.first:weights", "that of shard 0, like the ECE751 code"
+            "downpour.files.aggregators.weights:first_weights",
+            "that of shard 0, like the ECE751 code",
         ),
     },
 )
@@ -81,13 +80,13 @@ CODECS = Family(
     "compression",
     "downpour.codecs",
     {
-        "float32": Member("downpour.files.compression.floats:FLOAT32"),
-        "bfloat16": Member("downpour.files.compression.floats:BFLOAT16"),
-        "float16": Member("downpour.files.compression.floats:FLOAT16"),
-        "int8": Member("downpour.files.compression.int8:INT8"),
-        "int3": Member("downpour.files.compression.stochastic:INT3", "randomly rounded"),
-        "terngrad": Member("downpour.files.compression.stochastic:TERNGRAD", "randomly rounded"),
-        "ternary": Member("downpour.files.compression.ternary:TERNARY"),
+        "float32": Member("downpour.files.compression.rounding:FLOAT32"),
+        "bfloat16": Member("downpour.files.compression.rounding:BFLOAT16"),
+        "float16": Member("downpour.files.compression.rounding:FLOAT16"),
+        "int8": Member("downpour.files.compression.rounding:INT8"),
+        "int3": Member("downpour.files.compression.rounding:INT3", "randomly rounded"),
+        "terngrad": Member("downpour.files.compression.rounding:TERNGRAD", "randomly rounded"),
+        "ternary": Member("downpour.files.compression.rounding:TERNARY"),
         "topk": Member("downpour.files.compression.topk:TOPK"),
     },
     others=("none",),

@@ -13,18 +13,16 @@ from functools import partial
 from downpour.base.arguments import checked_call
 from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import Launcher
-from downpour.cluster.launchers.launch_table import launch_of
-from downpour.cluster.launchers.needs import refuse_unmet
+from downpour.cluster.launchers.launch_table import launch_of, refuse_unmet
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, OnStatus, spec_of
-from downpour.experiments.following.announcing import OnEvent
-from downpour.experiments.following.epochs import OnRound
-from downpour.experiments.loggers import Logger
-from downpour.experiments.reading import Result
+from downpour.experiments.following import OnEvent, OnRound
 from downpour.experiments.running.surroundings import Location, Surroundings
 from downpour.experiments.running.training import train
 from downpour.experiments.running.watching import Watching
 from downpour.host.paths import path_of
+from downpour.record import Result
+from downpour.show.loggers import Logger
 
 _DIGITS = Spec()
 

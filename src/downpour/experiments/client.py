@@ -16,18 +16,17 @@ from downpour.base.arguments import checked_calls
 from downpour.base.errors import ExperimentFailed, SpecError, Unreachable
 from downpour.base.states import ExperimentState
 from downpour.core.spec import Spec
-from downpour.experiments.reading import Result
-from downpour.files.records.record import parse_lines
-from downpour.files.records.record_lines import PreparedLine
 from downpour.files.spec_file import read_spec
 from downpour.files.store import SharedDirectory
-from downpour.files.store.location import seen_location
-from downpour.host.credentials import Credentials
-from downpour.host.paths import path_of
+from downpour.files.store.shared_directory import seen_location
+from downpour.host.paths import Credentials, path_of
 from downpour.network.discovery.managers import managers_for
 from downpour.network.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.network.rpc import ManagerClient, Trust
 from downpour.network.rpc.messages import ExperimentSummary, RecordPage, Status
+from downpour.record import Result
+from downpour.record.record import parse_lines
+from downpour.record.record_lines import PreparedLine
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +177,7 @@ class Client:
         return self._result(experiment)
 
     def _result(self, experiment: str, check: Callable[[], None] | None = None) -> Result:
-        from downpour.experiments.notebook import Result as Shown
+        from downpour.show.notebook import Result as Shown
 
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         seen = folder if folder is not None and folder.is_dir() else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec, toml_fields
-from downpour.host.user_file import read_user_file
+from downpour.host.paths import read_user_file
 
 _LAUNCH = "launch"
 _SEARCH = "search"

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from downpour.base.errors import SpecError
-from downpour.base.experiment_event import TOLD, ExperimentEvent
+from downpour.base.states import TOLD, ExperimentEvent
 from downpour.host.text import shortened
 
 log = logging.getLogger(__name__)

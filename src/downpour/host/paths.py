@@ -1,11 +1,30 @@
-"""Checks a user's path or URL, without opening any file, for speed."""
+"""Paths and files that a user names, and what a user may keep secret.
+
+A FIFO without a writer would wait forever, a device may never end, and a mistyped name may be a
+disk image. So we read only regular files, up to a limit.
+
+A process's credentials for a cluster: a token, certificates, or neither.
+
+This module only names files; `rpc.trust` reads them. Only this module reads the environment
+variables. A token is never a command's argument, because every user of a machine can read command
+lines.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, BinaryIO, Self
 
+from filelock import AcquireReturnProxy, FileLock
+
+from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
 
 _NAME_BYTES_MAX = 255
@@ -86,3 +105,133 @@ def empty_folder(field: str, folder: Path) -> Path:
     except OSError as error:
         raise SpecError(field, str(folder), f"cannot be written: {error.strerror}") from None
     return folder
+
+
+TEXT_BYTES_MAX = 64 * 2**20
+"""The limit for a file that people write, such as a spec or a list of hosts."""
+
+
+def open_user_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading.
+
+    Raises:
+        OSError: it cannot be opened; its `strerror` says why, in words for the user.
+    """
+    # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
+
+
+def read_user_file(path: str | os.PathLike[str], bytes_max: int = TEXT_BYTES_MAX) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: it cannot be read or is too large; its `strerror` says why, in words for the user.
+    """
+    with open_user_file(path) as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise OSError(errno.EFBIG, f"Larger than {bytes_max >> 20} MiB", os.fspath(path))
+    return content
+
+
+def check_user_file(path: Path) -> None:
+    """Check that we can read a file, before a library opens it.
+
+    Raises:
+        OSError: we cannot; see `open_user_file`.
+    """
+    open_user_file(path).close()
+
+
+TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+"""The file in a shared directory that holds the token, unless the user names another one."""
+FILES = {
+    "token_file": "DOWNPOUR_TOKEN_FILE",
+    "tls_cert": "DOWNPOUR_TLS_CERT",
+    "tls_key": "DOWNPOUR_TLS_KEY",
+    "tls_ca": "DOWNPOUR_TLS_CA",
+}
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(ACCESS|API|ACCOUNT|PRIVATE)_KEY")
+_PLACES = ("_FILE", "_PATH", "_DIR", "_URL", "_URI")
+_SECRET_CHARACTERS_MIN = 8
+"""A shorter text, such as `1` or `true`, is hardly a secret; hiding it would spoil every line."""
+
+
+@checked_calls
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A token or the file that holds it (the file wins if both are given), and PEM files.
+
+    `tls_cert` and `tls_key` belong to this machine; `tls_ca` signed the certificates of all
+    machines. Mutual TLS needs all three.
+    """
+
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Credentials:
+        """Read `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*`."""
+        files = {name: environment.get(variable, "") for name, variable in FILES.items()}
+        return cls(token=environment.get(TOKEN, ""), **files)
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the environment variables with these credentials."""
+        values = {TOKEN: self.token}
+        values |= {variable: getattr(self, name) for name, variable in FILES.items()}
+        return {variable: value for variable, value in values.items() if value}
+
+    def with_files(self, files: Mapping[str, str]) -> Credentials:
+        """Return these credentials with other files."""
+        return replace(self, **files)
+
+
+def known_secrets(
+    credentials: Credentials, environment: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Return texts that logs must never hold: the token, and variables that sound secret."""
+    token = credentials.token
+    if credentials.token_file:
+        with suppress(OSError, UnicodeDecodeError):
+            token = Path(credentials.token_file).read_text("utf-8").strip()
+    named = (
+        value
+        for name, value in environment.items()
+        if _SECRET.search(name) and not name.endswith(_PLACES)
+    )
+    return tuple({text for text in (token, *named) if len(text) >= _SECRET_CHARACTERS_MIN})
+
+
+def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without credentials, for processes that use loopback only."""
+    secret = {TOKEN, *FILES.values()}
+    return {name: value for name, value in environment.items() if name not in secret}
+
+
+class FolderLock(FileLock):
+    """A lock on a file in a folder that exists.
+
+    `FileLock` makes a missing folder with all its parents. A missing folder is often a mount that
+    is away: what a process wrote below the mount point, others would never find.
+    """
+
+    def acquire(self, *args: Any, **options: Any) -> AcquireReturnProxy[Self]:
+        """Take the lock; see `FileLock.acquire`.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        Path(self.lock_file).parent.stat()
+        return super().acquire(*args, **options)

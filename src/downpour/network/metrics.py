@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from downpour.base.version import VERSION
-from downpour.host.descriptors import lacks_descriptors
+from downpour.host.process import lacks_descriptors
 from downpour.network.rpc import Address, Trust
 
 if TYPE_CHECKING:

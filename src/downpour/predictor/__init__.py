@@ -12,16 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.predictor.base import Model, Predictor
-from downpour.predictor.calibration import Recalibrated
-from downpour.predictor.ewma import Ewma
-from downpour.predictor.last_value import LastValue
-from downpour.predictor.lstm import Lstm
-from downpour.predictor.median import Median
-from downpour.predictor.model_file import Trained, read_trained
-from downpour.predictor.online import Online
-from downpour.predictor.ridge import Ridge
-from downpour.predictor.selector import Selector
+from downpour.predictor.calibration import Online, Recalibrated, Selector
+from downpour.predictor.features import Model, Predictor
+from downpour.predictor.learned import Lstm, Trained, read_trained
+from downpour.predictor.point import Ewma, LastValue, Median, Ridge
 
 
 def _lstm(trained: Trained) -> Model:

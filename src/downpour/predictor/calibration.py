@@ -1,4 +1,4 @@
-"""Recalibration: moves predicted quantiles until the promised share of outcomes is below them.
+"""Which predictor a worker's forecasts come from, and how sure they are.
 
 Every outcome moves the offset of each level a little. It moves up by the level if the outcome was
 above the quantile, and down by one minus the level if it was below. An offset comes to rest when
@@ -7,17 +7,37 @@ moves a quantile's level in this way. We move the quantile itself (Angelopoulos,
 Tibshirani 2023, section 2.1). The method assumes nothing about the outcomes: they need neither
 repeat nor be independent. Predictions at assignment, after early reports and after late reports of
 progress have separate offsets.
+
+Every member predicts every task. When the selector knows the outcome, it judges each member by the
+pinball loss of its prediction, separately at assignment and after reports of progress. Recent
+outcomes weigh most. The selector favors the first member at the beginning, and replaces the chosen
+one only with one that is clearly better. If a worker's name does not stand for a machine (functions
+rented by the call), history predicts nothing, and the cluster's median wins.
+
+If a member raises, or its quantiles are NaN, infinite or cross, the selector sets it aside with one
+logged warning and continues with the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from math import isnan
 
 import numpy as np
 
+from downpour.base.values import Forecast
 from downpour.predictor import features as f
-from downpour.predictor.base import LEVELS, Array, Model
+from downpour.predictor.features import (
+    LEAST,
+    LEVELS,
+    MOST,
+    Array,
+    Features,
+    Model,
+    Request,
+    task_rows,
+)
 from downpour.predictor.histories import WORKERS_MAX
 
 STAGES = 3
@@ -194,3 +214,163 @@ def _above_elapsed(quantiles: Array, tasks: Array) -> Array:
     elapsed = np.where(tasks[:, f.SHARE] > 0, tasks[:, f.SECONDS], 0.0)
     least = np.where(elapsed > 0, np.log(np.maximum(elapsed, 1e-300)), -np.inf)
     return np.maximum(quantiles, least[:, None])
+
+
+_WAITING_MAX = 64  # outcomes must not pile up if no prediction comes for long
+
+
+class Online:
+    """A `Predictor` that asks a model.
+
+    Outcomes wait until the next prediction, so that a model learns from a whole round at once,
+    which costs less than learning one by one. Waiting changes no prediction.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._waiting: dict[str, tuple[Features, float]] = {}
+
+    def predict(self, worker: str, features: Features) -> Forecast:
+        """Predict one task."""
+        return self.predict_many([(worker, features)])[0]
+
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
+        """Predict many tasks at once; the answers come in the order of the requests."""
+        if not requests:
+            return []
+        self._take_in()
+        tasks = task_rows([features for _, features in requests])
+        quantiles = self._model.predict([worker for worker, _ in requests], tasks)
+        # A float64 overflows beyond exp(709).
+        return [Forecast.of(row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
+
+    def observe(self, worker: str, features: Features, seconds: float) -> None:
+        """Learn how long a task took; ignore anything but a positive number of seconds."""
+        if not LEAST <= seconds <= MOST:
+            return
+        # A model takes one task per worker at a time, because each task moves its worker's state.
+        if worker in self._waiting or len(self._waiting) >= _WAITING_MAX:
+            self._take_in()
+        self._waiting[worker] = (dict(features), seconds)  # a copy: the caller may change its own
+
+    def _take_in(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            features, seconds = zip(*waiting.values(), strict=True)
+            self._model.learn(list(waiting), task_rows(features), np.array(seconds))
+
+
+_log = logging.getLogger(__name__)
+
+_MEMORY = 0.995  # an outcome's weight when the next one comes: about the last 200 count
+# At the beginning, the first member's loss is multiplied by this. The first few outcomes are too
+# noisy to choose by, and that member is the best on the traces (docs/concepts/forecasts.md). After
+# `_FAVOR_OUTCOMES`, half of that advantage is left.
+_FAVOR = 0.8
+_FAVOR_OUTCOMES = 30.0
+# Another member takes over if its loss is below this share of the chosen one's. Without such a gap,
+# two equally good members would take turns, and with them the quantiles that policies act on.
+_CLEARLY = 0.97
+
+
+class Selector:
+    """A model that passes on the answers of its best member."""
+
+    def __init__(self, members: Mapping[str, Model]) -> None:
+        """Choose among `members`, favoring the first at the beginning."""
+        self._members = dict(members)
+        self._names = list(members)
+        self._chosen = [0] * STAGES
+        self._set_aside: set[int] = set()
+        self._weights = np.zeros((STAGES, len(members)))
+        self._losses = np.zeros((STAGES, len(members)))
+        self._pending = PendingForecasts()
+
+    def chosen(self, stage: int = 0) -> str:
+        """Return the name of the member that answers at a stage."""
+        return self._names[self._chosen[stage]]
+
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
+        """Return the quantiles of the chosen member, row by row."""
+        # NaN marks a member that did not answer: its loss will be NaN too, and `_judge` drops it.
+        answers = np.full((len(self._names), len(workers), len(LEVELS)), np.nan)
+        for place, member in enumerate(self._members.values()):
+            if place in self._set_aside:
+                continue
+            try:
+                answers[place] = _sound(member.predict(workers, tasks))
+            except Exception as error:  # noqa: BLE001 - the others go on
+                self._put_aside(place, error)
+        stage = stages(tasks)
+        self._pending.remember(workers, tasks, list(answers.swapaxes(0, 1)))
+        chosen: Array = answers[np.array(self._chosen)[stage], np.arange(len(workers))]
+        return chosen
+
+    def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
+        """Judge the predictions of these tasks, let all members learn, and choose again."""
+        judged, at, errors = self._pending.take(workers, tasks, seconds)
+        if judged:
+            loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)
+            for stage in set(at.tolist()):
+                self._judge(stage, loss[at == stage])
+        for place, member in enumerate(self._members.values()):
+            if place in self._set_aside:
+                continue
+            try:
+                member.learn(workers, tasks, seconds)
+            except Exception as error:  # noqa: BLE001
+                self._put_aside(place, error)
+        self._choose()
+
+    def _judge(self, stage: int, loss: Array) -> None:
+        """Take in the losses (outcomes, members) at one stage.
+
+        A member whose loss is not finite failed on one of these tasks. We then drop all losses that
+        it has gathered at this stage.
+        """
+        sound = np.isfinite(loss).all(axis=0)
+        fade = _MEMORY ** len(loss)
+        self._weights[stage] = np.where(sound, self._weights[stage] * fade + len(loss), 0)
+        self._losses[stage] = np.where(sound, self._losses[stage] * fade + loss.sum(axis=0), 0)
+
+    def _choose(self) -> None:
+        for stage in range(STAGES):
+            weight = self._weights[stage]
+            usable = [p for p in range(len(self._names)) if p not in self._set_aside]
+            if weight.max() == 0:
+                self._chosen[stage] = usable[0]
+                continue
+            mean = self._losses[stage] / np.maximum(weight, 1e-9)
+            favor = np.ones(len(mean))
+            favor[0] -= (1 - _FAVOR) * _FAVOR_OUTCOMES / (_FAVOR_OUTCOMES + weight[0])
+            judged = {p: mean[p] * favor[p] for p in usable if weight[p] > 0}
+            best = min(judged, key=lambda p: judged[p])
+            now = self._chosen[stage]
+            if now not in judged or judged[best] < _CLEARLY * judged[now]:
+                self._chosen[stage] = best
+
+    def _put_aside(self, place: int, error: Exception) -> None:
+        """Set a member aside.
+
+        Raises:
+            Exception: the error that the member raised, if no other member is left.
+        """
+        if len(self._set_aside) + 1 == len(self._names):
+            raise error
+        self._set_aside.add(place)
+        usable = [p for p in range(len(self._names)) if p not in self._set_aside]
+        self._chosen = [usable[0] if c == place else c for c in self._chosen]
+        _log.warning("setting aside predictor %s: %s", self._names[place], error)
+
+
+def _sound(quantiles: Array) -> Array:
+    """Return the quantiles of a member.
+
+    Raises:
+        ValueError: the quantiles are not finite, or cross.
+    """
+    if not np.isfinite(quantiles).all():
+        raise ValueError("its quantiles are not finite")
+    if (np.diff(quantiles, axis=1) < 0).any():
+        raise ValueError("its quantiles cross")
+    return quantiles

@@ -15,7 +15,7 @@ from downpour.base.values import AttemptId, Forecast, Progress, SystemState
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.predictor.base import Features, Predictor, Request
+from downpour.predictor.features import Features, Predictor, Request
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from downpour.predictor import features as f
-from downpour.predictor.base import Array
+from downpour.predictor.features import Array
 
 MEMORY = 64  # tasks per worker
 # About 5 kB per worker. We need a limit because each call may bring new names, as rented functions

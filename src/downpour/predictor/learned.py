@@ -1,21 +1,39 @@
-"""The common part of the learned predictors: inputs from workers' histories, offsets as outputs.
+"""Predictors that were trained before: the LSTM, and the file it is kept in.
 
 A learned model compares the rest of a task with an expectation: the worker's running rate or, after
 a report, the pace of that report. It predicts how much longer the rest takes. So its weights hold
 for machines of any speed and tasks of any size, and it never predicts an end before the latest
 report.
+
+A finished task is an event that moves its worker's state. A prediction passes the state and the
+inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
+that have reported progress. Several such nets, trained from different seeds, answer with the mean
+of their quantiles. A network outputs the median and the distances to the other quantiles.
+Distances cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights,
+which do not change while a job runs. When we fine-tuned them on the run at hand, predictions got
+worse for about the first eighty rounds. We use numpy, so that predicting need not import torch.
+
+We store large arrays as 16-bit numbers, which changes predictions by less than their noise. The
+file names the version of this layout and the traces that the models were trained on.
+`read_trained` refuses a file of another version, or with other inputs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
+from downpour.base.errors import FileCorrupt, SpecError
+from downpour.files.store.header import decode, encode
+from downpour.host.paths import read_user_file
 from downpour.predictor import features as f
-from downpour.predictor.base import LEVELS, START_LOG_SECONDS, Array
-from downpour.predictor.histories import Histories
+from downpour.predictor.features import LEVELS, MEDIAN, START_LOG_SECONDS, Array
+from downpour.predictor.histories import EVENTS, INPUTS, Histories
 
 _LIMIT = 10.0  # a factor of 22,000; above it, `exp` of a broken model's answer could overflow
 # If neither a worker nor its cluster has a history, we only know the order of magnitude. A tenth of
@@ -100,3 +118,214 @@ def rest_from_total(tasks: Array, seconds: Array) -> Array:
     # If a result came right after its report, the rest is 0, which has no logarithm.
     rest: Array = np.log(np.maximum(seconds - elapsed, 1e-3 * seconds) / (1 - share))
     return rest
+
+
+# Inputs that are logarithms of ratios: small differences matter as well as large ones.
+RATIOS = tuple(
+    INPUTS.index(name)
+    for name in (
+        "fast", "middle", "last", "before_last", "tail", "head", "drift", "lowest", "median",
+        "highest", "cluster", "cluster_last", "alike", "alike_lately", "size", "alike_at_start",
+        "pace", "recent_pace", "lately_faster", "pace_alike", "alike_now",
+    )
+)  # fmt: skip
+# The network also gets each such ratio as `sign(r) log(1 + |r| / 0.03) / 2`, which is steep near 0.
+# It matters whether a worker is 1 or 4 % slower, not only whether it is twice as slow.
+RATIO_UNIT, RATIO_SCALE = 0.03, 0.5
+FAR = 6.0  # standard deviations: inputs beyond all training inputs are moved to this distance
+KINDS = ("assigned", "reported")
+
+
+def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array of the network."""
+    seen = len(INPUTS) + len(RATIOS) + units
+    by_name: dict[str, tuple[int, ...]] = {
+        "inputs.center": (len(INPUTS),),
+        "inputs.scale": (len(INPUTS),),
+        "events.center": (len(EVENTS),),
+        "events.scale": (len(EVENTS),),
+        "cell.event": (nets, len(EVENTS), 4 * units),
+        "cell.state": (nets, units, 4 * units),
+        "cell.bias": (nets, 1, 4 * units),
+    }
+    for kind in KINDS:
+        by_name[f"{kind}.wide"] = (nets, seen, wide)
+        by_name[f"{kind}.wide_bias"] = (nets, 1, wide)
+        by_name[f"{kind}.narrow"] = (nets, wide, narrow)
+        by_name[f"{kind}.narrow_bias"] = (nets, 1, narrow)
+        by_name[f"{kind}.out"] = (nets, narrow, 4)
+        by_name[f"{kind}.out_bias"] = (nets, 1, 4)
+        by_name[f"{kind}.skip"] = (nets, seen, 4)
+    return by_name
+
+
+class Lstm(Learned):
+    """Predicts with trained nets; `arrays` have the shapes that `shapes` returns."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """Take the nets' weights."""
+        super().__init__()
+        self._arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+        nets, units, _ = self._arrays["cell.state"].shape
+        self._states = np.zeros((2, nets, 16, units), np.float32)  # hidden, cell
+
+    def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:
+        """Return the quantiles of the log of actual over expected time."""
+        self._grow()
+        seen = self._seen(at, inputs)
+        if reported.all() or not reported.any():  # saves copying rows
+            return self._quantiles(KINDS[int(reported[0])], seen)
+        quantiles = np.empty((len(at), 4))
+        for kind, rows in zip(KINDS, (~reported, reported), strict=True):
+            quantiles[rows] = self._quantiles(kind, seen[:, rows])
+        return quantiles
+
+    def advance_states(self, at: Array, events: Array, fresh: Array) -> None:
+        """Move the states of the workers whose tasks have finished."""
+        self._grow()
+        self._states[:, :, at[fresh]] = 0  # a forgotten worker's number may have gone to a new one
+        hidden, cell = self._states[:, :, at]
+        a = self._arrays
+        scaled = (events - a["events.center"]) / a["events.scale"]
+        gates = scaled @ a["cell.event"] + hidden @ a["cell.state"] + a["cell.bias"]
+        keep, forget, new, show = np.split(gates, 4, axis=-1)
+        cell = _sigmoid(forget) * cell + _sigmoid(keep) * np.tanh(new)
+        self._states[0][:, at], self._states[1][:, at] = _sigmoid(show) * np.tanh(cell), cell
+
+    def _seen(self, at: Array, inputs: Array) -> Array:
+        """Return the networks' inputs: (nets, rows, inputs and ratios and hidden state)."""
+        a = self._arrays
+        scaled = np.clip((inputs - a["inputs.center"]) / a["inputs.scale"], -FAR, FAR)
+        ratios = inputs[:, RATIOS]
+        fine = np.sign(ratios) * np.log1p(np.abs(ratios) / RATIO_UNIT) * RATIO_SCALE
+        hidden = self._states[0][:, at]
+        both = np.concatenate([scaled, fine], axis=1)
+        return np.concatenate([np.broadcast_to(both, (len(hidden), *both.shape)), hidden], axis=2)
+
+    def _quantiles(self, kind: str, seen: Array) -> Array:
+        part = {name: self._arrays[f"{kind}.{name}"] for name in _PARTS}
+        wide = _silu(seen @ part["wide"] + part["wide_bias"])
+        narrow = _silu(wide @ part["narrow"] + part["narrow_bias"])
+        raw = narrow @ part["out"] + part["out_bias"] + seen @ part["skip"]
+        mean: Array = spread_out(raw).mean(axis=0).astype(np.float64)
+        return mean
+
+    def _grow(self) -> None:
+        """Make room for every worker's state, doubling it so that we rarely copy."""
+        if (missing := len(self._histories) - self._states.shape[2]) > 0:
+            more = max(missing, self._states.shape[2])
+            self._states = np.pad(self._states, [(0, 0), (0, 0), (0, more), (0, 0)])
+
+
+_PARTS: Sequence[str] = (
+    "wide", "wide_bias", "narrow", "narrow_bias", "out", "out_bias", "skip",
+)  # fmt: skip
+
+
+def spread_out(raw: Array) -> Array:
+    """Return quantiles from a network's outputs: a median, and distances away from it."""
+    away = np.logaddexp(0, raw)
+    middle = raw[..., MEDIAN]
+    upper = middle + away[..., 2]
+    parts = [middle - away[..., 0], middle, upper, upper + away[..., 3]]
+    return np.stack(parts, axis=-1)
+
+
+def _sigmoid(x: Array) -> Array:
+    # The hyperbolic tangent never overflows, unlike exp(-x) for large negative x.
+    return 0.5 * (np.tanh(0.5 * x) + 1)
+
+
+def _silu(x: Array) -> Array:
+    return x * _sigmoid(x)
+
+
+FORMAT = "downpour-predictor"
+VERSION = "1"
+
+_SHIPPED = "pretrained.safetensors"
+_LARGE = 64  # elements: in smaller arrays, 16 bits would save too little to be worth the rounding
+_RIDGE = {
+    "weights": (2, len(INPUTS)),
+    "center": (2, len(INPUTS)),
+    "scale": (2, len(INPUTS)),
+    "spread": (2, 4),
+}
+
+
+_BYTES_MAX = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The result of training: the arrays of both models, and the checksum of the traces."""
+
+    lstm: Mapping[str, Array] = field(repr=False)
+    ridge: Mapping[str, Array] = field(repr=False)
+    traces: str
+
+
+def write_trained(path: Path, trained: Trained) -> int:
+    """Write a predictor's file, and return its size in bytes.
+
+    Raises:
+        SpecError: the file cannot be written.
+    """
+    tensors = {f"ridge.{name}": array for name, array in trained.ridge.items()}
+    for name, array in trained.lstm.items():
+        large = array.size > _LARGE and not name.endswith((".center", ".scale"))
+        tensors[f"lstm.{name}"] = array.astype(np.float16 if large else np.float32)
+    metadata = {"format": FORMAT, "version": VERSION, "traces": trained.traces}
+    content = b"".join(encode(tensors, metadata))
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise SpecError("out", str(path), f"cannot be written ({error.strerror})") from None
+    return len(content)
+
+
+def read_trained(path: Path | None = None) -> Trained:
+    """Read a predictor's file; without a path, read the shipped one.
+
+    Raises:
+        SpecError: the file cannot be read, is damaged, or is of another version.
+    """
+    shipped = resources.files("downpour.predictor") / _SHIPPED
+    name = str(path or _SHIPPED)
+    try:
+        content = read_user_file(path, _BYTES_MAX) if path else shipped.read_bytes()
+        file = decode(content, name)
+    except OSError as error:
+        raise SpecError("predictor", name, f"cannot be read ({error.strerror})") from None
+    except FileCorrupt as error:
+        raise SpecError("predictor", name, error.reason) from None
+    if file.metadata.get("format") != FORMAT:
+        raise SpecError("predictor", name, "is not a predictor's file")
+    if (version := file.metadata.get("version")) != VERSION:
+        raise SpecError("predictor", name, f"has version {version}, but must have {VERSION}")
+    trained = Trained(
+        lstm=_part("lstm.", file.tensors),
+        ridge=_part("ridge.", file.tensors),
+        traces=file.metadata.get("traces", ""),
+    )
+    _check(name, trained)
+    return trained
+
+
+def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    own = {name: array for name, array in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): array.astype(np.float32) for name, array in own.items()}
+
+
+def _check(name: str, trained: Trained) -> None:
+    """Refuse arrays whose shapes don't fit a predictor with today's inputs."""
+    stored = {key: array.shape for key, array in trained.lstm.items()}
+    # Two arrays give the sizes of the nets, which a user may choose; all other shapes follow.
+    state, wide = stored.get("cell.state", ()), stored.get("assigned.narrow", ())
+    if len(state) != 3 or len(wide) != 3 or stored != shapes(*state[:2], *wide[1:]):
+        raise SpecError("predictor", name, "does not hold the nets of a predictor")
+    if {key: array.shape for key, array in trained.ridge.items()} != _RIDGE:
+        raise SpecError("predictor", name, "does not hold the ridge of a predictor")
+    arrays = [*trained.lstm.values(), *trained.ridge.values()]
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise SpecError("predictor", name, "holds weights that are not finite")

@@ -1,4 +1,4 @@
-"""The common part of the simple predictors: one expected time per sample, and quantiles around it.
+"""Predictors of a line or two.
 
 The quantiles follow the predictor's own errors so far. After a report of progress, the expected
 time is the time so far over the share done.
@@ -6,14 +6,17 @@ time is the time so far over the share done.
 
 from __future__ import annotations
 
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from downpour.predictor import features as f
-from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.calibration import Tracker, stages
+from downpour.predictor.features import START_LOG_SECONDS, Array
+from downpour.predictor.learned import Learned
 
 # The first offsets of the quantiles: log seconds, at assignment and at early and late reports.
 _SPREAD = ((-0.15, 0.0, 0.25, 0.7), (-0.08, 0.0, 0.15, 0.45), (-0.05, 0.0, 0.1, 0.3))
@@ -69,3 +72,95 @@ def _log_samples(tasks: Array) -> Array:
     """Return the log of the tasks' sizes; that of one sample if a size is missing."""
     samples = tasks[:, f.SAMPLES]
     return np.log(np.where(np.isfinite(samples), samples, 1.0))
+
+
+BEYOND = 3.0  # standard deviations: further out, a straight line does not hold
+
+
+class Ridge(Learned):
+    """Linear in the inputs, with quantiles at a fixed distance from the center.
+
+    Arrays for both kinds of prediction, first at assignment, then after reports: `weights`,
+    `center` and `scale` of shape `(2, inputs)`, and `spread` of shape `(2, 4)`.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """Take the arrays of a fit (`fitting.ridge_fit`)."""
+        super().__init__()
+        self._arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
+
+    def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:  # noqa: ARG002
+        """Return the quantiles of the log of actual over expected time."""
+        kind = reported.astype(int)
+        scaled = (inputs - self._arrays["center"][kind]) / self._arrays["scale"][kind]
+        scaled = np.clip(scaled, -BEYOND, BEYOND)
+        center: Array = (scaled * self._arrays["weights"][kind]).sum(axis=1)
+        quantiles: Array = center[:, None] + self._arrays["spread"][kind]
+        return quantiles
+
+
+_TASKS = 200  # of the whole cluster: few enough for the median to follow changes
+
+
+class Median(Point):
+    """Predicts the median time per sample of the cluster's last tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: deque[float] = deque(maxlen=_TASKS)
+        self._median: float | None = None
+
+    def predicted_rate(self, worker: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return the cluster's median."""
+        if self._median is None and self._times:
+            self._median = statistics.median(self._times)
+        return self._median
+
+    def observe_rate(self, worker: str, log_seconds: float) -> None:  # noqa: ARG002
+        """Count the task among the last ones."""
+        self._times.append(log_seconds)
+        self._median = None
+
+
+class LastValue(Point):
+    """Predicts each worker's last time per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+        self._cluster = Median()
+
+    def predicted_rate(self, worker: str) -> float | None:
+        """Return the worker's last time, or the cluster's median for a new worker."""
+        last = self._last.get(worker)
+        return self._cluster.predicted_rate(worker) if last is None else last
+
+    def observe_rate(self, worker: str, log_seconds: float) -> None:
+        """Replace the worker's last time."""
+        self._last[worker] = log_seconds
+        self._cluster.observe_rate(worker, log_seconds)
+
+
+_EWMA_RATE = 0.5
+
+
+class Ewma(Point):
+    """Predicts an exponentially weighted mean of each worker's log times per sample."""
+
+    def __init__(self, rate: float = _EWMA_RATE) -> None:
+        """Give each new time the weight `rate`, and all earlier times together the rest."""
+        super().__init__()
+        self._rate = rate
+        self._means: dict[str, float] = {}
+        self._cluster = Median()
+
+    def predicted_rate(self, worker: str) -> float | None:
+        """Return the worker's mean, or the cluster's median for a new worker."""
+        mean = self._means.get(worker)
+        return self._cluster.predicted_rate(worker) if mean is None else mean
+
+    def observe_rate(self, worker: str, log_seconds: float) -> None:
+        """Move the worker's mean toward its latest time."""
+        mean = self._means.get(worker, log_seconds)
+        self._means[worker] = mean + self._rate * (log_seconds - mean)
+        self._cluster.observe_rate(worker, log_seconds)

@@ -27,7 +27,7 @@ import pytest
 from downpour.base.errors import DownpourError
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.rpc import ManagerClient, Trust, parse_address
 from downpour.network.rpc.messages import Status
 from tests.cluster.packages import alone, installed

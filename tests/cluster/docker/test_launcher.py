@@ -11,8 +11,8 @@ import pytest
 
 from downpour.cluster.launchers import ComposeOptions, on_compose
 from downpour.core.spec import Spec
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from tests.cluster.docker.conftest import ROOT, docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

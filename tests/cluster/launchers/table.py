@@ -25,12 +25,12 @@ import pytest
 import downpour
 from downpour.cluster.launchers import Launcher
 from downpour.core.spec import Spec
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import AggregatedLine
+from downpour.experiments.running.training import embed
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc.messages import Status
+from downpour.record.record import read_record
+from downpour.record.record_lines import AggregatedLine
 from tests.cluster.docker.conftest import compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.test_contract import launcher  # noqa: F401 - a fixture
 from tests.cluster.ray_cluster.conftest import Nodes, lasting_nodes  # noqa: F401 - a fixture

@@ -12,7 +12,7 @@ from downpour.base.errors import LaunchError
 from downpour.cluster.launchers import ComposeEngine, ComposeOptions, LaunchPlan
 from downpour.cluster.launchers.compose import command, variables
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 NONE = Credentials()
 ROOT = Path(__file__).parents[3]

@@ -31,8 +31,8 @@ from downpour.cluster.launchers import (
 )
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.processes import Processes
 from tests.cluster.ray_cluster.conftest import lasting_nodes  # noqa: F401 - a fixture

@@ -15,11 +15,11 @@ from downpour import Client
 from downpour.base.errors import LaunchError
 from downpour.base.states import ExperimentState
 from downpour.cluster.launchers import Ended, LaunchPlan, PlacedCluster
-from downpour.cluster.launchers.restarts import PAUSES_SECONDS
+from downpour.cluster.launchers.forking import PAUSES_SECONDS
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.core.spec import Spec
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.rpc.messages import Status
 from tests.cluster.launchers.processes import Processes
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from downpour.cluster.launchers.last_will import LastWill
+from downpour.cluster.launchers.forking import LastWill
 
 WRITE = """
 import sys, time
-from downpour.cluster.launchers.last_will import LastWill
+from downpour.cluster.launchers.forking import LastWill
 will = LastWill(f"echo cleaned > {sys.argv[1]}")
 print("ready", flush=True)
 time.sleep(600)

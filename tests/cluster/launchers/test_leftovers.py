@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from downpour.base.errors import StoreError
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import KINDS
+from downpour.record.record import read_record
+from downpour.record.record_lines import KINDS
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.ray_cluster.conftest import lasting_nodes, nodes  # noqa: F401 - fixtures
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture

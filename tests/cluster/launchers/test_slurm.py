@@ -10,11 +10,10 @@ import pytest
 
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import LaunchPlan, SlurmEngine, SlurmOptions
-from downpour.cluster.launchers.slurm_queue import ArrayTask, parse
-from downpour.cluster.launchers.slurm_script import overriding, script, seconds_of
+from downpour.cluster.launchers.slurm_script import ArrayTask, overriding, parse, script, seconds_of
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 WORKER = WorkerOptions(
     shared="/lab/100% mine",

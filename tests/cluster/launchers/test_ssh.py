@@ -15,18 +15,20 @@ from downpour.base.version import VERSION
 from downpour.cluster.launchers import LaunchPlan, SshEngine, SshOptions
 from downpour.cluster.launchers.hosts import Host, parse_hosts, read_hosts
 from downpour.cluster.launchers.ssh import address_seen
-from downpour.cluster.launchers.ssh_probe import Look, look_at, refuse_unfit
 from downpour.cluster.launchers.ssh_script import (
+    Look,
     command,
     last_words,
+    look_at,
     look_script,
+    refuse_unfit,
     status_in,
     worker_script,
 )
 from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))
 WORKER = WorkerOptions(

@@ -11,7 +11,7 @@ import pytest
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import LaunchPlan, systemd
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from tests.conftest import Allow
 
 ENDING = """\

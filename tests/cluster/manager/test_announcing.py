@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.cluster.manager.announcing import LOOK_SECONDS, ManagerAnnouncer
+from downpour.base.states import ExperimentEvent
+from downpour.cluster.manager.observations import LOOK_SECONDS, ManagerAnnouncer
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.waiting import WAITING_SECONDS
 from downpour.host.event_command import checked_command

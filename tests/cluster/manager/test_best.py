@@ -14,13 +14,13 @@ import pytest
 from downpour.base.errors import SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import work
-from downpour.experiments.reading import Result
-from downpour.experiments.tables.terminal_tables import result_table
 from downpour.files.store import SharedDirectory, decode, layout
 from downpour.network.rpc.messages import TaskMessage
+from downpour.record import Result
+from downpour.show.tables.terminal_tables import result_table
 from tests.cluster.manager.conftest import Cluster, diligent
 from tests.cluster.manager.test_takeover import PATIENCE_SECONDS, gone, manager_of
-from tests.experiments.tables.test_terminal_tables import rendered
+from tests.show.tables.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker

@@ -20,24 +20,28 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.driver import ManagerSink, Persistence
 from downpour.cluster.manager.observations import Observations
-from downpour.cluster.manager.persistence import Persistence
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.work import prepare
-from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, open_workspace
-from downpour.cluster.manager.workspaces import Workspaces
-from downpour.cluster.worker.model_reader import ModelReader
-from downpour.core.node.answers import Answers
+from downpour.cluster.manager.workspace import (
+    PreparedExperiment,
+    Workspace,
+    Workspaces,
+    open_workspace,
+)
+from downpour.cluster.worker.task_inputs import ModelReader
+from downpour.core.node.effects import Answers
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records.journal import Journal
-from downpour.files.store import DirectoryStore, SharedDirectory, leaders, step_to
+from downpour.files.store import DirectoryStore, SharedDirectory, step_to
+from downpour.files.store import lease as leaders
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
+from downpour.record.journal import Journal
 
 PATIENCE_SECONDS = 60
 SPEC = ResolvedSpec(shards=2, epochs=1)

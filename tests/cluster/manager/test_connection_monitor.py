@@ -12,9 +12,8 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.base.values import NumericClass, SystemState
-from downpour.cluster.manager import connection_monitor
-from downpour.cluster.manager.connection_monitor import ConnectionMonitor
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager import roster as connection_monitor
+from downpour.cluster.manager.roster import ConnectionMonitor, Roster
 from downpour.network.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
 from downpour.network.rpc.messages import Heartbeat, Registration, TaskMessage
 

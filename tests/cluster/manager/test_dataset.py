@@ -16,13 +16,13 @@ from rich.console import Console
 from downpour.base.errors import FileMissing
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.cluster.manager.process import start_manager
-from downpour.experiments.reading import Result
-from downpour.experiments.tables.terminal_tables import result_table
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import PreparedLine
 from downpour.files.store import RECORD_NAME, SharedDirectory
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
+from downpour.record import Result
+from downpour.record.record import read_record
+from downpour.record.record_lines import PreparedLine
+from downpour.show.tables.terminal_tables import result_table
 from tests.cluster.manager.conftest import SMALL, Cluster, FakeWorker, diligent, options_of
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")

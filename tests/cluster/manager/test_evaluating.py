@@ -9,7 +9,7 @@ from torch import nn
 
 from downpour.base.devices import Devices
 from downpour.base.errors import OutOfMemory
-from downpour.base.evaluations import Evaluation
+from downpour.base.states import Evaluation
 from downpour.cluster.manager import global_model
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
-from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.driver import Driver, ManagerSink
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.manager.sink import ManagerSink
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -192,7 +191,7 @@ import importlib.abc, importlib.util, sys
 
 class Plant(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "downpour.cluster.manager.sink":
+        if name != "downpour.cluster.manager.driver":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -11,14 +11,14 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.core.spec import Spec
-from downpour.experiments.reading import Result
-from downpour.files.records.attempt_lines import UpdatedLine
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import AggregatedLine
 from downpour.files.store import RECORD_NAME, SPEC_NAME
 from downpour.learning.datasets.array_folder import open_array_folder, write_array_folder
 from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.tasks import prepare_data
+from downpour.record import Result
+from downpour.record.attempt_lines import UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import AggregatedLine
 from tests.cluster.manager.test_takeover import (
     PATIENCE_SECONDS,
     diligent_until,

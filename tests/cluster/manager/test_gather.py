@@ -17,9 +17,8 @@ from downpour.cluster.manager import work
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.workspace import Workspace, open_workspace
-from downpour.cluster.manager.workspaces import Workspaces
-from downpour.core.node.answers import Answers
+from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
+from downpour.core.node.effects import Answers
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import Outer, ResolvedSpec

@@ -14,14 +14,14 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import takeover as recovery
-from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.observations import Counters
 from downpour.cluster.manager.process import start_manager
-from downpour.files.records.journal import segments
 from downpour.files.store import SPEC_NAME, SharedDirectory, layout
-from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
+from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
+from downpour.record.journal import segments
 from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from downpour.base.errors import SpecError
-from downpour.base.evaluations import Evaluation
-from downpour.base.states import FailureKind
+from downpour.base.states import Evaluation, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Snapshot
-from downpour.cluster.manager.counters import Counters
 from downpour.cluster.manager.metrics import _active as active_metrics
+from downpour.cluster.manager.observations import Counters
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from queue import SimpleQueue
 from threading import Event
 
-from downpour.cluster.manager.ordered_calls import OrderedCalls
+from downpour.cluster.manager.lanes import OrderedCalls
 
 PATIENCE_SECONDS = 10
 

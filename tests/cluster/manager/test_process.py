@@ -16,7 +16,7 @@ from typing import IO
 import thrift
 
 from downpour.base.errors import DownpourError
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
 
 TOKEN = "the token of these tests, which strangers lack"

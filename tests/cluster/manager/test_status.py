@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.values import AttemptId, Forecast, PublishedFile
-from downpour.cluster.manager.contributions import KnownContributions
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.status import status
+from downpour.cluster.manager.status import KnownContributions, status
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision

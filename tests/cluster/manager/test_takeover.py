@@ -22,15 +22,14 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, Snapshot
 from downpour.cluster.manager import command_runner
 from downpour.cluster.manager.process import start_manager
-from downpour.experiments.reading import Result
-from downpour.experiments.reading.timeline import attempt_spans
-from downpour.files.records.journal import read_journal, segments
-from downpour.files.records.record import parse_lines
 from downpour.files.store import SharedDirectory, Work, layout, publish_work
-from downpour.files.store.leaders import highest_term, term_name
-from downpour.files.store.lease import Lease
+from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from downpour.record import Result
+from downpour.record.journal import read_journal, segments
+from downpour.record.record import parse_lines
+from downpour.record.timeline import attempt_spans
 from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:

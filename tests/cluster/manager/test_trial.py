@@ -18,7 +18,7 @@ from downpour.base.states import ExperimentState
 from downpour.cluster.manager import rehearsal
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec
-from downpour.host import memory
+from downpour.host import machine as memory
 from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.training.numeric_class import numeric_class
 from tests.cluster.manager.conftest import NUMERICS

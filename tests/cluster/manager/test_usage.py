@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pytest
 
 from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
-from downpour.cluster.manager.usage import SAMPLES_MAX, Usage
+from downpour.cluster.manager.observations import SAMPLES_MAX, Usage
 from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.files.records.attempt_lines import ResourcesUsedLine, Sample
-from downpour.files.records.record_lines import from_fields, to_fields
+from downpour.record.attempt_lines import ResourcesUsedLine, Sample
+from downpour.record.record_lines import from_fields, to_fields
 
 
 class Notebook:

@@ -6,7 +6,7 @@ from downpour.base.states import WorkerState
 from downpour.base.values import AttemptId
 from downpour.cluster.launchers.cluster_files import ClusterInfo
 from downpour.cluster.operations.cluster_processes import cluster_processes
-from downpour.files.store.leaders import Leader
+from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status, WorkerStatus
 
 CLUSTER = ClusterInfo(on="ssh", hostname="n0", pid=7, state="up", workers=("worker-1", "worker-2"))

@@ -16,12 +16,11 @@ import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.operations import attempts, doctor
-from downpour.cluster.operations.attempts import Attempts
-from downpour.cluster.operations.device_check import DeviceCheck
-from downpour.cluster.operations.doctor import diagnose, is_healthy
-from downpour.cluster.operations.finding import Finding, Verdict, good
-from downpour.files.store.mounts import Mount
+from downpour.cluster.operations import doctor
+from downpour.cluster.operations import probes as attempts
+from downpour.cluster.operations.doctor import DeviceCheck, diagnose, is_healthy
+from downpour.cluster.operations.probes import Attempts, Finding, Verdict, good
+from downpour.files.store.directory import Mount
 from downpour.network.rpc import Address, ManagerClient
 
 _OF_THE_FOLDER = (

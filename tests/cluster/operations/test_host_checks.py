@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from downpour.cluster.launchers.hosts import Host
-from downpour.cluster.launchers.ssh_probe import Look
-from downpour.cluster.operations.host_checks import judge
+from downpour.cluster.launchers.ssh_script import Look
+from downpour.cluster.operations.doctor import judge
 
 FINE = Look(
     Host("n1", slots=2), numerics="torch 2 on cpu (avx2)", version="1", cores=4, memory_bytes=2**33

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.cluster.operations.names import parse_machine
+from downpour.cluster.operations.certificates import parse_machine
 
 LABELS = st.from_regex(r"[a-z0-9_]([a-z0-9_-]{0,10}[a-z0-9_])?", fullmatch=True)
 DNS_NAMES = st.builds(

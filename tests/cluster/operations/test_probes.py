@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from downpour.cluster.operations import probes
-from downpour.cluster.operations.finding import Verdict
+from downpour.cluster.operations.probes import Verdict
 
 Patch = pytest.MonkeyPatch
 

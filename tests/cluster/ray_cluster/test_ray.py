@@ -13,8 +13,8 @@ import downpour
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import LaunchPlan, RayOptions, kind_of, on_ray
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
 from downpour.network.rpc.messages import Status
 from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes
 

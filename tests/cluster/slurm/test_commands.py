@@ -15,7 +15,7 @@ from downpour import Client
 from downpour.base.errors import DownpourError
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.discovery.managers import Managers
 from downpour.network.rpc import OPEN
 from tests.cluster.slurm.lab import Lab, until

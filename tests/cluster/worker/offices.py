@@ -15,7 +15,7 @@ import numpy as np
 
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.core.node.worker import WorkerNode
 from downpour.network.rpc import ManagerClient, Server, WorkerClient, serve_worker
 from downpour.network.rpc.messages import TaskMessage

@@ -24,7 +24,7 @@ from downpour.base.errors import (
 from downpour.base.states import FailureKind
 from downpour.base.values import SystemState, Update
 from downpour.cluster.worker.agent import WorkerAgent
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import serve_manager

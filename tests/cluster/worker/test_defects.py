@@ -1,6 +1,6 @@
 """The worker as users start it shows each defect that its node may have.
 
-The same defects are planted in simulated workers (`tests/virtual/trials/test_search.py`).
+The same defects are planted in simulated workers (`tests/downpour_lab/trials/test_search.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from downpour.base.errors import Refused
 from downpour.base.states import FailureKind
 from downpour.base.values import Snapshot, Update
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.core.node.worker import WorkerNode
 from tests.cluster.worker.offices import (
     PATIENCE_SECONDS,

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from downpour.cluster.worker.environment import training_environment
+from downpour.cluster.worker.options import training_environment
 
 REUSE = """
 import resource
 import numpy as np
-from downpour.cluster.worker.environment import keep_memory
+from downpour.cluster.worker.options import keep_memory
 keep_memory()
 def faults():
     for _ in range(20):

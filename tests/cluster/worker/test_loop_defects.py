@@ -1,6 +1,6 @@
 """A worker that trains real tasks shows each defect that its step loop may have.
 
-One of them is planted in simulated workers too (`tests/virtual/trials/test_search.py`).
+One of them is planted in simulated workers too (`tests/downpour_lab/trials/test_search.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
-from downpour.core.node.attempt import HeldAttempt
-from downpour.core.node.step_loop import StepLoop
+from downpour.core.node.attempt import HeldAttempt, StepLoop
 from tests.core.node import loop_defects
 
 if TYPE_CHECKING:

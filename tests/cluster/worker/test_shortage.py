@@ -11,11 +11,11 @@ import torch
 from downpour.base.errors import OutOfMemory
 from downpour.base.values import Update
 from downpour.cluster.worker import task_runner
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
-from downpour.learning.training import shortage
+from downpour.learning.training import step as shortage
 from downpour.learning.training.loop import ShardTraining
-from downpour.learning.training.shortage import Shortage
+from downpour.learning.training.step import Shortage
 
 if TYPE_CHECKING:
     from tests.cluster.worker.conftest import Trainable

@@ -9,10 +9,9 @@ import pytest
 
 from downpour.base.errors import StoreError
 from downpour.base.values import PublishedFile, Snapshot
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.snapshots import Snapshots
-from downpour.cluster.worker.task_runner import TaskRunner, train_steps
-from downpour.core.node.step_loop import StepLoop
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.task_runner import Snapshots, TaskRunner, train_steps
+from downpour.core.node.attempt import StepLoop
 
 if TYPE_CHECKING:
     from downpour.files.store import SharedDirectory

@@ -17,8 +17,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, OtherCode, SpecError, TrainingError, UnfitWorker
 from downpour.base.values import PublishedFile
-from downpour.cluster.worker.accepted_task import in_one_line
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl, in_one_line
 from downpour.cluster.worker.task_inputs import blaming_packages
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
@@ -33,8 +32,7 @@ from downpour.files.store import (
     unsent_part,
 )
 from downpour.learning.intra_worker import helper_process
-from downpour.network.rpc.indices import pack_indices
-from downpour.network.rpc.messages import IndicesFile, TaskMessage
+from downpour.network.rpc.messages import IndicesFile, TaskMessage, pack_indices
 from tests.conftest import Allow
 
 if TYPE_CHECKING:

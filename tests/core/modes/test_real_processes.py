@@ -12,11 +12,11 @@ import pytest
 
 import downpour
 from downpour.core.modes import MODES
-from downpour.experiments.running.embedding import embed
 from downpour.experiments.running.surroundings import Surroundings
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import AggregatedLine
+from downpour.experiments.running.training import embed
 from downpour.files.store import decode
+from downpour.record.record import read_record
+from downpour.record.record_lines import AggregatedLine
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 

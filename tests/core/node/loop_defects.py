@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.node.attempt import NextStep, StepLoop
 
 
 class NeverStops(StepLoop):

@@ -7,17 +7,15 @@ from typing import get_args
 
 import pytest
 
-from downpour.base.evaluations import Evaluation
-from downpour.base.states import ExperimentState
+from downpour.base.states import Evaluation, ExperimentState
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.core.node.answers import Answers
-from downpour.core.node.effects import Effects
+from downpour.core.node.effects import Answers, Effects
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.spec import ResolvedSpec
-from downpour.virtual.simulated.command_runner import SimulatedCommandRunner
+from downpour_lab.simulated.command_runner import SimulatedCommandRunner
 
 FILE = PublishedFile(name="model-000001-abc.safetensors", size_bytes=1, checksum="0" * 32)
 ATTEMPT = AttemptId(experiment="any", round=3, shard=1, attempt=0)

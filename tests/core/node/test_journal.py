@@ -16,15 +16,15 @@ import pytest
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.core.node.journal import JournalWriter, Line, Segment
 from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
-from downpour.files.records.journal import DiskSegments, read_journal
-from downpour.files.records.record import RecordReader
-from downpour.virtual.faults.faults import FaultKind
-from downpour.virtual.simulated.manager import SimulatedManager
-from downpour.virtual.trials.seed_search import outcomes
-from downpour.virtual.trials.simulation import simulate
+from downpour.record.journal import DiskSegments, read_journal
+from downpour.record.record import RecordReader
+from downpour_lab.faults.faults import FaultKind
+from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.trials.seed_search import outcomes
+from downpour_lab.trials.simulation import simulate
 from tests.core.node.journal_defects import DEFECTS, WritesOnAfterAFailure
-from tests.files.records.test_journal import CHECKPOINT, ONE_OF_EACH
-from tests.virtual.trials.seeds import seeds_with
+from tests.downpour_lab.trials.seeds import seeds_with
+from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = CHECKPOINT

@@ -9,8 +9,7 @@ import pytest
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.base.values import PublishedFile
-from downpour.core.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.core.node.journaling import Journaling
+from downpour.core.node.journal import Journaling, JournalWriter, Line, Segment, in_order
 from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec

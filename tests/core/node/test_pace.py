@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.node.pace import until_next_beat
+from downpour.core.node.attempt import until_next_beat
 
 SECONDS = st.floats(min_value=0.0, max_value=1e6)
 USUAL = st.floats(min_value=0.1, max_value=60.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.core.node.roster import Registry
+from downpour.core.node.manager import Registry
 
 
 def test_two_processes_of_one_name_are_told_apart() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.values import AttemptId
-from downpour.core.node.attempt import HeldAttempt
-from downpour.core.node.snapshot_schedule import SnapshotSchedule
+from downpour.core.node.attempt import HeldAttempt, SnapshotSchedule
 
 
 def training() -> HeldAttempt:

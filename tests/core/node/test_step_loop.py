@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.values import AttemptId, PublishedFile, Snapshot
-from downpour.core.node.attempt import HeldAttempt
-from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.node.attempt import HeldAttempt, NextStep, StepLoop
 
 SNAPSHOT = Snapshot(
     file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),

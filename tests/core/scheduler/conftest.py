@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.evaluations import Evaluation
+from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
 from downpour.core.spec import ResolvedSpec
 

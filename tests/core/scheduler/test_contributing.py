@@ -11,7 +11,7 @@ import pytest
 from downpour.base.values import Progress
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.contributing import SHARDS_MAX, WORKERS_MAX, contributions
+from downpour.core.scheduler.round_view import SHARDS_MAX, WORKERS_MAX, contributions
 from downpour.core.stragglers import POLICIES, Policy, RoundView, Saving
 
 if TYPE_CHECKING:

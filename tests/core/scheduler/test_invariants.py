@@ -12,8 +12,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import TaskKey
+from downpour.core.scheduler.round import Round, TaskKey
 
 if TYPE_CHECKING:
     from tests.core.scheduler.conftest import Make

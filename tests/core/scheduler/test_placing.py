@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.labels import has, missing
 from downpour.base.states import FailureKind, WorkerState
+from downpour.base.values import has, missing
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants

@@ -10,7 +10,7 @@ from downpour.base.values import TrialSums
 from downpour.core.scheduler import Scheduler, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.best import Best
+from downpour.core.scheduler.steps import Best
 
 if TYPE_CHECKING:
     from downpour.core.scheduler import Entry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.core.scheduler.speedometer import Speedometer
+from downpour.core.scheduler.workers import Speedometer
 
 if TYPE_CHECKING:
     from tests.core.scheduler.conftest import Make

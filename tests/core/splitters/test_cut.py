@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.core.spec import Spec
-from downpour.core.splitters import SPLITTERS, divide
-from downpour.core.splitters.cut import SplitCut, cut
+from downpour.core.splitters import SPLITTERS, SplitCut, cut, divide
 
 SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
 

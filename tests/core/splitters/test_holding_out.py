@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.core.splitters import divide
-from downpour.core.splitters.holding_out import hold_out
+from downpour.core.splitters import divide, hold_out
 
 
 @given(

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.splitters import SPLITTERS, split
-from downpour.core.splitters.by_class import largest_remainder
+from downpour.core.splitters import SPLITTERS, largest_remainder, split
 
 SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
 every_split = pytest.mark.parametrize("name", SPLITS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.handoff import HANDOFF
 from downpour.core.stragglers.outlook import Outlook, quantile
-from downpour.core.stragglers.standing_by import hindrances
+from downpour.core.stragglers.pairing import hindrances
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
 FAST = ("ann", "bob")

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from downpour.core.resolve import resolve
-from downpour.experiments.demos.catalog import DEMOS
-from downpour.experiments.demos.demo import Act, times
-from downpour.experiments.demos.staging import clouds
+from downpour.experiments.demos.demo import Act, clouds, times
+from downpour.experiments.demos.lessons import DEMOS
 from tests.cli.conftest import Downpour, downpour, own_signals
 
 __all__ = ["downpour", "own_signals"]

@@ -12,24 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import Unreachable
-from downpour.base.experiment_event import ExperimentEvent
-from downpour.base.states import ExperimentState, TaskState
-from downpour.experiments.following.announcing import Announcer
-from downpour.experiments.following.epochs import LoggerTaker, RoundCallback
-from downpour.experiments.following.follower import Follower, Lines, RecordTaker
-from downpour.experiments.loggers.base import LoggedRun
-from downpour.experiments.reading import Result, RoundResult
-from downpour.files.records.record import line_text, parse_lines
-from downpour.files.records.record_lines import (
+from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
+from downpour.experiments.following import (
+    Announcer,
+    Follower,
+    Lines,
+    LoggerTaker,
+    RecordTaker,
+    RoundCallback,
+)
+from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
+from downpour.record import Result, RoundResult
+from downpour.record.record import line_text, parse_lines
+from downpour.record.record_lines import (
     CancelledLine,
     FailedLine,
     SubmittedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
 )
-from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
+from downpour.show.loggers import LoggedRun
 
-RECORDED = Path(__file__).parents[1] / "recorded"
+RECORDED = Path(__file__).parents[2] / "recorded"
 LINES = (RECORDED / "gestures" / "record.jsonl").read_text().splitlines()
 RESULT = Result.from_lines(LINES)
 NAME = RESULT.experiment

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory

@@ -8,8 +8,8 @@ import pytest
 
 from downpour.base.errors import FileCorrupt
 from downpour.experiments.reproduction.history import TrainedTask, history_of
-from downpour.files.records.attempt_lines import AttemptFailedLine, UpdatedLine
-from downpour.files.records.record_lines import (
+from downpour.record.attempt_lines import AttemptFailedLine, UpdatedLine
+from downpour.record.record_lines import (
     AggregatedLine,
     CancelledLine,
     DroppedLine,

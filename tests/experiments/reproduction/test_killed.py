@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from downpour.core.modes import MODES
-from downpour.files.records.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
+from downpour.record.record_lines import AggregatedLine, FinishedLine, WorkerLeftLine
 from tests.chaos import forked
 from tests.chaos.stage import PATIENCE_SECONDS, Stage
 from tests.chaos.watching import Watcher

@@ -17,11 +17,10 @@ import downpour
 from downpour.base.devices import Devices
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.modes import MODES
-from downpour.experiments.reproduction.outcome import Replay
-from downpour.experiments.reproduction.past import past_of
+from downpour.experiments.reproduction.history import Replay, past_of
 from downpour.experiments.reproduction.reproducing import device_for, replay
-from downpour.files.records.attempt_lines import UpdatedLine
-from downpour.files.records.record import line_text, read_record
+from downpour.record.attempt_lines import UpdatedLine
+from downpour.record.record import line_text, read_record
 from tests.cli.conftest import Downpour
 from tests.experiments.reproduction.conftest import Trained
 

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 
 import downpour
-from downpour.experiments.reading import Result
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import DisturbedLine
 from downpour.files.store.layout import RECORD_NAME
+from downpour.record import Result
+from downpour.record.record import read_record
+from downpour.record.record_lines import DisturbedLine
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_clusters")]
 

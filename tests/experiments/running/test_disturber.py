@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbing.disturbances import Disturbances
-from downpour.experiments.running.disturber import Disturber
+from downpour.experiments.running.watching import Disturber
 from downpour.network.rpc.messages import ExperimentSummary, Status
 
 

@@ -18,9 +18,10 @@ from typing import Any
 from downpour.experiments.client import OnStatus
 from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.experiments.studies.backends import Train, measured_in
-from downpour.experiments.studies.plan import OnEpoch
-from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
-from downpour.files.records.record_lines import (
+from downpour.experiments.studies.study import OnEpoch
+from downpour.network.rpc.messages import Status
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
+from downpour.record.record_lines import (
     AggregatedLine,
     CancelledLine,
     EvaluatedLine,
@@ -31,7 +32,6 @@ from downpour.files.records.record_lines import (
     SubmittedLine,
     to_fields,
 )
-from downpour.network.rpc.messages import Status
 
 GRID = """\
 name = "small"

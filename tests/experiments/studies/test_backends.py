@@ -11,7 +11,6 @@ from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments import api
 from downpour.experiments.client import Asked, Client
-from downpour.experiments.reading import Result
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.studies import (
     Embedded,
@@ -25,9 +24,10 @@ from downpour.experiments.studies import (
     read_folder,
     run_study,
 )
+from downpour.experiments.studies.run_folder import Measured
 from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.experiments.studies.summary import Measured
 from downpour.network.rpc.messages import Status
+from downpour.record import Result
 from tests.experiments.studies.conftest import (
     FakeBackend,
     Interruption,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.experiments.studies import Grid, StudyFolder, grid_results, read_folder, run_study
-from downpour.experiments.tables.report_tables import tables_of
+from downpour.show.tables.report_tables import tables_of
 from tests.experiments.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
 
 RUNS = len(Grid.from_toml(GRID).runs)

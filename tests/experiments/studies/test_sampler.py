@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.errors import MissingPackage
-from downpour.experiments.reading.search_result import SearchRun
 from downpour.experiments.studies import Search
-from downpour.experiments.studies.sampler import Sampler, Values
+from downpour.experiments.studies.search_plan import Sampler, Values
+from downpour.record.study_result import SearchRun
 from tests.experiments.studies.conftest import SEARCH
 
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.base.evaluations import Goal
+from downpour.base.states import Goal
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
-from downpour.experiments.reading.search_result import SearchResult, SearchRun
 from downpour.experiments.studies import Search, StudyFolder
 from downpour.experiments.studies.backends import measured_in
 from downpour.experiments.studies.runner import run_study
 from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.files.records.record import line_text
-from downpour.files.records.record_lines import EvaluatedLine, SubmittedLine
+from downpour.record.record import line_text
+from downpour.record.record_lines import EvaluatedLine, SubmittedLine
+from downpour.record.study_result import SearchResult, SearchRun
 from tests.experiments.studies.conftest import (
     SEARCH,
     FakeBackend,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from downpour.experiments.reading import Result
 from downpour.experiments.studies import run_study
-from downpour.experiments.studies.display import StudyDisplay
-from downpour.experiments.studies.durations import about, spoken
-from downpour.experiments.studies.lock import held, holder
+from downpour.experiments.studies.results import status_of
+from downpour.experiments.studies.run_folder import RunSummary
+from downpour.experiments.studies.runner import StudyDisplay
 from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.experiments.studies.status import status_of
-from downpour.experiments.studies.summary import RunSummary
+from downpour.experiments.studies.study import about, spoken
+from downpour.experiments.studies.study_folder import held, holder
+from downpour.record import Result
 from tests.experiments.studies.conftest import (
     SEARCH,
     FakeBackend,

@@ -16,8 +16,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
-from downpour.experiments.studies.lock import holder
-from downpour.experiments.studies.submission import submitted
+from downpour.experiments.studies.backends import submitted
+from downpour.experiments.studies.study_folder import holder
 from tests.experiments.studies.conftest import Interruption
 from tests.experiments.studies.test_detached import COMMAND, wait_for
 

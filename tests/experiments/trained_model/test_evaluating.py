@@ -12,8 +12,8 @@ from PIL import Image
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.evaluating import measure
 from downpour.experiments.trained_model.locating import TrainedModel, find
+from downpour.experiments.trained_model.predicting import measure
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.exporting import export
+from downpour.experiments.trained_model.loading import export
 from downpour.experiments.trained_model.locating import find
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command

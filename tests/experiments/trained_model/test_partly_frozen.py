@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.exporting import export
+from downpour.experiments.trained_model.loading import export
 from downpour.experiments.trained_model.locating import find
-from downpour.files.store.named_model import read_model
+from downpour.files.store.model_files import read_model
 from downpour.learning.allowlist import FOLDERS, VARIABLE
 
 pytestmark = pytest.mark.slow

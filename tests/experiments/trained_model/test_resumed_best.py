@@ -14,7 +14,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.experiments.trained_model.resuming import resumed_spec
+from downpour.experiments.trained_model.locating import resumed_spec
 from downpour.files.store import RECORD_NAME
 
 pytestmark = pytest.mark.slow

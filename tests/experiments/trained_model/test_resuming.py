@@ -13,8 +13,7 @@ import tomli_w
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.core.spec import FORMERLY, toml_fields
-from downpour.experiments.trained_model.locating import spec_in
-from downpour.experiments.trained_model.resuming import resumed_spec
+from downpour.experiments.trained_model.locating import resumed_spec, spec_in
 from downpour.files.store import SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command

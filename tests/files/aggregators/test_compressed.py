@@ -27,7 +27,7 @@ from downpour.files.store import (
     encode,
     model_metadata,
 )
-from downpour.host import descriptors
+from downpour.host import process as descriptors
 from tests.files.aggregators.conftest import contribution_of
 
 Tensors = dict[str, Array]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from downpour.files.aggregators import Contribution
-from downpour.files.aggregators.examine import examine
-from downpour.files.aggregators.passes import Base
+from downpour.files.aggregators.passes import Base, examine
 from downpour.files.store import WHOLE, Array, MemoryStore
 
 

@@ -19,7 +19,7 @@ from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRe
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
 from downpour.files.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
-from downpour.host import descriptors
+from downpour.host import process as descriptors
 
 Update = dict[str, Array]
 

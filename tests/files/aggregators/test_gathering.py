@@ -31,7 +31,7 @@ from downpour.files.store import (
     encode,
     model_metadata,
 )
-from downpour.host import descriptors
+from downpour.host import process as descriptors
 
 Tensors = dict[str, Array]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.files.aggregators.tree import Node, full_additions, last_additions, remaining
+from downpour.files.aggregators.passes import Node, full_additions, last_additions, remaining
 
 Sums = Mapping[Node, str]
 """What was added to what, in words, by node."""

@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.files.logs.log_line import (
-    TEXT_CHARACTERS_MAX,
-    TRACE_CHARACTERS_MAX,
-    LogLine,
-)
+from downpour.files.logs.log_places import TEXT_CHARACTERS_MAX, TRACE_CHARACTERS_MAX, LogLine
 
 
 def line(text: str = "hello", trace: str = "", at: float = 1.5) -> LogLine:

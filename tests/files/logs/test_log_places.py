@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.files.logs.log_places import FOLDER, FolderLogs, LogPlace, logs_of
-from downpour.files.logs.old_logs import KEPT_BYTES, KEPT_SECONDS, remove_old_logs
+from downpour.files.logs.log_places import (
+    FOLDER,
+    KEPT_BYTES,
+    KEPT_SECONDS,
+    FolderLogs,
+    LogPlace,
+    logs_of,
+    remove_old_logs,
+)
 from downpour.files.store import SharedDirectory
-from downpour.files.store.location import seen_location
+from downpour.files.store.shared_directory import seen_location
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.conftest import cloud
 

@@ -8,7 +8,7 @@ from threading import Event
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.logs.log_places import PIECE_BYTES_MAX, FolderLogs, Piece
-from downpour.files.logs.log_writer import PIECES_KEPT, QUEUE_BYTES_MAX, LogWriter
+from downpour.files.logs.process_log import PIECES_KEPT, QUEUE_BYTES_MAX, LogWriter
 
 
 class Memory:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.files.logs.log_line import LogLine
-from downpour.files.logs.log_places import logs_of
+from downpour.files.logs.log_places import LogLine, logs_of
 from downpour.files.logs.process_log import PrintedLines, ProcessLog, kept_log
 from downpour.files.store import SharedDirectory
 

@@ -19,8 +19,8 @@ import pytest
 
 import downpour
 from downpour.base.errors import FileMissing
-from downpour.files.records.record import read_record
-from downpour.files.records.record_lines import to_fields
+from downpour.record.record import read_record
+from downpour.record.record_lines import to_fields
 from tests.files.nfs.lab import MOUNTED, Guest, Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

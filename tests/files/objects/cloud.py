@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.location import LOCAL_VARIABLE, open_location
+from downpour.files.store.shared_directory import LOCAL_VARIABLE, open_location
 
 URL = "s3://bucket/place"
 

@@ -17,7 +17,7 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.files.store.bucket import Bucket
 from downpour.learning import datasets
-from downpour.learning.datasets.fetched import local_path
+from downpour.learning.datasets.source import local_path
 from downpour.learning.on_demand import ImageFolder, TokenWindows
 from tests.files.objects.cloud import Cloud
 from tests.files.objects.lab import S3Server

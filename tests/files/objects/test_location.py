@@ -9,10 +9,13 @@ import pytest
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.folders import fetch_dataset, send_dataset
-from downpour.files.store.leaders import current_leader, leader_of
-from downpour.files.store.lease import Lease
-from downpour.files.store.location import open_location, seen_location
+from downpour.files.store.lease import Lease, current_leader, leader_of
+from downpour.files.store.shared_directory import (
+    fetch_dataset,
+    open_location,
+    seen_location,
+    send_dataset,
+)
 from tests.files.objects.cloud import URL, Cloud
 
 

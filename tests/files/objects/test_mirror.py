@@ -17,9 +17,13 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Checkpoint, facts
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records import mirror
-from downpour.files.records.journal import Journal, read_journal, segments, term_of
-from downpour.files.records.mirror import (
+from downpour.files.store import SharedDirectory
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.lease import Leader
+from downpour.record import mirror
+from downpour.record.journal import Journal, read_journal, segments, term_of
+from downpour.record.mirror import (
     FOLDER,
     MirrorCopy,
     fetch_journals,
@@ -27,11 +31,7 @@ from downpour.files.records.mirror import (
     journal_of,
     recorded_in,
 )
-from downpour.files.records.record import RecordReader, read_record
-from downpour.files.store import SharedDirectory
-from downpour.files.store.bucket import Bucket
-from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.leaders import Leader
+from downpour.record.record import RecordReader, read_record
 from tests.files.objects.cloud import URL, Cloud
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)

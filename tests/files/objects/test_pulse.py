@@ -9,11 +9,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.files.store import pulse
+from downpour.files.store import presence as pulse
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.leaders import Leader
-from downpour.files.store.lease import Lease
-from downpour.files.store.pulse import DEAD_SECONDS, FOLDER, Watch
+from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.presence import DEAD_SECONDS, FOLDER, Watch
 from tests.files.objects.cloud import URL, Cloud
 
 PATIENCE_SECONDS = 30.0

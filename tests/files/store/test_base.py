@@ -16,9 +16,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, MemoryStore, Store, check_bare_name
-from downpour.files.store.bucket import Bucket
-from downpour.files.store.object_files import FileCache, ObjectFiles
-from downpour.files.store.retry import RetryPolicy
+from downpour.files.store.bucket import Bucket, FileCache, ObjectFiles
+from downpour.files.store.publish import RetryPolicy
 
 
 def _objects(path: Path) -> Store:

@@ -13,8 +13,7 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, directory
-from downpour.files.store.directory import names_in
-from downpour.files.store.mounts import Mount
+from downpour.files.store.directory import Mount, names_in
 
 
 class Later:

@@ -37,7 +37,7 @@ from downpour.files.store.layout import (
     left_over,
     own_name,
 )
-from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import explain
 
 numbers = st.integers(0, 10**9)
 tokens = st.text("0123456789abcdef", min_size=1, max_size=12)

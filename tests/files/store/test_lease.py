@@ -11,8 +11,7 @@ import pytest
 
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.store import SharedDirectory
-from downpour.files.store.leaders import Leader, current_leader, highest_term
-from downpour.files.store.lease import Lease
+from downpour.files.store.lease import Leader, Lease, current_leader, highest_term
 
 PATIENCE_SECONDS = 30.0
 HOLDER = """

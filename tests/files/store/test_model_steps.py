@@ -22,7 +22,7 @@ from downpour.files.store import (
     read_version,
     step_to,
 )
-from downpour.files.store.model_steps import version_in, whole_content
+from downpour.files.store.model_files import version_in, whole_content
 
 ABOUT = model_metadata(["b.mean", "d.count"])
 

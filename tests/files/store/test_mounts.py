@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.files.store.mounts import find_mount, innermost
+from downpour.files.store.directory import find_mount, innermost
 
 LINES = """\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from downpour.base.errors import SpecError
 from downpour.files.store import SharedDirectory, encode
-from downpour.files.store.named_model import find_model, read_model
+from downpour.files.store.model_files import find_model, read_model
 
 
 @pytest.fixture

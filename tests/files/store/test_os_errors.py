@@ -13,12 +13,11 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.files.records.journal import Journal, read_journal, segments
-from downpour.files.records.record import RecordReader, export_record
 from downpour.files.store import DirectoryStore, SharedDirectory
-from downpour.files.store.leaders import current_leader, highest_term
-from downpour.files.store.lease import Lease
-from downpour.files.store.os_errors import reading, writing
+from downpour.files.store.lease import Lease, current_leader, highest_term
+from downpour.files.store.publish import reading, writing
+from downpour.record.journal import Journal, read_journal, segments
+from downpour.record.record import RecordReader, export_record
 
 OF_THE_DIRECTORY = (
     errno.EACCES,

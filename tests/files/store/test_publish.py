@@ -18,8 +18,7 @@ from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store import Buffer
 from downpour.files.store import publish as publishing
 from downpour.files.store.directory import names_in
-from downpour.files.store.publish import publish
-from downpour.files.store.retry import RetryPolicy
+from downpour.files.store.publish import RetryPolicy, publish
 
 
 def test_content_longer_than_a_block_arrives_whole(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.files.store.retry import RetryPolicy
+from downpour.files.store.publish import RetryPolicy
 
 
 def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:

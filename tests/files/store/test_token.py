@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import StoreError
-from downpour.files.store.token import make_token
-from downpour.host.credentials import Credentials
+from downpour.files.store.presence import make_token
+from downpour.host.paths import Credentials
 from downpour.network.rpc import Trust
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from downpour.core.spec import Spec
-from downpour.learning.datasets import digits, open_prepared, prepare
+from downpour.learning.datasets import built_in as digits
+from downpour.learning.datasets import open_prepared, prepare
 
 
 def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:

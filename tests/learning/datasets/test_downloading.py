@@ -12,7 +12,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets.downloading import found_or_downloaded
+from downpour.learning.datasets.built_in import found_or_downloaded
 
 SPEC = Spec.make({"dataset": "mnist"})
 
@@ -106,7 +106,7 @@ def test_a_server_that_falls_silent_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Downloads without a timeout of their own get one."""
-    monkeypatch.setattr("downpour.learning.datasets.downloading.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("downpour.learning.datasets.built_in.SILENT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
 

@@ -8,7 +8,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import check_source, factory, open_prepared, prepare
+from downpour.learning.datasets import arrays as factory
+from downpour.learning.datasets import check_source, open_prepared, prepare
 from tests.conftest import Allow
 
 MODULE = """

@@ -12,7 +12,7 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
-from downpour.learning.datasets.idx import read_idx
+from downpour.learning.datasets.built_in import read_idx
 
 from .conftest import IDX_STEMS, idx_bytes, write_idx
 

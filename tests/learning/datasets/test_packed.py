@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import FileCorrupt
-from downpour.learning.datasets import packed
-from downpour.learning.datasets.array_folder import open_array_folder, write_array_folder
-from downpour.learning.datasets.packed import in_memory, own_copy, pays
+from downpour.learning.datasets import array_folder as packed
+from downpour.learning.datasets.array_folder import (
+    in_memory,
+    open_array_folder,
+    own_copy,
+    pays,
+    write_array_folder,
+)
 
 SPARSE = np.zeros((2048, 1024), np.uint8)
 SPARSE[:, ::7] = np.arange(2048, dtype=np.uint8)[:, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from downpour.learning.datasets.resizing import resized
+from downpour.learning.datasets.images import resized
 
 
 def test_a_plain_image_stays_plain() -> None:

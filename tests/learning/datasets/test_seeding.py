@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.learning.datasets.seeding import held_out, random_order
+from downpour.learning.datasets.source import held_out, random_order
 
 
 def test_an_order_is_pinned() -> None:

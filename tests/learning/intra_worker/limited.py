@@ -32,7 +32,7 @@ def train(spec_text: str, folder: str, key: str) -> dict[str, Any]:
     import numpy as np
 
     from downpour.core.spec import Spec
-    from downpour.host.memory import fail_instead_of_dying
+    from downpour.host.machine import fail_instead_of_dying
     from downpour.learning.intra_worker.team import Team
     from downpour.learning.tasks import open_data
     from downpour.learning.tasks.loaded import load
@@ -66,7 +66,7 @@ def main() -> None:
     spec_text, folder, key, *entrances = sys.argv[1:]
     for entrance in entrances:
         Path(entrance).write_text(str(os.getpid()))
-    from downpour.cluster.worker.environment import keep_memory
+    from downpour.cluster.worker.options import keep_memory
 
     keep_memory()
     try:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from downpour.learning.intra_worker.helper import help_worker
-from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask, JobPart
-from downpour.learning.intra_worker.shared_memory import create_memory
-from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask, JobPart
+from downpour.learning.intra_worker.shared_network import SharedNetwork, create_memory
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from tests.learning.intra_worker.conftest import Trainer

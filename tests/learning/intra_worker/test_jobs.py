@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask, JobPart
+from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask, JobPart
 
 NUMBERS = st.integers(0, 2**63 - 1)
 PARTS = st.builds(

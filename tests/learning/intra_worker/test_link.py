@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from downpour.learning.intra_worker.link import Link, ProcessGone, linked
+from downpour.learning.intra_worker.shared_network import Link, ProcessGone, linked
 from downpour.learning.models import generators
 
 

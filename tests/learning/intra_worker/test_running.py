@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from downpour.cluster.worker.system import ProcessSampler
-from downpour.learning.intra_worker.running import PIDS
+from downpour.learning.intra_worker.helper_process import PIDS
 from tests.learning.intra_worker.conftest import Trainer
 
 

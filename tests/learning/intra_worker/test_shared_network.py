@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.learning.intra_worker.shared_memory import create_memory
-from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.intra_worker.shared_network import SharedNetwork, create_memory
 
 
 class Network(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from downpour.learning.models.convlstm import ConvLstm, conv_lstm, xray_cnn
+from downpour.learning.models.networks import ConvLstm, conv_lstm, xray_cnn
 
 from .test_networks import parameter_count
 

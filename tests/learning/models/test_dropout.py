@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from downpour.learning.models.dropout import Dropout
+from downpour.learning.models.networks import Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

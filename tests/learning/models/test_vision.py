@@ -10,7 +10,7 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.models import build, check_fit, check_model
-from downpour.learning.models.vision import vision_builder
+from downpour.learning.models.networks import vision_builder
 
 from .conftest import facts_of
 

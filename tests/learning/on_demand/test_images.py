@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.learning.datasets.image_files import pixels_of
-from downpour.learning.on_demand import ImageFolder, images
+from downpour.learning import on_demand as images
+from downpour.learning.datasets.images import pixels_of
+from downpour.learning.on_demand import ImageFolder
 
 
 @pytest.fixture

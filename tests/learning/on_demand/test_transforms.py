@@ -7,8 +7,7 @@ import torch
 from torchvision.transforms import v2
 
 from downpour.base.errors import SpecError
-from downpour.learning.on_demand import transforms
-from downpour.learning.on_demand.transforms import ALLOWED
+from downpour.learning.on_demand import ALLOWED, transforms
 
 STEPS = [
     "RandomCrop(8, padding=2)",

@@ -13,11 +13,11 @@ import pytest
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, Store, layout
-from downpour.learning import factory_code
+from downpour.learning import user_code as factory_code
 from downpour.learning.allowlist import FOLDERS
-from downpour.learning.factory_code import digest_of
 from downpour.learning.shipping.bundle import Bundle
-from downpour.learning.shipping.in_use import leave
+from downpour.learning.shipping.receiving import leave
+from downpour.learning.user_code import digest_of
 from tests.conftest import Allow
 
 TOP_LEVEL = {"shipped_lab", "shipped_helpers"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from downpour import Client, Spec
-from downpour.experiments.reading import Result
 from downpour.learning.shipping.receiving import REMEDY
 from downpour.network.rpc.messages import Status
+from downpour.record import Result
 from tests.chaos.stage import Process
 from tests.learning.shipping.conftest import written
 from tests.learning.shipping.foreign import CHANGED, MODULE, PROJECT

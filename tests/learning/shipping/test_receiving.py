@@ -24,9 +24,8 @@ from downpour.base.errors import OtherCode, SpecError, UnfitWorker
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Store
 from downpour.learning.allowlist import FOLDERS, VARIABLE, load_factory
-from downpour.learning.factory_code import check_code
-from downpour.learning.shipping.in_use import folder_in_use
-from downpour.learning.shipping.receiving import REMEDY, settle_code
+from downpour.learning.shipping.receiving import REMEDY, folder_in_use, settle_code
+from downpour.learning.user_code import check_code
 from tests.learning.shipping.conftest import (
     FACTORY,
     PROJECT,

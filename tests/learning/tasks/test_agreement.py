@@ -17,7 +17,7 @@ from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
 from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import load
-from downpour.learning.tasks.sketch import resemble, sketched
+from downpour.learning.tasks.own import resemble, sketched
 
 from .conftest import loaded
 

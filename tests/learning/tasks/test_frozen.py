@@ -18,13 +18,13 @@ from downpour.base.errors import OtherCode, UnfitWorker
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.workspace import Workspace, open_workspace
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.scheduler import commands as do
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory, compression_of, decode, encode
 from downpour.learning.allowlist import VARIABLE
-from downpour.learning.factory_code import fixed_code
+from downpour.learning.user_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage
 
 pytestmark = pytest.mark.usefixtures("lab")

@@ -18,11 +18,10 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models.generators import ALONE
-from downpour.learning.training.cut import balanced, check_cut, stages_of
+from downpour.learning.training.cut import Probe, balanced, check_cut, probed, stages_of
 from downpour.learning.training.layers import layers_of
-from downpour.learning.training.probe import Probe, probed
+from downpour.learning.training.parameters import exact_copy
 from downpour.learning.training.step import batch_parts
-from downpour.learning.training.tensor_memory import exact_copy
 
 from .conftest import BASE, with_network
 

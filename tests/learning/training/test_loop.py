@@ -20,8 +20,8 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.parameters import load_parameters
-from downpour.learning.training.plain_optimizers import OPTIMIZERS
 
 from .conftest import BASE, same_bytes, started
 

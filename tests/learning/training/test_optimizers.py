@@ -14,8 +14,7 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.tasks import Task, TaskData
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.optimizers import Optimizers
-from downpour.learning.training.plain_optimizers import OPTIMIZERS
+from downpour.learning.training.optimizers import OPTIMIZERS, Optimizers
 
 FACTS = DatasetFacts(
     train_samples=1, test_samples=1, sample_shape=(), classes=0, targets_per_sample=0

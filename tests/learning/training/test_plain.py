@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from downpour.learning.training.plain import unwrapped
+from downpour.learning.training.optimizers import unwrapped
 
 KINDS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}),

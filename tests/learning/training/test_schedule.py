@@ -13,7 +13,7 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.tasks import Task, TaskData
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.schedule import Position, rate_factor
+from downpour.learning.training.optimizers import Position, rate_factor
 
 DATA = TaskData(
     facts=DatasetFacts(train_samples=1, test_samples=1, sample_shape=(), classes=0),

@@ -15,8 +15,7 @@ from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
 from downpour.learning.blame import is_lack_of_memory
 from downpour.learning.training.numerics import lack_of_memory, settings
-from downpour.learning.training.shortage import Shortage
-from downpour.learning.training.spilling import kept_on_host
+from downpour.learning.training.step import Shortage, kept_on_host
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from downpour.base.errors import SpecError
+from downpour.learning.training.loop import begin_from
 from downpour.learning.training.parameters import Arrays, parameters_of
-from downpour.learning.training.start import begin_from
 
 
 class Net(nn.Module):

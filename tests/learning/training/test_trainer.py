@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.core.automatic import LocalOptimizer
+from downpour.core.resolve import LocalOptimizer
 from downpour.core.spec import Spec
 from downpour.learning.training.trainer import trainer_of
 from tests.learning.tasks.conftest import lab

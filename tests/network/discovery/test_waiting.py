@@ -17,7 +17,7 @@ from downpour.base.errors import (
     Unreachable,
 )
 from downpour.files.store import SharedDirectory
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import awaiting, checked_seconds, files_may_come
 from downpour.network.rpc import Trust
 

@@ -1,6 +1,6 @@
 """How a wrong field is told."""
 
-from downpour.network.rpc.field_error import FieldError
+from downpour.network.rpc.wire import FieldError
 
 
 def test_a_misfit_tells_the_whole_path() -> None:

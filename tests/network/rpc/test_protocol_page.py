@@ -12,7 +12,8 @@ from time import monotonic
 import pytest
 
 from downpour.base.errors import IncompatiblePeer
-from downpour.network.rpc import Address, Trust, handshake
+from downpour.network.rpc import Address, Trust
+from downpour.network.rpc import trust as handshake
 from downpour.network.rpc.frames import Channel
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text(

@@ -22,7 +22,7 @@ import pytest
 
 from downpour.base.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
 from downpour.cluster.operations.certificates import issue
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
 from downpour.network.rpc.frames import Channel, Closed
 from tests.network.rpc.conftest import FakeManager, Served

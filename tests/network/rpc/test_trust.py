@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 from downpour.network.rpc import OPEN, Trust
 
 TOKEN = "sixteen or more characters"

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from downpour.base import states, values
 from downpour.network.rpc import frames, messages
-from downpour.network.rpc.field_error import FieldError
 from downpour.network.rpc.generated import ttypes
-from downpour.network.rpc.wire import from_wire, reader, to_wire
+from downpour.network.rpc.wire import FieldError, from_wire, reader, to_wire
 
 _NAMES = st.text(
     st.characters(categories=["L", "N"], include_characters="-_"), min_size=1, max_size=20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 
 from downpour.cluster.disturbing.disturbances import Slow
-from downpour.host.sessions import signal_group
+from downpour.host.process import signal_group
 
 STRETCH_SECONDS = 0.05
 """The length of a run or a stop: the shorter of the two.

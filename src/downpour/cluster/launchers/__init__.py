@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from downpour.base.family import Family, Member
-from downpour.cluster.launchers.base import Ended, Engine, Launcher, RunningCluster
+from downpour.cluster.launchers.base import Ended, Engine, Launcher, LaunchPlan, RunningCluster
 from downpour.cluster.launchers.compose import ComposeEngine, ComposeOptions, on_compose
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.inline import InlineCluster
 from downpour.cluster.launchers.kinds import LauncherKind, option
-from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.local import LocalCluster
 from downpour.cluster.launchers.ray import RayEngine, on_ray
-from downpour.cluster.launchers.ray_options import RayOptions
+from downpour.cluster.launchers.ray_nodes import RayOptions
 from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
 from downpour.cluster.launchers.slurm_script import SlurmOptions
 from downpour.cluster.launchers.ssh import SshEngine, on_ssh

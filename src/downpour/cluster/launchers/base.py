@@ -1,4 +1,4 @@
-"""The two interfaces of launchers.
+"""The two interfaces of launchers, and a launcher's plan.
 
 A caller that trains holds a `RunningCluster`: a manager and its workers, wherever they run. An
 `Engine` does less: it starts single workers somewhere, and `engine_cluster.py` turns it into a
@@ -9,13 +9,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
-from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.base.devices import AUTO
+from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.credentials import Credentials
+from downpour.host.paths import TOKEN_NAME, Credentials
+
+ALONE_SECONDS = 60.0
+"""The lease of a run's worker. The launcher replaces a dead manager within seconds. If a manager
+stays away for longer than the lease, someone killed the run, and the worker gives back what it was
+lent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """A manager and its workers, before anything starts.
+
+    While they run, straggler policies may ask for more workers, at most `workers` more. The
+    launcher gives these back once they have been idle for `idle_seconds`; with 0 they stay. A
+    worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
+    meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
+    only machines that meet them.
+    """
+
+    manager: ManagerOptions
+    workers: int
+    _: KW_ONLY
+    threads: int = 1
+    device: str = AUTO
+    idle_seconds: float = 0.0
+    labels: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def worker(self, number: int, address: str) -> WorkerOptions:
+        """Return how to start a worker of the manager at `address`; workers count from 1.
+
+        It accepts code, because the same user starts the manager and the worker.
+        """
+        return WorkerOptions(
+            manager=address,
+            shared=self.manager.shared,
+            name=f"worker-{number}",
+            device=self.device,
+            place=number - 1,
+            labels=self.labels,
+            accepts_code=True,
+            alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
+            credentials=self.manager.credentials,
+        )
+
+    def reached_at(self, host: str) -> Self:
+        """Return the plan with the manager at this host; other hosts than loopback need a token."""
+        # Import it here: help texts import this module, and must not wait for numpy.
+        from downpour.network.rpc import Address
+
+        manager = replace(self.manager, host=host)
+        if not Address(host, 0).is_loopback and manager.credentials == Credentials():
+            token = Path(manager.shared) / TOKEN_NAME
+            manager = replace(manager, credentials=Credentials(token_file=str(token)))
+        return replace(self, manager=manager)
 
 
 class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):

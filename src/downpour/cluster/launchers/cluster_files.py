@@ -18,7 +18,7 @@ from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
-from downpour.host.folder_lock import FolderLock
+from downpour.host.paths import FolderLock
 
 FORMAT = 1
 DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
@@ -138,8 +138,7 @@ class ClusterFiles:
 
     def _write(self, name: str, value: ClusterInfo | StopRequest) -> None:
         # Import it here: help texts import this module, and must not wait for numpy.
-        from downpour.files.store.os_errors import writing
-        from downpour.files.store.publish import TEMPORARY_PREFIX
+        from downpour.files.store.publish import TEMPORARY_PREFIX, writing
 
         new = self.root / f"{TEMPORARY_PREFIX}{name}"
         with writing(self.root, name):

@@ -19,17 +19,15 @@ from pathlib import Path
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.forking import LastWill
 from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.kinds import LauncherKind, option
-from downpour.cluster.launchers.last_will import LastWill
-from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ssh_script import worker_script
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.environment import training_environment
-from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.credentials import FILES
+from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.host.paths import FILES
 from downpour.host.text import one_line
 
 SERVICE = "worker"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.base import Ended, Engine
-from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
+from downpour.cluster.launchers.forking import Restarts
+from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.local import LocalCluster
-from downpour.cluster.launchers.restarts import Restarts
-from downpour.cluster.worker.environment import training_environment
-from downpour.host.credentials import Credentials
+from downpour.cluster.launchers.tether import TetheredWorkers
+from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.host.paths import Credentials
 from downpour.learning import allowlist
+from downpour.learning.devices import devices_for
 
 _LEFT, _ASKED_WRONGLY = 0, 2
 
@@ -175,9 +179,91 @@ class PlacedCluster:
     def _reachable(self) -> LaunchPlan:
         """Return the plan with an address that the workers can reach, and a token."""
         # Import it here: help texts import this module, and must not wait for numpy.
-        from downpour.files.store.token import make_token
+        from downpour.files.store.presence import make_token
 
         plan = self._plan.reached_at(self._engine.manager_host)
         if plan.manager.credentials != self._plan.manager.credentials:
             make_token(Path(plan.manager.credentials.token_file))
         return plan
+
+
+class LocalEngine(TetheredWorkers):
+    """Starts each worker with a separate shell; the manager listens at `manager_host`.
+
+    Each worker imports torch for itself, so a fork server (`local.py`) starts them sooner. But that
+    one never starts a worker again.
+    """
+
+    def __init__(self, manager_host: str) -> None:
+        self.manager_host = manager_host
+        here = Host(socket.gethostname(), slots=SLOTS_MAX)
+        super().__init__([here], lambda _, script: ["/bin/sh", "-c", script])
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this machine is always available."""
+
+
+def here(plan: LaunchPlan) -> PlacedCluster:
+    """Return a cluster of this machine's processes."""
+    return PlacedCluster(plan, LocalEngine(plan.manager.host))
+
+
+LOOK_SECONDS = 0.2
+
+
+def run_group(
+    worker: WorkerOptions, count: int, log: Path | None, wait: Callable[[float], bool]
+) -> Mapping[str, Ended]:
+    """Run workers until all have ended; returns how each one ended, by name.
+
+    Args:
+        worker: the options of all workers; the name must not be empty. See `numbered`.
+        count: the number of workers.
+        log: the file that their output is appended to, each line with the worker's name; None:
+            standard error.
+        wait: called with the seconds to wait; returns early, and true, when a signal tells this
+            process to let its workers leave.
+    """
+    engine = LocalEngine(worker.manager)
+    over: dict[str, Ended] = {}
+    names = []
+    try:
+        for number in range(1, count + 1):
+            one = on_a_card(numbered(worker, number))
+            engine.start(one, {}, log or os.dup(2))  # which may be a socket, without a path
+            names.append(one.name)
+        while len(over) < count:
+            if wait(LOOK_SECONDS):
+                for name in names:
+                    engine.stop(name)
+            over |= engine.ended()
+    finally:
+        engine.close()
+    return over
+
+
+def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
+    """Return one worker's options out of several: its name ends with its number; ports count up."""
+
+    def counted(port: int) -> int:
+        return port + number - 1 if port else 0
+
+    metrics = worker.metrics_port
+    return replace(
+        worker,
+        name=f"{worker.name}-{number}",
+        place=number - 1,
+        port=counted(worker.port),
+        metrics_port=counted(metrics) if metrics is not None else None,
+        ready_file=f"{worker.ready_file}-{number}" if worker.ready_file else "",
+    )
+
+
+def on_a_card(worker: WorkerOptions) -> WorkerOptions:
+    """Return the options with the device of this machine that this worker should take.
+
+    Raises:
+        SpecError: this machine lacks such a device.
+    """
+    devices = devices_for(worker.device)
+    return replace(worker, device=devices.spread(worker.device, worker.place))

@@ -1,4 +1,8 @@
-"""A launcher's view of its fork server: requests go in, news of the forked processes comes out."""
+"""A launcher's view of its fork server: requests go in, news of the forked processes comes out.
+
+A shell in a separate session reads from a pipe whose other end this process holds. The pipe ends
+with this process, however the process ends; then the shell runs its script. The shell takes 1 MB.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, Any
 
 from downpour.base.errors import LaunchError
-from downpour.host.sessions import end_session
+from downpour.host.process import end_session
 
 CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""
@@ -141,3 +145,68 @@ class ForkServerProcess:
         with self._changed:
             self._news_ended = True
             self._changed.notify_all()
+
+
+class LastWill:
+    """Runs a shell script once this process has died, unless the process revokes it.
+
+    Args:
+        script: the shell script.
+        environment: the shell's whole environment; None: this process's.
+    """
+
+    def __init__(self, script: str, environment: Mapping[str, str] | None = None) -> None:
+        # `revoke` writes a line. If the pipe ends without one, this process has died.
+        waits = f"trap '' HUP INT TERM; read word || {{ {script}\n}}"
+        self._shell = subprocess.Popen(  # noqa: S603 - words of this package
+            ["/bin/sh", "-c", waits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def __del__(self) -> None:
+        """Run the script now if the command has not cleaned up and no longer can."""
+        if self._shell.returncode is None:
+            self._shell.communicate()
+
+    def revoke(self) -> None:
+        """Drop the script, because this process has cleaned up."""
+        with suppress(BrokenPipeError):
+            self._shell.communicate(b"done\n")
+
+
+PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""The pauses before a worker's restarts: a rebooting host is back within minutes."""
+LASTING_SECONDS = 60.0
+"""A process that has run for this long counts as sound: we count its next restart as the first."""
+
+
+class Restarts:
+    """The restarts of one process; `count` is their number since it last ran for long.
+
+    Args:
+        now: returns seconds since some fixed moment.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.count = 0
+        self._now = now
+        self._began_seconds = now()
+        self._due_seconds: float | None = None
+
+    def is_due(self) -> bool:
+        """Whether it is time to restart the ended process."""
+        if self._due_seconds is None:
+            if self._now() - self._began_seconds >= LASTING_SECONDS:
+                self.count = 0
+            pause = PAUSES_SECONDS[min(self.count, len(PAUSES_SECONDS) - 1)]
+            self._due_seconds = self._now() + pause
+        return self._due_seconds <= self._now()
+
+    def begin(self) -> None:
+        """Note a restart of the process."""
+        self.count += 1
+        self._began_seconds, self._due_seconds = self._now(), None

@@ -30,9 +30,8 @@ from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.credentials import without_credentials
-from downpour.host.sessions import end_session
-from downpour.host.signals import end_with_parent
+from downpour.host.paths import without_credentials
+from downpour.host.process import end_session, end_with_parent
 from downpour.host.text import set_up_log
 from downpour.learning.blame import ending_told
 from downpour.network.rpc import Address

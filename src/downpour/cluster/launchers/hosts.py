@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels, merged, missing
-from downpour.base.values import small_number
-from downpour.host.user_file import read_user_file
+from downpour.base.values import checked_labels, merged, missing, small_number
+from downpour.host.paths import read_user_file
 
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")

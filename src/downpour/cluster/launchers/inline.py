@@ -17,10 +17,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.cluster.launchers.base import LaunchPlan
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.launchers.logs import new_log
-from downpour.host.credentials import Credentials, known_secrets
+from downpour.cluster.launchers.local import new_log
+from downpour.host.paths import Credentials, known_secrets
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.manager import Manager

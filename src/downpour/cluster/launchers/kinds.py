@@ -13,9 +13,8 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from downpour.base.errors import SpecError
-from downpour.base.labels import checked_labels
-from downpour.cluster.launchers.base import Launcher
-from downpour.cluster.launchers.launch_plan import LaunchPlan
+from downpour.base.values import checked_labels
+from downpour.cluster.launchers.base import Launcher, LaunchPlan
 
 _KEY = "downpour option"
 # Other values have a special meaning for an engine: Ray reads !in(…), and Slurm

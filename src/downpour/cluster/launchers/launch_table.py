@@ -10,12 +10,41 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.base.labels import checked_labels
+from downpour.base.values import checked_labels, merged, missing
 from downpour.cluster.launchers import LAUNCHERS, Launcher, kind_of
-from downpour.cluster.launchers.needs import refuse_unmet
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
 from downpour.network.discovery.waiting import checked_seconds
+
+
+def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequence[str]) -> None:
+    """Refuse a spec that no worker of a launcher could train, because it would wait forever.
+
+    Args:
+        spec: the training.
+        on: the launcher's name.
+        options: the options of the launcher that the user gave.
+        labels: the labels of all workers.
+
+    Raises:
+        SpecError: names the field, and the label that is missing.
+    """
+    if not (spec.needs or spec.shard_needs):
+        return
+    kind = kind_of(on)
+    sorts = [merged(labels, own) for own in kind.labels(kind.given(options))]
+    wanted = {"needs": spec.needs}
+    wanted |= {
+        f"shard_needs.{shard}": (*spec.needs, *needs) for shard, needs in spec.shard_needs.items()
+    }
+    for field, needs in wanted.items():
+        # Name the labels that the best sort of machine lacks, because ssh's hosts differ.
+        lacking = min((missing(own, needs) for own in sorts), key=len)
+        if lacking:
+            key = lacking[0].partition("=")[0]
+            accepted = f"the workers to start lack this label; add --label {key}=VALUE"
+            raise SpecError(field, lacking[0], accepted)
+
 
 _WORDS = {
     str: "text",

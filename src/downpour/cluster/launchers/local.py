@@ -1,4 +1,4 @@
-"""A manager and workers on this machine, forked from one process that has imported torch.
+"""A manager and workers on this machine.
 
 The launcher itself never imports torch. All its processes end with it: on `close`, on an error, on
 Ctrl-C, and when someone kills it, because the fork server then reads the end of its input. It
@@ -9,23 +9,44 @@ or the fork server with all its children.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import signal
 import time
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.forking import ForkServerProcess
+from downpour.cluster.launchers.base import LaunchPlan
+from downpour.cluster.launchers.forking import ForkServerProcess, Restarts
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.launchers.logs import new_log
-from downpour.cluster.launchers.restarts import Restarts
-from downpour.cluster.worker.environment import training_environment
-from downpour.host.credentials import Credentials, known_secrets
-from downpour.host.sessions import signal_group
+from downpour.cluster.worker.options import training_environment
+from downpour.host.paths import Credentials, known_secrets
+from downpour.host.process import signal_group
+
+KEPT = 20
+_NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
+
+
+def new_log(shared: Path) -> Path:
+    """Return the path of this process's log in a shared directory, and remove the oldest logs.
+
+    Other files stay where they are, and so do logs of processes that are alive on this machine.
+    """
+    folder = shared / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    for path in sorted(written, key=lambda path: path.name, reverse=True)[KEPT - 1 :]:
+        if not psutil.pid_exists(int(path.name.rpartition("-")[2])):
+            with suppress(OSError):  # another run has removed it, or it is another user's
+                path.unlink()
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,15 @@ from typing import Any
 
 from downpour.base.devices import AUTO, CPU, Device
 from downpour.base.errors import LaunchError
-from downpour.base.labels import merged
-from downpour.cluster.launchers.base import Ended, Launcher
+from downpour.base.values import merged
+from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.ray_actor import WorkerProcess
-from downpour.cluster.launchers.ray_nodes import NodeWatch
-from downpour.cluster.launchers.ray_options import RayOptions
-from downpour.cluster.launchers.ray_reach import reach, refuse_forgotten
+from downpour.cluster.launchers.ray_nodes import NodeWatch, RayOptions, reach, refuse_forgotten
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.extras import require
-from downpour.host.signals import kept_handlers
+from downpour.host.process import kept_handlers
 
 _LOCAL = "local"
 _OF_RAY = {"cuda", "xpu"}

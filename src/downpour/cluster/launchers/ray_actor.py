@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from downpour.host.credentials import without_credentials
-from downpour.host.signals import end_with_parent
+from downpour.host.paths import without_credentials
+from downpour.host.process import end_with_parent
 
 _REASON_CHARACTERS = 600
 

@@ -18,16 +18,19 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from downpour.base.errors import ComeAgain, LaunchError
-from downpour.cluster.launchers import slurm_queue
-from downpour.cluster.launchers.base import Ended, Launcher
+from downpour.cluster.launchers import slurm_script as slurm_queue
+from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.forking import LastWill
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.last_will import LastWill
-from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.launchers.slurm_queue import ArrayTask
-from downpour.cluster.launchers.slurm_script import JOB_NAME, SlurmOptions, number_of, script
-from downpour.cluster.worker.environment import training_environment
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.launchers.slurm_script import (
+    JOB_NAME,
+    ArrayTask,
+    SlurmOptions,
+    number_of,
+    script,
+)
+from downpour.cluster.worker.options import WorkerOptions, training_environment
 from downpour.host.text import one_line
 
 log = logging.getLogger(__name__)

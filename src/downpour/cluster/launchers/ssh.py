@@ -9,16 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.hosts import Host, read_hosts, with_needs
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.launch_plan import LaunchPlan
 from downpour.cluster.launchers.slurm import reachable_host
-from downpour.cluster.launchers.ssh_probe import look_at, refuse_unfit
-from downpour.cluster.launchers.ssh_script import SshOptions, command, worker_script
+from downpour.cluster.launchers.ssh_script import (
+    SshOptions,
+    command,
+    look_at,
+    refuse_unfit,
+    worker_script,
+)
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.environment import training_environment
+from downpour.cluster.worker.options import training_environment
 
 
 def on_ssh(options: SshOptions | None = None) -> Launcher:

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers.launch_plan import LaunchPlan
-from downpour.cluster.worker.environment import ONE_HASH_SEED, training_environment
+from downpour.cluster.launchers.base import LaunchPlan
+from downpour.cluster.worker.options import ONE_HASH_SEED, training_environment
 from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")
@@ -79,7 +79,7 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     """
     # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
-    from downpour.files.store.token import make_token
+    from downpour.files.store.presence import make_token
 
     _check_running()
     has_manager = any("-manager." in name for name in texts)

@@ -2,7 +2,7 @@
 
 The manager reads ended experiments from one file, `ended-TERM.jsonl`, so that a start does not read
 thousands of journals. The manager of that term writes the file, with a line for each experiment
-(`files/records/sealed_lines.py`). The file only saves time: if it is missing or damaged, the
+(`record/journal.py`). The file only saves time: if it is missing or damaged, the
 manager reads the journals instead. Each manager writes a new file with everything that it knows.
 Later managers read only the file of the highest term, because a manager that does not know of its
 successor may still write to an older file.
@@ -26,12 +26,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.base.states import ExperimentState
-from downpour.files.records.record import RecordReader
-from downpour.files.records.sealed_lines import seal, whole_lines
 from downpour.files.store import SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.publish import publish
 from downpour.network.rpc.messages import ExperimentSummary
+from downpour.record.journal import seal, whole_lines
+from downpour.record.record import RecordReader
 
 log = logging.getLogger(__name__)
 

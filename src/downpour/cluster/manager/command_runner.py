@@ -33,9 +33,8 @@ from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.lanes import Lanes
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.workspaces import Workspaces
-from downpour.core.node.answers import Answers
-from downpour.core.node.effects import Effects
+from downpour.cluster.manager.workspace import Workspaces
+from downpour.core.node.effects import Answers, Effects
 from downpour.core.scheduler import commands as do
 from downpour.files.store import find_updates
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors

@@ -11,6 +11,9 @@ The driver is fail-stop. A caller's mistake never becomes an event, because the 
 first. So any exception here leaves the core in an unknown state, and ends the manager. It
 acknowledges and does nothing more, and the next manager continues from the journal. Only a question
 may fail, because it changes nothing; its caller gets the error.
+
+`keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules for
+journaling and syncing are in `core/node/journal.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -27,13 +30,14 @@ from threading import Condition, Thread
 from threading import Event as Ending
 from typing import Any, Protocol, TypeVar
 
-from downpour.base.errors import (
-    DownpourError,
-    FailStop,
-    Refused,
-    SharedDirectoryError,
-    StoreError,
-)
+from downpour.base.errors import DownpourError, FailStop, Refused, SharedDirectoryError, StoreError
+from downpour.cluster.manager import status
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.observations import ManagerAnnouncer, Observations
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.workspace import Workspace
+from downpour.core.node.journal import Journaling, JournalWriter
 from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,
     Asked,
@@ -42,10 +46,13 @@ from downpour.core.node.manager import (
     Posted,
     Step,
 )
-from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import Entry, Output, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 from downpour.core.scheduler.commands import Command
 from downpour.core.scheduler.events import Event, HeartbeatReceived, Tick
-from downpour.files.store.retry import RetryPolicy
+from downpour.files.store.publish import RetryPolicy
+from downpour.predictor.forecaster import Forecaster
 
 log = logging.getLogger(__name__)
 
@@ -317,3 +324,105 @@ def _described(error: BaseException) -> str:
     return (
         f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
     )
+
+
+class Persistence:
+    """Writes into the given workspaces; for the driver's thread.
+
+    Args:
+        spaces: by experiment.
+        roster: the workers that the journals name.
+        archive: lists the experiments that have ended.
+        first_order: the number of the next entry, counted over all experiments.
+    """
+
+    def __init__(
+        self,
+        spaces: Mapping[str, Workspace],
+        roster: Roster,
+        archive: Archive,
+        first_order: int = 1,
+    ) -> None:
+        self.observations = Observations(spaces, roster)
+        self._spaces = spaces
+        self._archive = archive
+        self._journaling = Journaling(self._journal_of, first_order)
+
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        """Gather the journal entries of an event and its output; returns the ones for replay."""
+        story = self.observations.story(core, event, output)
+        gathered = self._journaling.keep(core, event, output.facts, story)
+        for order, entry in gathered:
+            if isinstance(entry, on.ExperimentSubmitted):
+                self._archive.places[entry.experiment] = order
+            if isinstance(entry, facts.Concluded):
+                # Set this now, not when the command runs. The command waits behind other work, and
+                # a preparation that ends in the meantime must find the experiment concluded.
+                self._spaces[entry.experiment].concluded = True
+                self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
+        return [entry for _, entry in gathered]
+
+    def commit(self) -> None:
+        """Write all gathered entries; returns when the ones that change results are durable.
+
+        If only one experiment's folder is gone, it holds up no others: its entries wait in memory
+        until the folder is back or the experiment has failed.
+
+        Raises:
+            SharedDirectoryError: the directory refuses; `commit` may be repeated.
+        """
+        self._journaling.commit(is_gone=self._is_gone)
+
+    def _is_gone(self, experiment: str) -> bool:
+        space = self._spaces[experiment]
+        space.look()
+        return space.is_gone
+
+    def _journal_of(self, experiment: str) -> JournalWriter | None:
+        space = self._spaces.get(experiment)
+        return space.journal if space is not None else None
+
+
+class ManagerSink:
+    """The command sink of a real manager.
+
+    Args:
+        persistence: makes events durable.
+        forecaster: forecasts how long workers take, and learns from events.
+        runner: carries out commands.
+        announcer: tells users about events, if they asked for that.
+    """
+
+    def __init__(
+        self,
+        persistence: Persistence,
+        forecaster: Forecaster,
+        runner: CommandRunner,
+        announcer: ManagerAnnouncer | None = None,
+    ) -> None:
+        self._announcer = announcer
+        self._persistence = persistence
+        self._forecaster = forecaster
+        self._runner = runner
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Return new forecasts, if there are any; see `Forecaster`."""
+        return self._forecaster.forecasts(at_seconds)
+
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
+        self._forecaster.follow(core, event, output)
+        if self._announcer is not None:
+            self._announcer.note(core, output)
+        return self._persistence.keep(core, event, output)
+
+    def commit(self) -> None:
+        """Make all gathered entries durable; see `Persistence`."""
+        self._persistence.commit()
+        if self._announcer is not None:
+            self._announcer.announce()
+
+    def carry_out(self, commands: Sequence[do.Command]) -> None:
+        """Start the commands."""
+        for command in commands:
+            self._runner.start(command)

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import OutOfMemory
-from downpour.base.evaluations import Evaluation
+from downpour.base.states import Evaluation
 from downpour.base.values import TrialSums
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
-from downpour.host.memory import failing_instead_of_dying, told_limit
+from downpour.host.machine import failing_instead_of_dying, told_limit
 from downpour.learning.accelerators import devices_here, release
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
+from downpour.learning.training.loop import begin_from
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.numerics import lack_of_memory
 from downpour.learning.training.optimizers import without_effect
@@ -45,8 +46,7 @@ from downpour.learning.training.repeating import (
     in_short,
     repeated,
 )
-from downpour.learning.training.start import begin_from
-from downpour.learning.training.step_cost import StepCost
+from downpour.learning.training.step import StepCost
 from downpour.learning.training.trial import check_trains
 
 log = logging.getLogger(__name__)

@@ -10,22 +10,19 @@ from pathlib import Path
 from threading import Event, Timer
 
 from downpour.base.errors import DownpourError, SharedDirectoryError
-from downpour.cluster.manager.announcing import ManagerAnnouncer
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.driver import Driver, ManagerSink, Persistence
 from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.observations import ManagerAnnouncer
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.persistence import Persistence
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.service import ManagerHandler
-from downpour.cluster.manager.sink import ManagerSink
 from downpour.cluster.manager.takeover import RecoveredState
-from downpour.cluster.manager.workspaces import Workspaces
-from downpour.core.node.answers import Answers
+from downpour.cluster.manager.workspace import Workspaces
+from downpour.core.node.effects import Answers
 from downpour.files.store import SharedDirectory
-from downpour.files.store.leaders import Leader
-from downpour.files.store.lease import Lease
+from downpour.files.store.lease import Leader, Lease
 from downpour.host.event_command import command_for
 from downpour.network.metrics import MetricsEndpoint
 from downpour.network.rpc import Address, Trust, serve_manager

@@ -1,29 +1,252 @@
-"""Adds the manager's own observations to the journals: addresses, sizes, seconds, resources.
+"""What a manager observes beside the core: for the journals, for metrics and for `--on-event`.
 
-This runs in the driver's thread, before the commands run. `files/records/view.py` projects the
+An entry per heartbeat would make up most of the journal, so we write one per attempt, with a
+bounded number of samples. If the manager dies, the samples of running attempts are lost, which is
+fine because no decision depends on them.
+
+The driver's thread notes decisions, and passes them on once they are durable. The command runs in a
+separate thread. If the manager dies in between, the command does not run for these decisions.
+
+There is one set of counters for all experiments. The driver's thread owns it; other threads read it
+through `Driver.ask`.
+
+Adds the manager's own observations to the journals: addresses, sizes, seconds, resources.
+
+This runs in the driver's thread, before the commands run. `record/view.py` projects the
 record that people read from the journals.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
 
-from downpour.cluster.manager.counters import Counters
+from downpour.base.errors import DownpourError
+from downpour.base.states import EventKind, ExperimentEvent, ExperimentState, FailureKind
+from downpour.base.values import AttemptId, ProcessState
 from downpour.cluster.manager.roster import Roster, membership_log
-from downpour.cluster.manager.usage import Usage
 from downpour.cluster.manager.workspace import Workspace
+from downpour.cluster.waiting import WaitingWatch
 from downpour.core.scheduler import Observed, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.files.records.record_lines import (
+from downpour.host.process import Background
+from downpour.network.metrics import Timing
+from downpour.network.rpc.messages import Status
+from downpour.record.attempt_lines import ResourcesUsedLine, Sample
+from downpour.record.record_lines import (
     DisturbedLine,
     OtherPackagesLine,
     PreparedLine,
     RecordLine,
     WorkerJoinedLine,
 )
-from downpour.files.records.view import aggregating, line_of, observed
+from downpour.record.view import aggregating, line_of, observed
+
+SAMPLES_MAX = 240
+"""The limit per attempt. It is even, because at the limit we drop every second sample."""
+
+
+@dataclass(slots=True)
+class _Trace:
+    """The samples of an attempt; we keep one in `every`."""
+
+    attempt: AttemptId
+    samples: list[Sample] = field(default_factory=list)
+    every: int = 1
+    heard: int = 0
+
+    def add(self, sample: Sample) -> None:
+        if self.heard % self.every == 0:
+            self.samples.append(sample)
+        self.heard += 1
+        if len(self.samples) == SAMPLES_MAX:
+            del self.samples[1::2]
+            self.every *= 2
+
+    def fact(self, worker: str) -> ResourcesUsedLine:
+        return ResourcesUsedLine(
+            round=self.attempt.round,
+            shard=self.attempt.shard,
+            attempt=self.attempt.attempt,
+            worker=worker,
+            samples=tuple(self.samples),
+        )
+
+
+class Usage:
+    """The samples of all workers; a worker runs one attempt at a time."""
+
+    def __init__(self) -> None:
+        self._traces: dict[str, _Trace] = {}
+
+    def hear(self, beat: on.HeartbeatReceived) -> Iterator[Observed]:
+        """Add a heartbeat's sample; if the worker runs another attempt, the former has ended."""
+        # The first attempt trains; the worker has accepted the second, which waits for the first to
+        # stop.
+        attempt = beat.running[0].attempt if beat.running else None
+        trace = self._traces.get(beat.worker)
+        if trace is not None and trace.attempt != attempt:
+            yield from self.end(beat.worker, trace.attempt)
+        if attempt is None or beat.process is None:
+            return
+        trace = self._traces.setdefault(beat.worker, _Trace(attempt))
+        trace.add(_sample(beat, beat.process))
+
+    def end(self, worker: str, attempt: AttemptId) -> Iterator[Observed]:
+        """Yield an attempt's resource use, if there are samples of it."""
+        trace = self._traces.get(worker)
+        if trace is not None and trace.attempt == attempt:
+            del self._traces[worker]
+            yield observed(attempt.experiment, trace.fact(worker))
+
+    def end_all(self, experiment: str) -> Iterator[Observed]:
+        """Yield the resource use of an experiment's running attempts, because it ends."""
+        for worker, trace in list(self._traces.items()):
+            if trace.attempt.experiment == experiment:
+                yield from self.end(worker, trace.attempt)
+
+
+def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:
+    """Round to a figure's precision, because further digits would make up most of the record."""
+    return Sample(
+        at_seconds=round(beat.at_seconds, 2),
+        cpu_share=round(process.cpu_share, 3),
+        memory_bytes=process.memory_bytes,
+        threads=process.threads,
+        io_wait=round(beat.system.io_wait, 3),
+    )
+
+
+LOOK_SECONDS = 5.0
+"""The time between two looks at the status, because each look occupies the driver's thread."""
+
+_KINDS: Final[dict[ExperimentState, EventKind]] = {
+    ExperimentState.FINISHED: "finished",
+    ExperimentState.FAILED: "failed",
+    ExperimentState.CANCELLED: "cancelled",
+}
+
+OnEvent = Callable[[ExperimentEvent], object]
+_Look = tuple[Callable[[], Status], float]
+
+
+class ManagerAnnouncer:
+    """Calls a function when an experiment ends, and when one waits for too long.
+
+    Args:
+        on_event: The function to call, in a separate thread.
+        clock: Returns seconds since some fixed moment.
+    """
+
+    def __init__(self, on_event: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
+        self._thread = Background[ExperimentEvent]("on_event", on_event)
+        self._clock = clock
+        self._noted: list[ExperimentEvent] = []
+        self._waiting = WaitingWatch()
+        self._looked_at_seconds = clock()
+        # In a separate thread, because the driver answers late while its directory is away.
+        self._looks = Background[_Look]("the look at what waits", self._look)
+
+    def note(self, core: Scheduler, output: Output) -> None:
+        """Note which experiments have ended."""
+        for fact in output.facts:
+            if isinstance(fact, facts.Concluded):
+                self._noted.append(
+                    ExperimentEvent(
+                        kind=_KINDS[fact.ending],
+                        experiment=fact.experiment,
+                        name=core.state.experiments[fact.experiment].spec.name,
+                        state=fact.ending,
+                        reason=fact.reason,
+                    )
+                )
+
+    def announce(self) -> None:
+        """Call the function with the noted events, which are durable now."""
+        noted, self._noted = self._noted, []
+        for event in noted:
+            self._thread.take(event)
+
+    def look(self, status: Callable[[], Status]) -> None:
+        """Now and then, call the function if an experiment, or the manager, waits for too long."""
+        now = self._clock()
+        if now - self._looked_at_seconds >= LOOK_SECONDS:
+            self._looked_at_seconds = now
+            self._looks.take((status, now))
+
+    def close(self) -> None:
+        """Wait a moment for calls that are still running."""
+        self._looks.close()
+        self._thread.close()
+
+    def _look(self, look: _Look) -> None:
+        status, at_seconds = look
+        with suppress(DownpourError):  # the manager ends, or its directory stays away
+            event = self._waiting.take(status(), at_seconds)
+            if event is not None:
+                self._thread.take(event)
+
+
+COUNTED = "counted"
+ENDS = (COUNTED, *map(str, FailureKind))
+"""How attempts end: their update counts, or they fail for one of these reasons."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Attempts `assigned`, and `ended` by how they ended; shards that were `dropped`.
+
+    `snapshots` counts the published states of tasks, and `contradicted` the updates that differ
+    from the one that counts. `training` holds the time of each round, from its first assignment to
+    its last update.
+    """
+
+    assigned: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    snapshots: int = 0
+    dropped: int = 0
+    contradicted: int = 0
+    training: Timing = field(default_factory=Timing)
+    aggregation: Timing = field(default_factory=Timing)
+    evaluation: Timing = field(default_factory=Timing)
+    _aggregating: dict[str, tuple[float, do.Aggregate]] = field(default_factory=dict)
+
+    def begin(self, at_seconds: float, command: do.Aggregate) -> None:
+        """Note that an aggregation begins; it counts once it has ended."""
+        self._aggregating[command.experiment] = at_seconds, command
+
+    def take(self, happened: on.Event | facts.Fact) -> None:
+        """Count an event or a fact."""
+        match happened:
+            case facts.Assigned():
+                self.assigned += 1
+            case facts.Accepted():
+                self.ended[COUNTED] += 1
+            case facts.GivenUp():
+                self.ended[happened.failure] += 1
+            case facts.Saved():
+                self.snapshots += 1
+            case facts.Dropped():
+                self.dropped += len(happened.shards)
+            case facts.Contradicted():
+                self.contradicted += 1
+            case on.Aggregated() if happened.experiment in self._aggregating:
+                began, command = self._aggregating.pop(happened.experiment)
+                self.training.add(command.train_seconds)
+                self.aggregation.add(happened.at_seconds - began)
+            case on.Evaluated():
+                self.evaluation.add(happened.evaluation.seconds)
+            case facts.Concluded():
+                self._aggregating.pop(happened.experiment, None)
+            case _:
+                pass
+
 
 log = logging.getLogger(__name__)
 

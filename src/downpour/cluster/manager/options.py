@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT
-from downpour.host.credentials import Credentials
+from downpour.host.paths import Credentials
 
 _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 
@@ -17,7 +17,7 @@ class ManagerOptions:
 
     `data_dir` holds datasets that are already on this machine, in torchvision's layout. Readers
     retry a file that is missing or short for `patience_seconds`; then the attempt fails. `patience`
-    scales that and every other timeout (`core/scheduler/timeouts.py`). `predictor` is a file from
+    scales that and every other timeout (`core/scheduler/lifecycle.py`). `predictor` is a file from
     `downpour predictor train`, which replaces the shipped one. A `successor` waits until the
     leading manager has ended. An `embedded` manager belongs to one `run`. The run's name marks its
     experiments, so that the next manager finds them after `restarts`. It takes no lock, continues

@@ -21,15 +21,14 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.takeover import RecoveredState, recover, recover_run
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler, SchedulerOptions
-from downpour.files.logs.old_logs import old_logs_removed
+from downpour.files.logs.log_places import old_logs_removed
 from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
-from downpour.files.store.leaders import Leader
-from downpour.files.store.lease import Lease
-from downpour.files.store.location import open_location, seen_location
-from downpour.host import descriptors
-from downpour.host.credentials import known_secrets
-from downpour.host.signals import on_interrupt, on_leaving
+from downpour.files.store.lease import Leader, Lease
+from downpour.files.store.shared_directory import open_location, seen_location
+from downpour.host import process as descriptors
+from downpour.host.paths import known_secrets
+from downpour.host.process import on_interrupt, on_leaving
 from downpour.network.rpc import Address, Trust, frames
 from downpour.network.rpc.server import listen
 from downpour.predictor import pretrained

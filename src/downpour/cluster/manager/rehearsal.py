@@ -25,16 +25,10 @@ from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
-from downpour.cluster.worker.environment import HASH_SEED
+from downpour.cluster.worker.options import HASH_SEED
 from downpour.core.spec import Spec
-from downpour.host.memory import (
-    fail_instead_of_dying,
-    kills,
-    let_be_killed_first,
-    told_limit,
-)
-from downpour.host.sessions import end_session
-from downpour.host.signals import end_with_parent
+from downpour.host.machine import fail_instead_of_dying, kills, let_be_killed_first, told_limit
+from downpour.host.process import end_session, end_with_parent
 from downpour.host.text import one_line
 from downpour.learning import tasks
 from downpour.learning.blame import ending_told, place_of

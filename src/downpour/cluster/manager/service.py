@@ -23,27 +23,22 @@ from downpour.base.errors import (
 from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.contributions import KnownContributions
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.start_file import with_checksums
+from downpour.cluster.manager.status import KnownContributions
 from downpour.cluster.manager.worker_calls import WorkerCalls
-from downpour.cluster.manager.workspace import Workspace, open_workspace
-from downpour.cluster.manager.workspaces import Workspaces
-from downpour.core.automatic import decided_in
-from downpour.core.resolve import resolve
+from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
+from downpour.core.resolve import decided_in, resolve
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.records.record import RecordReader
 from downpour.files.store import SharedDirectory, layout
-from downpour.files.store.leaders import Leader
-from downpour.learning.factory_code import fixed_code
-from downpour.learning.packages import versions_of
-from downpour.learning.shipping.bundle import BadBundle, Bundle
-from downpour.learning.shipping.making import bundle_of
+from downpour.files.store.lease import Leader
+from downpour.learning.shipping.bundle import BadBundle, Bundle, bundle_of
 from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
+from downpour.learning.user_code import fixed_code, versions_of
 from downpour.network.rpc import Trust
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
@@ -51,6 +46,7 @@ from downpour.network.rpc.messages import (
     RecordPage,
     Status,
 )
+from downpour.record.record import RecordReader
 
 log = logging.getLogger(__name__)
 

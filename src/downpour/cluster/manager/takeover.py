@@ -26,25 +26,26 @@ from downpour.cluster.manager.workspace import Workspace, reopen_workspace
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.core.scheduler.experiment import Experiment
-from downpour.files.records.journal import read_journal, segments, segments_among, term_of
-from downpour.files.records.mirror import fetch_journals
-from downpour.files.records.record import RecordReader, export_record, read_record
-from downpour.files.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
-from downpour.files.records.recovery import (
+from downpour.files.store import SharedDirectory, layout
+from downpour.files.store.directory import names_in
+from downpour.files.store.lease import Leader, highest_term
+from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
+from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, reading, writing
+from downpour.record.journal import (
     ReplayedJournals,
     belongs_elsewhere,
     next_order,
+    read_journal,
     replay_each,
     replay_one,
+    segments,
+    segments_among,
     take_in,
+    term_of,
 )
-from downpour.files.store import SharedDirectory, layout
-from downpour.files.store.directory import names_in
-from downpour.files.store.leaders import Leader, highest_term
-from downpour.files.store.os_errors import reading, writing
-from downpour.files.store.process_lock import RUN_LOCK_NAME, is_abandoned
-from downpour.files.store.publish import TEMPORARY_PREFIX
-from downpour.files.store.retry import RetryPolicy
+from downpour.record.mirror import fetch_journals
+from downpour.record.record import RecordReader, export_record, read_record
+from downpour.record.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def recover(
     folders = _folders(shared)
     archive.read(set(folders))
     # Don't wait the minute for an outage here. A journal that this user may not read counts as an
-    # outage (`files/store/os_errors.py`), so each such folder would delay the start by a minute.
+    # outage (`files/store/publish.py`), so each such folder would delay the start by a minute.
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     journals: dict[str, list[Line]] = {}

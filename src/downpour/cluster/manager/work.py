@@ -23,15 +23,14 @@ import numpy as np
 import xxhash
 
 from downpour.base.errors import StoreError
-from downpour.base.evaluations import Evaluation
+from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
-from downpour.core.splitters import divide
-from downpour.core.splitters.cut import count_classes
+from downpour.core.splitters import count_classes, divide
 from downpour.files.aggregators import (
     AGGREGATORS,
     AMOUNTS,
@@ -43,16 +42,20 @@ from downpour.files.aggregators import (
     own_after,
     take_step,
 )
-from downpour.files.records.record_lines import SHARD_CLASSES_MAX
 from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
-from downpour.files.store.folders import send_dataset
+from downpour.files.store.shared_directory import send_dataset
 from downpour.learning import tasks
-from downpour.learning.factory_code import check_code
-from downpour.learning.packages import variables_read
 from downpour.learning.tasks import Data
 from downpour.learning.training.epoch_order import batch_order, check_meetings
-from downpour.network.rpc.indices import PACKED_BYTES_MAX, pack_indices
-from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
+from downpour.learning.user_code import check_code, variables_read
+from downpour.network.rpc.messages import (
+    PACKED_BYTES_MAX,
+    IndexArray,
+    IndicesFile,
+    TaskMessage,
+    pack_indices,
+)
+from downpour.record.record_lines import SHARD_CLASSES_MAX
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel

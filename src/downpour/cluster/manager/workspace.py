@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from filelock import BaseFileLock
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.base.values import PublishedFile, TrialSums
+from downpour.core.node.effects import Answers
 from downpour.core.node.journal import Line
 from downpour.core.scheduler.commands import Gather
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
@@ -22,21 +24,22 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.steps import leading_to
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import Gathering, Versions
-from downpour.files.records.journal import Journal, segments
-from downpour.files.records.mirror import journal_of
-from downpour.files.records.record import RecordReader, export_record, former_record
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
-from downpour.files.store.folders import is_sent
-from downpour.files.store.leaders import Leader
-from downpour.files.store.process_lock import RUN_LOCK_NAME, give_back, lock_file
+from downpour.files.store.lease import Leader
+from downpour.files.store.presence import RUN_LOCK_NAME, give_back, lock_file
+from downpour.files.store.shared_directory import is_sent
 from downpour.learning.shipping.bundle import Bundle
 from downpour.learning.tasks import Data, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
+from downpour.record.journal import Journal, segments
+from downpour.record.mirror import journal_of
+from downpour.record.record import RecordReader, export_record, former_record
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
-    from downpour.learning.training.step_cost import StepCost
+    from downpour.learning.training.step import StepCost
+
 
 log = logging.getLogger(__name__)
 
@@ -366,3 +369,81 @@ def misses_dataset(space: Workspace, reason: str) -> bool:
     except StoreError:
         return False
     return now - space.missed_dataset_at <= _WORKERS_LOOK * space.shared.patience_seconds
+
+
+_BUCKET_LOOKS = 5
+"""One look in this many includes a bucket, because each look at one is a request."""
+
+
+class Workspaces(Mapping[str, Workspace]):
+    """The workspaces by experiment.
+
+    Args:
+        spaces: the workspaces of continued experiments.
+        answers: receives the failures of experiments.
+        gone_seconds: how long an experiment whose folder is gone may be held up before it fails.
+    """
+
+    def __init__(
+        self, spaces: Iterable[Workspace], answers: Answers, gone_seconds: float = 60.0
+    ) -> None:
+        self._spaces = {space.experiment: space for space in spaces}
+        self._answers = answers
+        self._gone_seconds = gone_seconds
+        self._gone_since: dict[str, float] = {}
+        self._looks = count()
+
+    def __getitem__(self, experiment: str) -> Workspace:
+        return self._spaces[experiment]
+
+    def __iter__(self) -> Iterator[str]:
+        # Copy it, because other threads add workspaces meanwhile.
+        return iter(list(self._spaces))
+
+    def __len__(self) -> int:
+        return len(self._spaces)
+
+    def add(self, space: Workspace) -> None:
+        """Add a new experiment's workspace, before its submission reaches the core."""
+        self._spaces[space.experiment] = space
+
+    def look(self) -> None:
+        """Check whether the folders of experiments that have not ended still exist.
+
+        An experiment whose folder is gone is held up. If that lasts too long, it fails, because
+        others wait for their turn behind it. Its last version can be resumed if the folder comes
+        back.
+        """
+        asks_bucket = next(self._looks) % _BUCKET_LOOKS == 0
+        for space in list(self._spaces.values()):
+            if space.concluded:
+                self._gone_since.pop(space.experiment, None)
+            elif space.shared.bucket is None or (asks_bucket and space.prepared is not None):
+                space.look()
+                self._hold_up(space)
+
+    def gives_up(self, experiment: str) -> bool:
+        """Fail an experiment if only its folder is gone; returns whether that is the case."""
+        space = self._spaces[experiment]
+        space.look()
+        if space.is_gone:
+            self._give_up(space)
+        return space.is_gone
+
+    def _hold_up(self, space: Workspace) -> None:
+        """Say once that an experiment is held up; give it up when that lasts too long."""
+        experiment, now = space.experiment, time.monotonic()
+        if not space.is_gone:
+            if self._gone_since.pop(experiment, None) is not None:
+                log.warning("%s goes on: its folder is back", experiment)
+        elif experiment not in self._gone_since:
+            self._gone_since[experiment] = now
+            log.warning("%s is held up: %s", experiment, space.gone_reason)
+        # An experiment that waits for its turn holds up no others; it fails at its preparation.
+        elif space.prepared and now - self._gone_since[experiment] >= self._gone_seconds:
+            self._give_up(space)
+
+    def _give_up(self, space: Workspace) -> None:
+        """Fail an experiment whose folder is gone; all others go on."""
+        log.warning("%s fails: %s", space.experiment, space.gone_reason)
+        self._answers.failed(space.experiment, space.gone_reason, asked_wrongly=False)

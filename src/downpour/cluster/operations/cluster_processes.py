@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from downpour.cluster.launchers.cluster_files import ClusterInfo
-from downpour.files.store.leaders import Leader
+from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status
 
 

@@ -10,26 +10,145 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.version import VERSION
-from downpour.cluster.operations import bucket_probes, probes
-from downpour.cluster.operations.attempts import Attempts, store_late
-from downpour.cluster.operations.device_check import DeviceCheck
-from downpour.cluster.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
+from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.ssh_script import Look, SshOptions, look_at
+from downpour.cluster.operations import probes
+from downpour.cluster.operations import probes as bucket_probes
+from downpour.cluster.operations.probes import (
+    SKEW_WARN_SECONDS,
+    Attempts,
+    Finding,
+    Verdict,
+    bad,
+    doubtful,
+    good,
+    store_late,
+    unknown,
+)
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.location import seen_location
-from downpour.files.store.mounts import find_mount
-from downpour.files.store.os_errors import explain
-from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.files.store.directory import find_mount
+from downpour.files.store.publish import TEMPORARY_PREFIX, explain
+from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc import PROTOCOL, ManagerClient, frames
 from downpour.network.rpc.messages import ManagerInfo
+
+MEMORY_PER_WORKER_BYTES = 400 * 2**20
+"""A worker with torch and a small model takes 300 MiB or so."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """A look at a host, and its problems."""
+
+    look: Look
+    problems: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its problems."""
+        verdicts = {problem.verdict for problem in self.problems}
+        return next((v for v in (Verdict.FAILED, Verdict.WARNING) if v in verdicts), Verdict.GOOD)
+
+
+def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[HostReport]:
+    """Look at all hosts at once; returns a report on each, in order.
+
+    Raises:
+        LaunchError: ssh is not installed.
+    """
+    return judge(look_at(hosts, options, shared, numerics=True))
+
+
+def judge(looks: Sequence[Look]) -> list[HostReport]:
+    """List the problems that the looks at hosts have shown."""
+    classes = Counter(look.numerics for look in looks if look.numerics)
+    usual = max(classes, key=lambda numerics: classes[numerics], default="")
+    return [HostReport(look, tuple(_problems(look, usual))) for look in looks]
+
+
+def _problems(look: Look, usual: str) -> Iterator[Finding]:
+    if look.obstacle:
+        yield bad(look.obstacle, "")
+        return
+    if abs(look.ahead_seconds) > SKEW_WARN_SECONDS:
+        way = "ahead" if look.ahead_seconds > 0 else "behind"
+        seen = f"its clock is {abs(look.ahead_seconds):.1f} s {way}"
+        yield doubtful(seen, "times of files and logs will not agree")
+    if not look.numerics:
+        yield doubtful("it has no torch", "install it there")
+    elif look.numerics != usual:
+        meaning = (
+            "its models will have different bytes than those of the other hosts, which have "
+            f"{usual}"
+        )
+        yield doubtful(look.numerics, meaning)
+    slots = look.host.slots
+    if slots > look.cores:
+        yield doubtful(
+            f"{slots} slots on {look.cores} cores", "its workers will slow each other down"
+        )
+    if look.memory_bytes < slots * MEMORY_PER_WORKER_BYTES:
+        seen = f"{slots} slots with {look.memory_bytes / 2**30:.1f} GiB of memory free"
+        yield doubtful(seen, "a worker needs at least 0.4 GiB")
+
+
+_SIDE = 64
+
+
+class DeviceCheck:
+    """Computes on every accelerator, and knows what it is waiting for."""
+
+    def __init__(self) -> None:
+        self._computing_on = ""
+
+    def look(self) -> Finding:
+        """Multiply matrices on every accelerator; names the cards."""
+        # Imported here, because torch takes seconds to import, and other checks come first.
+        try:
+            import torch
+
+            from downpour.learning.accelerators import card_of, devices_here, release
+        except (ImportError, OSError) as error:
+            return bad(f"torch cannot be imported: {_first_line(error)}", "install it again")
+
+        seen = [CPU]
+        for name in devices_here().names[1:]:
+            self._computing_on = name
+            try:
+                ones = torch.ones(_SIDE, _SIDE, device=name)
+                total = float((ones @ ones).sum().item())
+                release(name)
+            except RuntimeError as error:
+                wanted = "update its driver, or train with --device cpu"
+                return bad(f"{name}: {_first_line(error)}", wanted)
+            if total != _SIDE**3:
+                return bad(f"{name} computes {total:g} for {_SIDE**3}", "train with --device cpu")
+            seen.append(f"{name} ({card_of(name)[0]})")
+        return good(", ".join(seen))
+
+    def late(self, seconds: float) -> Finding:
+        """Return the finding if `look` takes longer than this."""
+        if self._computing_on:
+            seen = f"{self._computing_on} has not answered for {seconds:g} s"
+            return bad(seen, "check its driver, or train with --device cpu")
+        seen = f"torch could not be imported within {seconds:g} s"
+        return doubtful(seen, "each worker here takes as long to start")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
 
 Findings = Mapping[str, Finding]
 Check = Callable[[], Finding]
@@ -47,7 +166,7 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
 _BUCKET_REMEDY = "try again; if it fails again, use another object store"
 _BUCKET_PROBES: Mapping[str, Callable[[Bucket], Finding]] = {
     "conditional writes": bucket_probes.conditions,
-    "bucket's speed": bucket_probes.speed,
+    "bucket's speed": bucket_probes.bucket_speed,
 }
 
 

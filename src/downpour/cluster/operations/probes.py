@@ -1,7 +1,11 @@
-"""Tries out the file-system features that the protocol needs, in a temporary folder.
+"""Tries out what the protocol needs of a file system or an object store.
 
 Every probe takes this folder and returns one finding. If a probe raises an `OSError`, the operation
 is not possible there at all. Nothing here knows a manager.
+
+A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C interrupts
+it. So the main thread only waits for the thread that runs the check; a thread that hangs ends with
+the process.
 """
 
 from __future__ import annotations
@@ -14,14 +18,64 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Thread
 
-from downpour.base.errors import StoreError
-from downpour.cluster.operations.finding import Finding, bad, doubtful, good
-from downpour.files.store.publish import publish, sync_directory
+from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.publish import TEMPORARY_PREFIX, publish, sync_directory
+
+
+class Verdict(StrEnum):
+    """The result of a check; only `FAILED` means that the user must correct something."""
+
+    GOOD = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "not checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's outcome.
+
+    `seen` is the observation. `change` says what to change after a failure, or explains a warning.
+    `figures` are measurements, with units in their names.
+    """
+
+    verdict: Verdict
+    seen: str
+    change: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def good(seen: str, **figures: float) -> Finding:
+    """Return the finding of a check that has passed."""
+    return Finding(verdict=Verdict.GOOD, seen=seen, figures=figures)
+
+
+def doubtful(seen: str, change: str, **figures: float) -> Finding:
+    """Return the finding of something that works, but less well than it could."""
+    return Finding(verdict=Verdict.WARNING, seen=seen, change=change, figures=figures)
+
+
+def bad(seen: str, change: str) -> Finding:
+    """Return the finding of something that does not work until the user makes a change."""
+    return Finding(verdict=Verdict.FAILED, seen=seen, change=change)
+
+
+def unknown(seen: str) -> Finding:
+    """Return the finding of a check that did not, or could not, run, and why."""
+    return Finding(verdict=Verdict.UNKNOWN, seen=seen)
+
 
 SPACE_WARN_BYTES = 2**30
 SPACE_FAIL_BYTES = 16 * 2**20
@@ -189,3 +243,125 @@ def _taken(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+_GRACE_SECONDS = 3.0
+
+
+def file_server_late(seconds: float) -> Finding:
+    """Return the finding of a look at a folder that takes longer than this."""
+    seen = f"no answer for {seconds:g} s"
+    return bad(seen, "check that the file server is up and can be reached")
+
+
+def store_late(seconds: float) -> Finding:
+    """Return the finding of a look at an object store that takes longer than this."""
+    return bad(f"no answer for {seconds:g} s", "check that the object store can be reached")
+
+
+class Attempts:
+    """Runs one check after the other; after a check that hangs, it begins no other.
+
+    Args:
+        limit_seconds: How long a check may take.
+        late: Returns the finding of a check that takes longer. It must not name a cause that the
+            check does not look at.
+    """
+
+    def __init__(
+        self, limit_seconds: float, late: Callable[[float], Finding] = file_server_late
+    ) -> None:
+        self._limit_seconds = limit_seconds
+        self._late = late
+        self._thread: Thread | None = None
+
+    def make(self, check: Callable[[], Finding]) -> Finding:
+        """Return what a check finds, or that it does not end."""
+        if self._is_busy(0.0):
+            return unknown("an earlier check has not ended")
+        outcome = Future[Finding]()
+        thread = self._begin(partial(_settle, outcome, check))
+        try:
+            finding = outcome.result(self._limit_seconds)
+        except TimeoutError:
+            return self._late(self._limit_seconds)
+        thread.join()
+        return finding
+
+    def finish(self, clean: Callable[[], object]) -> None:
+        """Clean up once the last check has ended; not if it hangs, because cleaning would, too."""
+        if not self._is_busy(_GRACE_SECONDS):
+            self._begin(clean)
+            self._is_busy(self._limit_seconds)
+
+    def _begin(self, work: Callable[[], object]) -> Thread:
+        self._thread = Thread(target=work, name="attempt", daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def _is_busy(self, wait_seconds: float) -> bool:
+        if self._thread is not None:
+            self._thread.join(wait_seconds)
+        return self._thread is not None and self._thread.is_alive()
+
+
+def _settle(outcome: Future[Finding], check: Callable[[], Finding]) -> None:
+    try:
+        outcome.set_result(check())
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
+        outcome.set_exception(error)
+
+
+BUCKET_PUBLISH_WARN_MS = 500.0
+
+
+def reachable(bucket: Bucket) -> Finding:
+    """The bucket exists, and the environment's credentials can list its objects."""
+    try:
+        bucket.names("presence")
+    except SharedDirectoryError as error:
+        return bad(str(error), "name another with --shared, or set the provider's variables")
+    return good(bucket.url)
+
+
+def conditions(bucket: Bucket) -> Finding:
+    """The store refuses a second object under a key that is taken."""
+    try:
+        bucket.check_conditions()
+    except SharedDirectoryError as error:
+        return bad(error.reason, "use another object store, or a shared folder")
+    return good("a second object of one key is refused")
+
+
+def bucket_speed(bucket: Bucket) -> Finding:
+    """Publishing and reading take a reasonable time."""
+    folder, block = f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}", os.urandom(_BLOCK_BYTES)
+    small = [f"{folder}/small-{turn}" for turn in range(_REPEATS)]
+    large = [f"{folder}/block-{turn}" for turn in range(_REPEATS)]
+    try:
+        publish_ms = _bucket_median_ms(small, lambda key: bucket.put_new(key, b"x"))
+        write_ms = _bucket_median_ms(large, lambda key: bucket.put_new(key, block))
+        read_ms = _bucket_median_ms(large, bucket.get)
+    finally:
+        with suppress(StoreError):
+            for key in (*small, *large):
+                bucket.remove(key)
+    write, read = (_BLOCK_BYTES / 1e6 / (took / 1e3) for took in (write_ms, read_ms))
+    seen = f"publish {publish_ms:.1f} ms, write {write:.0f} MB/s, read {read:.0f} MB/s"
+    figures = {
+        "publish_ms": publish_ms,
+        "write_mb_per_second": write,
+        "read_mb_per_second": read,
+    }
+    if publish_ms > BUCKET_PUBLISH_WARN_MS:
+        return doubtful(seen, "every update and model waits that long", **figures)
+    return good(seen, **figures)
+
+
+def _bucket_median_ms(keys: list[str], act: Callable[[str], object]) -> float:
+    taken = []
+    for key in keys:
+        began = time.perf_counter()
+        act(key)
+        taken.append(1e3 * (time.perf_counter() - began))
+    return median(taken)

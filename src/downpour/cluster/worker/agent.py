@@ -27,8 +27,15 @@ from downpour.base.errors import (
 from downpour.base.states import Failure
 from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
 from downpour.base.version import VERSION
-from downpour.cluster.worker.accepted_task import AcceptedTask, failure_kind, in_one_line, part_of
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import (
+    AcceptedTask,
+    HandOverStop,
+    TaskCancelled,
+    TaskControl,
+    failure_kind,
+    in_one_line,
+    part_of,
+)
 from downpour.cluster.worker.system import Samples
 from downpour.core.node.worker import (
     Action,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from downpour.base.values import Update
 from downpour.cluster.worker.agent import RunTask
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.network.metrics import Timing, counter, gauge, summary
 from downpour.network.rpc.messages import TaskMessage

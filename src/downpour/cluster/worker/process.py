@@ -16,15 +16,14 @@ from pathlib import Path
 from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
-from downpour.cluster.worker.environment import keep_memory, wait_passively
 from downpour.cluster.worker.metrics import WorkerMetrics
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.worker.options import WorkerOptions, keep_memory, wait_passively
 from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
-from downpour.files.store.location import open_location
-from downpour.host.credentials import known_secrets
-from downpour.host.memory import fail_instead_of_dying
-from downpour.host.signals import on_interrupt, on_leaving
+from downpour.files.store.shared_directory import open_location
+from downpour.host.machine import fail_instead_of_dying
+from downpour.host.paths import known_secrets
+from downpour.host.process import on_interrupt, on_leaving
 from downpour.learning.devices import devices_for
 from downpour.network.discovery.managers import Managers
 from downpour.network.discovery.waiting import awaiting, files_may_come

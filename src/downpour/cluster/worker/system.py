@@ -14,7 +14,7 @@ from collections.abc import Callable
 import psutil
 
 from downpour.base.values import ProcessState, SystemState
-from downpour.learning.intra_worker.running import PIDS
+from downpour.learning.intra_worker.helper_process import PIDS
 
 _NEARLY = 0.9
 """A heartbeat that comes a little early still brings a sample."""

@@ -1,4 +1,8 @@
-"""The inputs of a task: data, a network, a state to continue from, and indices."""
+"""The inputs of a task: data, a network, a state to continue from, and indices.
+
+If versions are differences, the reader keeps the last version in memory. The next version is one
+difference away from it, so the worker need not read a version twice.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ import torch
 
 from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
 from downpour.base.values import PublishedFile, TrialSums
-from downpour.cluster.worker.model_reader import ModelReader
 from downpour.core.spec import Spec
 from downpour.files.store import (
     WHOLE,
     Array,
+    Parameters,
     SharedDirectory,
     Start,
     Store,
@@ -27,10 +31,10 @@ from downpour.files.store import (
     decode,
     moved_by,
     optimizer_part,
+    read_version,
     unsent_part,
 )
-from downpour.files.store.folders import fetch_dataset
-from downpour.learning.factory_code import check_code
+from downpour.files.store.shared_directory import fetch_dataset
 from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.loop import LocalTask, ShardTraining
@@ -45,13 +49,55 @@ from downpour.learning.training.repeating import (
     in_short,
     repeated,
 )
-from downpour.learning.training.shortage import Shortage
+from downpour.learning.training.step import Shortage
 from downpour.learning.training.trial import report
-from downpour.network.rpc.indices import unpack_indices
-from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage
+from downpour.learning.user_code import check_code
+from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, unpack_indices
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
+
+
+class ModelReader:
+    """Reads the versions of one experiment; for one thread.
+
+    Args:
+        store: Holds their files.
+        keeps: Whether to keep the last version in memory.
+    """
+
+    def __init__(self, store: Store, *, keeps: bool) -> None:
+        self._store = store
+        self._keeps = keeps
+        self._last: tuple[PublishedFile, Parameters] | None = None
+
+    def read(
+        self,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        whole: PublishedFile | None = None,
+    ) -> Parameters:
+        """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
+
+        If the version is not in memory, this reads the file that holds the `whole` of it, if there
+        is one.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        if whole is not None and self._known(file) is None:
+            model: Parameters = decode(self._store.read(whole), whole.name)
+        else:
+            model = read_version(self._store, file, leading, self._known)
+        if self._keeps:
+            self._last = file, model
+        return model
+
+    def _known(self, file: PublishedFile) -> Parameters | None:
+        if self._last is None or self._last[0] != file:
+            return None
+        return self._last[1]
+
 
 log = logging.getLogger(__name__)
 

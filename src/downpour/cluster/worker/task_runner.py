@@ -3,11 +3,15 @@
 The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
 Nothing here knows the manager; a `TaskControl` holds the progress, and tells whether the manager
 still wants the task.
+
+`core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
+is logged and training continues.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +21,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from downpour.base.devices import trained_on
-from downpour.base.errors import OutOfMemory, UnfitWorker
-from downpour.base.values import Update
-from downpour.cluster.worker.control import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.model_reader import ModelReader
-from downpour.cluster.worker.snapshots import Snapshots
+from downpour.base.errors import OutOfMemory, StoreError, UnfitWorker
+from downpour.base.values import Snapshot, Update
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.task_inputs import (
     LoadedExperiment,
+    ModelReader,
     begin,
     blaming_packages,
     built,
@@ -31,26 +34,66 @@ from downpour.cluster.worker.task_inputs import (
     tensors_of,
     work_of,
 )
-from downpour.core.node.snapshot_schedule import PATIENCE_SECONDS
-from downpour.core.node.step_loop import NextStep, StepLoop
+from downpour.core.node.attempt import PATIENCE_SECONDS, NextStep, StepLoop
 from downpour.core.spec import ResolvedSpec
-from downpour.files.store import (
-    SharedDirectory,
-    publish_work,
-)
+from downpour.files.store import SharedDirectory, Store, encode, layout, publish_work
 from downpour.learning.accelerators import release
-from downpour.learning.packages import differences
 from downpour.learning.shipping.receiving import settle_code
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.parameters import load_frozen
-from downpour.learning.training.shortage import Shortage
+from downpour.learning.training.step import Shortage
+from downpour.learning.user_code import differences
 from downpour.network.rpc.messages import TaskMessage
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
 
+
 log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """Publishes and withdraws the snapshots of one attempt.
+
+    Args:
+        store: the experiment's files.
+        control: the attempt.
+    """
+
+    def __init__(self, store: Store, control: TaskControl) -> None:
+        self._store = store
+        self._control = control
+
+    def publish(self, training: ShardTraining) -> Snapshot | None:
+        """Publish the state of a running training; returns None if it cannot be published."""
+        # The token is longer than in other files' names, because an attempt's snapshots differ only
+        # by it.
+        name = layout.attempt_name("snapshot", self._control.attempt, secrets.token_hex(6))
+        try:
+            file = self._store.put_new(name, encode(training.snapshot(), {}))
+        except StoreError as error:
+            log.warning("%s: no snapshot: %s", self._control.attempt, error)
+            # The file may exist although the write seemed to fail, and no other process knows its
+            # name.
+            self._remove(name)
+            return None
+        done, total = training.steps_done, training.steps_total
+        return Snapshot(file=file, steps_done=done, steps_total=total)
+
+    def withdraw_unknown(self) -> None:
+        """Remove the last snapshot of an ended attempt, if the manager does not know that file."""
+        # The manager removes the files that it knows. No other process would remove this one.
+        snapshot = self._control.withdraw_unknown()
+        if snapshot is not None:
+            self._remove(snapshot.file.name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._store.delete(name)
+        except StoreError as error:
+            log.warning("%s: could not remove a snapshot: %s", self._control.attempt, error)
+
 
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1. That is long

@@ -4,7 +4,7 @@ The manager alone decides what a worker does, so a new task supersedes the one b
 mention an attempt from its acceptance until the manager acknowledges its report, even while it
 waits for the previous attempt to stop. After the acknowledgement, the worker is free. A
 `WorkerNode` holds no clock, thread or socket: `cluster/worker/agent.py` and
-`virtual/simulated/worker.py` tell it what happens and carry out the actions that it returns.
+`downpour_lab/simulated/worker.py` tell it what happens and carry out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Generic, TypeVar
 from downpour.base.errors import Refused
 from downpour.base.states import Failure, FailureKind
 from downpour.base.values import AttemptId, Progress, Snapshot, Update
-from downpour.core.node.attempt import HeldAttempt
-from downpour.core.node.pace import until_next_beat
+from downpour.core.node.attempt import HeldAttempt, until_next_beat
 
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0

@@ -18,10 +18,10 @@ from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.aggregating import aggregate_if_due
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
 from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
+from downpour.core.scheduler.updates import aggregate_if_due
 from downpour.core.stragglers import POLICIES, Policy
 
 

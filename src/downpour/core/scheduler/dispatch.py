@@ -18,15 +18,20 @@ from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts, placing, updates
-from downpour.core.scheduler.aggregating import aggregate_if_due
+from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler import round_view as placing
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.looking import between_looks, between_views, is_crowded, may_have_news
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.round_view import view_of
-from downpour.core.scheduler.shard_task import ShardTask
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round_view import (
+    between_looks,
+    between_views,
+    is_crowded,
+    may_have_news,
+    view_of,
+)
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import leading_to
+from downpour.core.scheduler.updates import aggregate_if_due
 from downpour.core.stragglers import (
     Action,
     Assignment,

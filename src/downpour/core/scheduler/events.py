@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.base.evaluations import Evaluation
-from downpour.base.states import FailureKind
+from downpour.base.states import Evaluation, FailureKind
 from downpour.base.values import (
     AttemptId,
     Forecast,
@@ -22,7 +21,7 @@ from downpour.base.values import (
     TrialSums,
     Update,
 )
-from downpour.core.scheduler.best import Best
+from downpour.core.scheduler.steps import Best
 from downpour.core.spec import ResolvedSpec
 
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from downpour.base.evaluations import Evaluation
-from downpour.base.states import ExperimentState
+from downpour.base.states import Evaluation, ExperimentState
 from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
-from downpour.core.scheduler.best import Best, better, compared_from, evaluated_before
 from downpour.core.scheduler.events import HandedOn
-from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
-from downpour.core.scheduler.steps import linked
-from downpour.core.scheduler.timeouts import progress_timeout
+from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle, progress_timeout
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.steps import Best, better, compared_from, evaluated_before, linked
 from downpour.core.spec import ResolvedSpec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.

@@ -1,7 +1,7 @@
 """Decisions and counts of the scheduler: a closed list of small frozen values.
 
 A fact asks for nothing; commands do (`commands.py`). The manager writes all facts to the journal,
-and the record shows them (`files/records/view.py`). Replay takes in the facts that change results,
+and the record shows them (`record/view.py`). Replay takes in the facts that change results,
 so that another scheduler reaches the same state (`replay.py`). The facts of an event are in the
 order in which they happened. `cause` is the number of the event that led to a fact, counted from 1.
 """

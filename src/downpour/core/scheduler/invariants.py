@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
-from downpour.core.scheduler.placing import barred
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import ShardTask
+from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round_view import barred
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import WHOLE_EVERY
 

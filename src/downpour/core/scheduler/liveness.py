@@ -7,8 +7,8 @@ from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler.lifecycle import heartbeat_interval
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.timeouts import heartbeat_interval
 from downpour.core.scheduler.workers import Worker
 
 # Each forecast is a line of the record, and one per second would fill most of it.

@@ -16,16 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from downpour.base.evaluations import Evaluation
-from downpour.base.states import ExperimentState, Failure, TaskState
+from downpour.base.states import Evaluation, ExperimentState, Failure, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, TrialSums, Update
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue, updates
-from downpour.core.scheduler.best import Best
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import ShardTask
+from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.steps import Best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ Entry = EntryEvent | EntryFact | Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Facts that only an experiment's manager knows; `line` goes to `files/records/view.py`."""
+    """Facts that only an experiment's manager knows; `line` goes to `record/view.py`."""
 
     experiment: str
     line: dict[str, Any]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from downpour.base.evaluations import Evaluation, Goal, unmeasured
-from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.states import Evaluation, ExperimentState, FailureKind, Goal, unmeasured
 from downpour.base.values import PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.aggregating import aggregate_if_due
-from downpour.core.scheduler.best import Best
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.shard_task import TaskKey, files_of
+from downpour.core.scheduler.round import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
-from downpour.core.scheduler.steps import leading_to
+from downpour.core.scheduler.steps import Best, leading_to
+from downpour.core.scheduler.updates import aggregate_if_due
 
 
 def prepared(state: SchedulerState, event: on.Prepared) -> None:

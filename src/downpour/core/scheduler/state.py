@@ -16,8 +16,7 @@ from downpour.base.values import AttemptId, PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.facts import Fact, ForecastRecorded
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import ShardTask
+from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.workers import Worker, Workers
 from downpour.core.stragglers import POLICIES, Policy
 

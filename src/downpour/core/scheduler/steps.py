@@ -1,4 +1,4 @@
-"""Decides which model versions are published whole, and finds the steps that lead to a version.
+"""Which versions are whole, which files they need, and which version is the best.
 
 With a `model_compression`, a version's file holds its step from the version before. So as long as
 we need a version, we keep the earlier ones as well, back to a whole one. All versions from there on
@@ -8,12 +8,13 @@ stay, so that a version's number follows from its place among the kept ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from downpour.base.states import Evaluation, Goal
 from downpour.base.values import PublishedFile
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import TaskKey
-from downpour.core.spec import ResolvedSpec
+from downpour.core.scheduler.round import Round, TaskKey
+from downpour.core.spec import ResolvedSpec, Spec
 
 WHOLE_EVERY = 32
 """If the manager publishes versions as steps, one in this many versions is whole, and all workers
@@ -102,3 +103,49 @@ def _whole_before(experiment: Versioned, place: int) -> int:
     while place > 0 and not is_whole(experiment, experiment.version - (last - place)):
         place -= 1
     return place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """A model version that is better than every version evaluated before it, and its value.
+
+    `model` is None if an earlier experiment compared the version, but did not keep it. A round
+    before the experiment's first one has a negative number; see `Meetings`.
+    """
+
+    round: int
+    value: float
+    model: PublishedFile | None
+
+
+def better(
+    goal: Goal, former: Best | None, number: int, evaluation: Evaluation, model: PublishedFile
+) -> Best | None:
+    """Return the better of the best so far and a round's model; of equals, the earlier round's.
+
+    The result does not depend on the order of the evaluations. A value that is not a number is
+    never best.
+    """
+    value = goal.value(evaluation)
+    if value is None or goal.rank(value) == goal.rank(None):
+        return former
+    new = Best(round=number, value=value, model=model)
+    if former is None:
+        return new
+    return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))
+
+
+def evaluated_before(spec: Spec) -> int:
+    """Return the last round that was due for an evaluation before the experiment's first one."""
+    epochs = spec.meetings.epochs_before
+    return spec.meetings.last_of(epochs - epochs % max(1, spec.evaluate_every))
+
+
+def compared_from(spec: Spec) -> int:
+    """Return the round after which `stop_after` counts the epochs without a better model.
+
+    It counts from the beginning of the training, unless no earlier model can be compared.
+    """
+    if spec.best_checksum is None:
+        return evaluated_before(spec)
+    return spec.meetings.last_of(0)

@@ -1,4 +1,4 @@
-"""Decides which updates count, and gives up attempts that have failed.
+"""Which updates count, which failures are final, and when updates become a version.
 
 One update of a shard counts: the first usable one, from any attempt. The scheduler retries a failed
 shard, on another worker if there is one, until the spec's `retries` are used up.
@@ -6,17 +6,140 @@ shard, on another worker if there is one, until the spec's `retries` are used up
 
 from __future__ import annotations
 
-from downpour.base.states import BLAMELESS, Failure, FailureKind, TaskState
+from collections.abc import Sequence
+
+from downpour.base.states import BLAMELESS, REPEATABLE, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, Progress, Snapshot, Update
+from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue
-from downpour.core.scheduler.aggregating import gather
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.failures import failed_alike, wait_seconds
-from downpour.core.scheduler.round import Round
-from downpour.core.scheduler.shard_task import ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
+from downpour.core.scheduler.steps import is_whole
 from downpour.core.scheduler.workers import Worker
+
+# Measured without a wait: when the shared directory was gone for a few seconds, a task used up four
+# attempts in a tenth of a second. With these waits, three retries last for more than three seconds.
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 32.0
+
+
+def failed_alike(failures: Sequence[Failure], workers: Sequence[str]) -> tuple[str, ...]:
+    """Return the workers on which the task failed exactly like the last time.
+
+    Only a failure that follows from the task itself can be the same on every worker. Unreadable
+    files and lost workers are unrelated to the task, even if the reasons agree, so for these the
+    result is empty.
+
+    Args:
+        failures: the failures of one task, oldest first.
+        workers: the worker of each failure.
+    """
+    last = failures[-1] if failures else None
+    if last is None or last.kind not in REPEATABLE:
+        return ()
+    return tuple(w for one, w in zip(failures, workers, strict=True) if one == last)
+
+
+def wait_seconds(failures: Sequence[Failure]) -> float:
+    """Return how long a task waits after its last failure, at a patience of 1.
+
+    Only a failure of the shared directory makes it wait. Without the wait, the next attempts would
+    fail as well, and use up all retries before the directory is back. Each such failure of the task
+    doubles the time.
+    """
+    if not failures or failures[-1].kind is not FailureKind.STORE:
+        return 0.0
+    # We count this task's failures only. Other shards continue meanwhile, and show whether the
+    # directory is back.
+    times = sum(one.kind is FailureKind.STORE for one in failures)
+    return min(_FIRST_WAIT_SECONDS * 2.0 ** (times - 1), _LONGEST_WAIT_SECONDS)
+
+
+def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
+    """Ask for the next model version if enough updates have arrived; never for two at once."""
+    # A restarted manager cannot aggregate while it replays and prepares; `rounds` asks later.
+    if state.replaying or not experiment.ready or state.active is not experiment:
+        return
+    if experiment.applying:
+        return
+    experiment.applying = experiment.due(state.now_seconds)
+    if not experiment.applying:
+        return
+    state.do(
+        do.Aggregate(
+            experiment=experiment.name,
+            round=experiment.version,
+            model=experiment.model,
+            whole=is_whole(experiment, experiment.version + 1),
+            versions=tuple(experiment.models) if experiment.spec.publishes_steps else (),
+            outer=experiment.outer,
+            pushes=tuple(_push(experiment, key) for key in experiment.applying),
+            in_step=experiment.spec.in_step,
+            mixes=experiment.mode.mixes,
+            elastic=experiment.mode.elastic,
+            train_seconds=_train_seconds(state, experiment),
+        )
+    )
+
+
+def gather(state: SchedulerState, context: TaskContext) -> None:
+    """Ask the driver to sum an update that has just arrived, if its version waits for others.
+
+    The driver sums it while workers train the other shards, so less work is left when the last
+    update arrives. We skip updates of later rounds, because the model that they move does not exist
+    yet.
+    """
+    experiment, current, task = context
+    if state.replaying or not experiment.ready or not experiment.spec.in_step:
+        return
+    if experiment.round is not current or task.update is None or task.base is None:
+        return
+    if experiment.due(state.now_seconds) or experiment.has_enough(current):
+        return
+    state.do(
+        do.Gather(
+            experiment=experiment.name,
+            round=experiment.version,
+            shard=task.shard,
+            update=task.update,
+            model=experiment.model,
+            base=task.base,
+        )
+    )
+
+
+def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
+    """Return the seconds from the oldest round's first assignment to its last update.
+
+    If shards are rounds apart, versions follow each other faster than rounds. Then we count from
+    the last version.
+    """
+    current = experiment.round
+    began = current.started_at_seconds if current is not None else None
+    if current is None or began is None:
+        return 0.0
+    if experiment.spec.in_step:
+        return current.last_update_at_seconds - began
+    since = experiment.version_at_seconds
+    return state.now_seconds - (began if since is None else since)
+
+
+def _push(experiment: Experiment, key: TaskKey) -> do.Push:
+    current = experiment.round_of(key.round)
+    task = current.tasks[key.shard] if current is not None else None
+    if task is None or task.update is None or task.base is None:
+        raise RuntimeError(f"{key} of {experiment.name} has no update")
+    staleness = experiment.staleness(task)
+    return do.Push(
+        round=key.round,
+        shard=key.shard,
+        update=task.update,
+        base=task.base,
+        staleness=staleness,
+        weight=experiment.mode.weight(staleness),
+    )
 
 
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from downpour.core.spec.inside import Inside
-from downpour.core.spec.meetings import Meetings
-from downpour.core.spec.outer import Outer
-from downpour.core.spec.spec import FORMERLY, TABLES, ResolvedSpec, Spec, parse_split, toml_fields
-from downpour.core.spec.spec_fields import Option
+from downpour.core.spec.spec import (
+    FORMERLY,
+    TABLES,
+    Meetings,
+    ResolvedSpec,
+    Spec,
+    parse_split,
+    toml_fields,
+)
+from downpour.core.spec.spec_fields import Inside, Option, Outer
 
 __all__ = [
     "FORMERLY",

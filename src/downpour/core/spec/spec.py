@@ -6,6 +6,10 @@ result must be in the spec. Nothing here may depend on the machine or touch a fi
 (`files/spec_file.py` does that). `families.py` has the names of splitters, modes, policies and
 others; each module imports their code when it uses them. A spec refuses an invalid field in one
 line (`refusals.py`).
+
+An experiment counts its own rounds, from 0. Epochs are those of the whole training, from 0, and
+include the epochs of experiments that this one continues. So rounds before it have negative numbers
+here. It may begin in the middle of an epoch, which is then its first epoch.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
 from types import FunctionType
 from typing import Annotated, Any, Literal, Self
 
@@ -21,15 +27,165 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from downpour.base import devices
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.base.evaluations import LOSS, Goal
+from downpour.base.states import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
-from downpour.core.spec.combinations import check_together
-from downpour.core.spec.fields import Fields
-from downpour.core.spec.inside import Inside
-from downpour.core.spec.meetings import Meetings
-from downpour.core.spec.outer import Outer
-from downpour.core.spec.refusals import ACCEPTED, InvalidField, refusal
-from downpour.core.spec.spec_fields import SpecFields
+from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, refusal
+from downpour.core.spec.spec_fields import Inside, Outer, SpecFields
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """An experiment's `epochs`, the rounds in `each` epoch, and the rounds `before` it."""
+
+    epochs: int
+    each: int = 1
+    before: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the meetings of a record's spec; earlier versions had one round per epoch."""
+        numbers = (fields.get("epochs", 0), fields.get("meet", 1), fields.get("rounds_before", 0))
+        return cls(*map(int, numbers))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the experiment has."""
+        return self.epochs * self.each - self.before % self.each
+
+    @property
+    def epochs_in_all(self) -> int:
+        """How many epochs the whole training has, including earlier ones."""
+        return self.epochs_before + self.epochs
+
+    @property
+    def epochs_before(self) -> int:
+        """How many epochs had ended before this experiment."""
+        return self.before // self.each
+
+    def named(self, number: int) -> str:
+        """Name a round in words: its epoch, and the round itself if the epoch has several."""
+        which = f"epoch {self.epoch_of(number) + 1}"
+        return which if self.each == 1 else f"{which}, round {number + 1}"
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a round, of the whole training; both count from 0."""
+        return (self.before + number) // self.each
+
+    def ends_epoch(self, number: int) -> bool:
+        """Whether an epoch ends with this round."""
+        return (self.before + number + 1) % self.each == 0
+
+    def last_of(self, epochs: int) -> int:
+        """Return the round with which the training's first `epochs` epochs end."""
+        return epochs * self.each - 1 - self.before
+
+
+_MEASURED = {LOSS, "accuracy"}
+_WITH_PATH = {
+    "npz": "--data-path FILE.npz, with the arrays x and y, and optionally x_test and y_test",
+    "folder": "--data-path FOLDER, with one folder of images per class",
+}
+_OF_THE_BUILT_IN_TASK = (
+    "dataset",
+    "data_path",
+    "image_size",
+    "flip",
+    "dataset_options",
+    "model",
+    "model_options",
+    "loss",
+    "channels_last",
+)
+
+
+def check_together(spec: SpecFields) -> None:
+    """Refuse fields that contradict each other, or have no effect.
+
+    Raises:
+        InvalidField: names the first such field.
+    """
+    _optimizer_fits(spec)
+    _inside_fits(spec)
+    _data_fits(spec)
+    _start_fits(spec)
+    _goal_fits(spec)
+    _steps_fit(spec)
+    _needs_fit(spec)
+
+
+def _optimizer_fits(spec: SpecFields) -> None:
+    if any(not 0 <= beta < 1 for beta in spec.betas):
+        raise refusal("betas", list(spec.betas), f"must be {ACCEPTED['betas']}")
+    if spec.nesterov and (spec.momentum == 0 or spec.optimizer != "sgd"):
+        sgd = f"is an option of sgd, not of {spec.optimizer}"
+        accepted = "needs a momentum above 0" if spec.optimizer == "sgd" else sgd
+        raise refusal("nesterov", value=True, accepted=accepted)
+
+
+def _inside_fits(spec: SpecFields) -> None:
+    if spec.inside.processes > 1 and spec.device not in {"cpu", "auto"}:
+        raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
+    if spec.inside.how == "hybrid" and spec.precision != "float32":
+        raise refusal("inside.how", spec.inside.how, "needs precision = 'float32'")
+    if spec.inside.processes > spec.batch_size:
+        accepted = f"a batch of {spec.batch_size} has fewer examples"
+        raise refusal("inside.processes", spec.inside.processes, accepted)
+
+
+def _data_fits(spec: SpecFields) -> None:
+    if spec.task is None and spec.task_options:
+        raise refusal("task_options", spec.task_options, "only a task has them")
+    for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
+        value = getattr(spec, field)
+        if value != type(spec).model_fields[field].get_default(call_default_factory=True):
+            raise refusal(field, value, "has no effect with a task, which has its own")
+    if (spec.data_path is not None) != (spec.dataset in _WITH_PATH) or spec.data_path == "":
+        accepted = f"dataset '{spec.dataset}' has no path; npz and folder do"
+        if spec.dataset in _WITH_PATH:
+            accepted = f"dataset '{spec.dataset}' needs a path: {_WITH_PATH[spec.dataset]}"
+        raise refusal("data_path", spec.data_path, accepted)
+
+
+def _start_fits(spec: SpecFields) -> None:
+    if spec.init_from == "":
+        raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
+    for field, what in (
+        ("rounds_before", "which had them"),
+        ("init_checksum", "whose file it is"),
+        ("outer_checksum", "whose outer optimizer's state it is"),
+        ("states_checksum", "whose optimizer states they are"),
+        ("best_checksum", "whose best model it is"),
+    ):
+        value = getattr(spec, field)
+        if value and spec.init_from is None:
+            raise refusal(field, value, f"needs init_from, {what}")
+
+
+def _goal_fits(spec: SpecFields) -> None:
+    fields = ("keep_best", "stop_after", "validation")
+    field = next((name for name in fields if getattr(spec, name)), None)
+    if field is not None and not spec.evaluate_every:
+        accepted = "needs evaluations, but evaluate_every = 0 turns them off"
+        raise refusal(field, getattr(spec, field), accepted)
+    if spec.keep_best and spec.task is None and Goal.of(spec.keep_best).metric not in _MEASURED:
+        accepted = "must be accuracy or loss; only a task has other metrics"
+        raise refusal("keep_best", spec.keep_best, accepted)
+
+
+def _steps_fit(spec: SpecFields) -> None:
+    name = spec.model_compression
+    if name != "none" and CODECS[name].feedback is not None:
+        fit = ["none", *(one for one, codec in CODECS.items() if codec.feedback is None)]
+        accepted = f"sends some numbers only later, but models must be complete: {', '.join(fit)}"
+        raise refusal("model_compression", name, accepted)
+
+
+def _needs_fit(spec: SpecFields) -> None:
+    beyond = [number for number in spec.shard_needs if int(number) >= (spec.shards or inf)]
+    if beyond:
+        accepted = f"the spec has {spec.shards} shards, numbered from 0"
+        raise refusal("shard_needs", beyond[0], accepted)
+
 
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
 """The fields that are tables, and the class of each."""

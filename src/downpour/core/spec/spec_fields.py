@@ -7,19 +7,141 @@ together.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
 
 from downpour.base import devices
 from downpour.base.errors import SpecError
 from downpour.base.family import Family
-from downpour.base.labels import LABELS_MAX, checked_need
+from downpour.base.values import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
-from downpour.core.spec.fields import Fields
-from downpour.core.spec.inside import Inside
-from downpour.core.spec.outer import Outer
-from downpour.core.spec.refusals import InvalidField
+from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, refusal
+
+
+class Inside(Fields):
+    """The processes of a worker, and the share of a batch that each of them computes.
+
+    The worker cuts a batch into parts, at least one per process. Each part has its own random seed
+    if `processes` is above 1. With `data`, each process computes the gradients of some parts. With
+    `pipeline`, each process has a run of the network's layers, and all parts pass through all
+    processes. With `hybrid`, each process computes parts up to the first dense layer. From there
+    on, it computes a slice of each dense layer's outputs for the whole batch. With `auto`, a run on
+    this machine first measures which way is the fastest; several threads are among the candidates.
+    The result's bytes follow from the parts, the seeds and, with `hybrid`, the slices, one for each
+    of the `processes`. They do not depend on which process computes a part.
+
+    Raises:
+        SpecError: a field is invalid.
+    """
+
+    table: ClassVar[str] = "inside"
+
+    processes: int = Field(
+        default=1, ge=1, le=256, description="Processes in which a worker trains each batch"
+    )
+    how: Literal["data", "pipeline", "hybrid", "auto"] = Field(
+        default="data",
+        description="How to divide the work: parts of the batch, layers, or parts and then slices "
+        "of dense layers; auto: the fastest in a measurement, which includes one process",
+    )
+    cut: tuple[str, ...] = Field(
+        default=(),
+        description="The first module of each process of a pipeline, except the first process; "
+        "empty: by measured time",
+    )
+
+    @field_validator("cut", mode="before")
+    @classmethod
+    def _cut_from_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    def _check_together(self) -> None:
+        if self.how == "auto" and self.processes > 1:
+            raise refusal("processes", self.processes, "has no effect with how = 'auto'")
+        if self.how not in {"data", "auto"} and self.processes == 1:
+            raise refusal("how", self.how, "needs processes above 1")
+        if self.cut and self.how != "pipeline":
+            raise refusal("cut", list(self.cut), "works only with how = 'pipeline'")
+        if self.cut and len(self.cut) != self.processes - 1:
+            accepted = f"{self.processes} processes need {self.processes - 1} first modules"
+            raise refusal("cut", list(self.cut), accepted)
+
+
+_BY_MOMENTUM = {"nesterov", "delayed-nesterov", "heloco"}
+
+
+class Outer(Fields):
+    """The optimizer of the rounds; the spec's own `optimizer` field is for the local steps.
+
+    Its gradient is the model minus the aggregate. So sgd with learning_rate = 1 and without
+    momentum takes the aggregate as the next model. `none` takes it exactly, and keeps no state.
+    Pass it as `Spec(outer=Outer(optimizer="nesterov", momentum=0.6))`, or pass a dictionary.
+
+    Raises:
+        SpecError: a field is invalid.
+    """
+
+    table: ClassVar[str] = "outer"
+
+    optimizer: Literal[
+        "auto", "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
+    ] = Field(
+        default="auto",
+        description="The outer optimizer; auto: nesterov in settings in which it trained better, "
+        "else none",
+    )
+    learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum of sgd, both nesterovs and heloco"
+    )
+    every: int = Field(
+        default=0,
+        ge=0,
+        description="Versions between changes of delayed-nesterov's momentum; 0: one update of "
+        "every shard",
+    )
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.99), description="Decay rates of adagrad's, adam's and yogi's averages"
+    )
+    epsilon: float = Field(
+        default=1e-3, gt=0, description="Added to the denominator of adagrad, adam and yogi"
+    )
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _betas_from_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    def _check_together(self) -> None:
+        if any(not 0 <= beta < 1 for beta in self.betas):
+            raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
+        if self.optimizer == "auto":
+            self._check_open()
+        if self.optimizer in _BY_MOMENTUM and self.momentum == 0:
+            accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
+            raise refusal("momentum", 0, accepted)
+        if self.every and self.optimizer != "delayed-nesterov":
+            raise refusal("every", self.every, "works only with optimizer = 'delayed-nesterov'")
+
+    def _check_open(self) -> None:
+        """Refuse a field besides `auto`, which decides on all of them."""
+        for name, field in type(self).model_fields.items():
+            if name != "optimizer" and (value := getattr(self, name)) != field.default:
+                accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"
+                raise refusal(name, list(value) if name == "betas" else value, accepted)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether there is an optimizer, and with it a state from round to round."""
+        return self.optimizer not in {"auto", "none"}
 
 
 def _of_64_bits(value: object) -> object:

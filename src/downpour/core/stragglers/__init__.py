@@ -27,8 +27,8 @@ from downpour.core.stragglers.base import (
     Withdrawal,
     WorkerHistory,
     WorkerRequest,
+    check_policy,
 )
-from downpour.core.stragglers.checking import check_policy
 
 POLICIES: Mapping[str, Policy] = families.POLICIES
 

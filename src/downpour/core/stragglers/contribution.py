@@ -22,7 +22,7 @@ from typing import Self
 
 from downpour.core.stragglers.base import RoundView, Saving
 from downpour.core.stragglers.outlook import Outlook
-from downpour.core.stragglers.standing_by import SLOW, Prospects
+from downpour.core.stragglers.pairing import SLOW, Prospects
 
 # Each exchange waits for a step and a move. We simulated two, four and eight workers next to a slow
 # one. In each case, a round's exchanges took as long as three in a row.

@@ -32,8 +32,7 @@ from downpour.core.stragglers.base import (
 )
 from downpour.core.stragglers.contribution import contributions
 from downpour.core.stragglers.outlook import Outlook, number
-from downpour.core.stragglers.pairing import pair
-from downpour.core.stragglers.standing_by import hindrances, waiting_shards, without_hindrances
+from downpour.core.stragglers.pairing import hindrances, pair, waiting_shards, without_hindrances
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
 # We found them by simulating 16 workers and one standby on recorded traces. There, moves to idle

@@ -1,4 +1,4 @@
-"""Pairs pending shards with idle workers, as every policy does.
+"""Who trains what: the pairing that all policies share, and the policies that only pair.
 
 Shards go, in order, to the worker that has been idle longest. If a shard failed on a worker, it
 goes to another one, and waits while the others are busy. So if everything fails at once on one
@@ -7,15 +7,47 @@ another process may start under its name. If no other worker is idle, the new pr
 shard, too, but only once. A handed-over shard goes to its intended worker, which takes no other
 shard before. Standbys stay idle until a shard fails; then they take it over. A shard with its own
 needs waits for a worker with the right labels.
+
+A shard on a slow worker moves to a fast worker as soon as one is idle. The fast worker waits for
+the slow worker's next step, and for the move. If the slow worker trains less by then than this wait
+costs, the round ends sooner if the shard waits for a fast worker. Without a measured speed, as in
+the first round, a worker gets a shard like any other.
+
+The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
+
+The policy leaves out only the slowest workers, and at most a share of all workers, so that the
+others can do the work. Slow workers still get shards if no other worker is present. Once left out,
+a worker stays out: it trains nothing that could show that it has recovered.
+
+Dynamic local updates (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
+sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). In the paper, v_ref is the speed
+of the fastest worker. Here it is the 90th percentile of the speeds, and no worker trains more than
+H steps. So one wrong measurement does not shorten the tasks of all other workers. No worker trains
+the omitted steps in that round. Each epoch omits other examples, because it has its own order.
+
+Speeds combine the forecast and the last heartbeats (`Outlook.speed`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, floor, inf
+from statistics import median
 
-from downpour.core.stragglers.base import Assignment, PendingTask, RoundView
+from downpour.core.stragglers.base import (
+    ROUNDS_REMEMBERED,
+    Action,
+    Assignment,
+    Close,
+    Option,
+    PendingTask,
+    Policy,
+    RoundView,
+)
+from downpour.core.stragglers.outlook import Outlook, number, quantile
 
 
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
@@ -126,3 +158,211 @@ def _reason(task: PendingTask, worker: str) -> str:
     if worker in task.failed_on:
         return f"tried again, although it failed on all workers here ({tried})"
     return f"tried again elsewhere: failed on {tried}"
+
+
+# Slow workers have less than this share of the fastest worker's speed. We assume that a faster
+# worker is useful: two of its shards take no longer than a shard that waits for its turn.
+SLOW = 0.5
+
+
+@dataclass(frozen=True)
+class Prospects:
+    """How the round continues without a slow worker.
+
+    `free_in` has the seconds until each fast worker is free, and `waiting` shards wait for one. A
+    move takes `move_seconds`; speeds are in samples per second.
+    """
+
+    fastest: float
+    free_in: tuple[float, ...]
+    waiting: int
+    move_seconds: float
+
+    @cached_property
+    def soon(self) -> float:
+        """The seconds until the first fast worker is free."""
+        return min(self.free_in)
+
+    def loss(self, samples: int, speed: float, step_seconds: float) -> float:
+        """Return how much later the round ends if a slow worker begins a shard now.
+
+        The loss is a share of the seconds until the shard would end without that worker. If the
+        slow worker helps, it is below zero.
+        """
+        alone = samples / speed if speed > 0 else inf
+        quick = samples / self.fastest
+        without = self.soon + quick
+        if alone <= without:
+            return alone / without - 1
+        cost = step_seconds + self.move_seconds
+        share = quick / alone
+        if self.waiting > 1:
+            return (cost - self.soon * share) / without
+        # No other shard waits, so the busy workers will exchange their shards and end together. No
+        # shard ends sooner than a fast worker would train it.
+        level = (quick + sum(self.free_in)) / (len(self.free_in) + share)
+        end = max(without, *self.free_in)
+        return (max(level, quick, *self.free_in) + cost) / end - 1
+
+
+def waiting_shards(view: RoundView) -> int:
+    """Return how many shards have no worker; `pending` is empty while no worker is idle."""
+    return view.shards - len({task.shard for task in view.running}) - len(view.published)
+
+
+def without_hindrances(view: RoundView, assignments: Sequence[Assignment]) -> list[Assignment]:
+    """Leave out assignments to slow workers that would make the round end no sooner."""
+    hindering = hindrances(view, assignments)
+    return [choice for choice in assignments if choice.worker not in hindering]
+
+
+def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, float]:
+    """Return the slow workers that make the round end no sooner, with the share of time lost.
+
+    A shard stays assigned if it failed, was handed over, or may train on no fast worker.
+    """
+    outlook = Outlook(view)
+    speeds = {name: speed for name in view.speeds if (speed := outlook.speed(name))}
+    fastest = max((speed for speed in speeds.values() if speed < inf), default=0.0)
+    fast = {name for name, speed in speeds.items() if speed >= SLOW * fastest}
+    slow = [choice for choice in assignments if choice.worker in speeds.keys() - fast]
+    if not slow:
+        return {}
+    offers = {task.shard: task for task in view.pending}
+    busy = [outlook.left_seconds(task) for task in view.running if task.worker in fast]
+    busy += [
+        outlook.seconds_for(offers[choice.shard].samples, choice.worker)
+        for choice in assignments
+        if choice.worker in fast
+    ]
+    free_in = tuple(seconds for seconds in busy if seconds is not None and seconds < inf)
+    if not free_in:
+        return {}
+    waiting = waiting_shards(view) - len(assignments) + len(slow)
+    prospects = Prospects(fastest, free_in, waiting, outlook.move_seconds)
+    losses = {
+        choice.worker: prospects.loss(
+            offers[choice.shard].samples,
+            speeds[choice.worker],
+            outlook.step_seconds(choice.worker),
+        )
+        for choice in slow
+        if _may_wait(view, offers[choice.shard], fast)
+    }
+    return {name: loss for name, loss in losses.items() if loss >= 0}
+
+
+def _may_wait(view: RoundView, task: PendingTask, fast: set[str]) -> bool:
+    """Whether a shard may wait for a fast worker."""
+    fresh = not task.failed_on and task.meant_for is None
+    return fresh and any(view.may_train(name, task.shard) for name in fast)
+
+
+def _wait(view: RoundView) -> list[Action]:
+    return [*pair(view)]
+
+
+WAIT = Policy(decide=_wait)
+
+
+DROP_OPTIONS: Mapping[str, Option] = {"k": 0.9}
+
+
+def _drop(view: RoundView) -> list[Action]:
+    needed = _needed(view)
+    if needed <= len(view.published) < view.shards:
+        late = view.shards - len(view.published)
+        reason = f"{len(view.published)} of {view.shards} updates are there; {late} dropped"
+        return [Close(reason=reason)]
+    return [*pair(view)]
+
+
+def _needed(view: RoundView) -> int:
+    """Return how many updates are enough; `k` is a share up to 1, and a count above 1."""
+    k = number(view, DROP_OPTIONS, "k")
+    # We subtract a little, because 0.28 * 25 is 7.000000000000001 and would require an eighth.
+    count = ceil(k * view.shards - 1e-9) if k <= 1 else int(k)
+    # At least one, because the scheduler does not close a round without an update.
+    return min(max(count, 1), max(view.shards, 1))
+
+
+DROP = Policy(
+    decide=_drop,
+    watches=True,
+    preserves_bytes=False,
+    options=DROP_OPTIONS,
+)
+
+
+BLACKLIST_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "rounds": 5, "at_most": 0.34}
+
+
+def _blacklist(view: RoundView) -> list[Action]:
+    out = _left_out(view)
+    fit = [name for name in view.idle if name not in out]
+    why = ", ".join(f"{name} {out[name]:.1f} times the median" for name in sorted(out))
+    return [*pair_among(view, fit, f"left out for being slow: {why}" if why else "")]
+
+
+def _left_out(view: RoundView) -> dict[str, float]:
+    """Return the workers to leave out, slowest first, and the median slowness of each."""
+    rounds = max(int(number(view, BLACKLIST_OPTIONS, "rounds")), 1)
+    limit = number(view, BLACKLIST_OPTIONS, "slowness")
+    slow: dict[str, float] = {}
+    for name in view.workers:
+        history = view.history.get(name)
+        latest = history.slowness[-rounds:] if history is not None else ()
+        # We use the median of all these rounds, because one slow round doesn't make a slow worker.
+        if len(latest) == rounds and median(latest) > limit:
+            slow[name] = median(latest)
+    room = int(number(view, BLACKLIST_OPTIONS, "at_most") * len(view.workers))
+    # If two are equally slow, names decide: a policy must not depend on a dictionary's order.
+    return dict(sorted(slow.items(), key=lambda entry: (-entry[1], entry[0]))[:room])
+
+
+BLACKLIST = Policy(
+    decide=_blacklist,
+    watches=True,
+    options=BLACKLIST_OPTIONS,
+    # The scheduler remembers no more rounds, so with a larger value, no worker would be left out.
+    largest={"rounds": ROUNDS_REMEMBERED},
+)
+
+
+DYLU_OPTIONS: Mapping[str, Option] = {"least": 0.1}
+
+_REFERENCE = 0.9
+_PARTS = 1000  # rounds a share, so that it is short in writing
+
+
+def _dylu(view: RoundView) -> list[Action]:
+    shares = _shares(view)
+    return [
+        replace(
+            choice, share=shares[choice.worker], reason=_why(choice.reason, shares[choice.worker])
+        )
+        for choice in pair(view)
+    ]
+
+
+def _shares(view: RoundView) -> dict[str, float]:
+    """Return each idle worker's share of a task; the whole task if its speed is unknown."""
+    outlook = Outlook(view)
+    known = {name: outlook.speed(name) for name in view.workers}
+    speeds = {name: speed for name, speed in known.items() if speed is not None and speed > 0}
+    reference, least = quantile(speeds.values(), _REFERENCE), number(view, DYLU_OPTIONS, "least")
+    return {
+        name: min(max(floor(_PARTS * speeds[name] / reference) / _PARTS, least, 1 / _PARTS), 1.0)
+        if name in speeds
+        else 1.0
+        for name in view.idle
+    }
+
+
+def _why(reason: str, share: float) -> str:
+    return reason if share == 1 else f"{reason}; {share:.0%} of its steps, by its speed"
+
+
+DYLU = Policy(
+    decide=_dylu, watches=True, preserves_bytes=False, shortens=True, options=DYLU_OPTIONS
+)

@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from downpour.host.descriptors import connections_allowed, lacks_descriptors
+from downpour.host.process import connections_allowed, lacks_descriptors
 
 log = logging.getLogger(__name__)
 

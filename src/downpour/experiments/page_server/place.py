@@ -6,17 +6,30 @@ with several of these. We never join an ID to a path unless it is a bare name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
 
-from downpour.base.errors import SharedDirectoryError, SpecError, StoreError
+from downpour.base.errors import DownpourError, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import is_bare_name
 from downpour.experiments.studies import Grid, Search
-from downpour.files.records.journal import segments_among
-from downpour.files.store.directory import names_in
+from downpour.experiments.studies.run_folder import RunSummary, read_spec, read_summary
+from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.publish import reading
+from downpour.files.store.shared_directory import seen_location
+from downpour.host.paths import is_object_store, path_of
+from downpour.record.journal import segments_among
+from downpour.record.mirror import MirrorCopy
+from downpour.show.dashboard.columns import Fields
+from downpour.show.dashboard.model import RecordTables
+from downpour.show.dashboard.sources import NOT_A_LINE, parsed_line
 
 _STUDIES = {kind.file_name: kind.runs_folder for kind in (Grid, Search)}
 _OF_STUDY = ":"
@@ -144,3 +157,150 @@ def _changed_ns(folder: Path) -> int | None:
     with suppress(OSError):
         return max((path.stat().st_mtime_ns for path in journal[-1:]), default=None)
     return None
+
+
+_ALWAYS = ("run", "state", "epochs", "result", "seconds")
+
+
+def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
+    """Return the ended runs of a study as a table; None if the study does not exist.
+
+    Its columns are the spec's fields in which the runs differ, and the outcome of each run. We
+    leave out runs whose files cannot be read.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be listed.
+    """
+    if name not in place.studies():
+        return None
+    runs: list[tuple[str, dict[str, Any], RunSummary]] = []
+    for found in place.runs_of(name):
+        with suppress(DownpourError):
+            summary = read_summary(found.folder)
+            fields = read_spec(found.folder).model_dump(mode="json")
+            runs.append((found.experiment, fields, summary))
+    varied = _varied([fields for _, fields, _ in runs])
+    rows = [
+        [
+            experiment.rpartition(":")[2],
+            *(_cell(fields.get(field)) for field in varied),
+            str(summary.state),
+            len(summary.epochs),
+            summary.in_words or None,
+            round(summary.total_seconds, 1),
+        ]
+        for experiment, fields, summary in runs
+    ]
+    columns = [_ALWAYS[0], *varied, *_ALWAYS[1:]]
+    return {"name": name, "columns": columns, "rows": rows, "runs": [one for one, _, _ in runs]}
+
+
+def _varied(specs: list[dict[str, Any]]) -> list[str]:
+    """Return the fields in which specs differ; names and code are no settings."""
+    fields = dict.fromkeys(field for spec in specs for field in spec)
+    return [
+        field
+        for field in fields
+        if field not in {"name", "code"} and any(s.get(field) != specs[0].get(field) for s in specs)
+    ]
+
+
+def _cell(value: Any) -> str | int | float | bool | None:
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+_END_BYTES = 128 * 1024
+"""At the end of a record: this holds the last version, the last evaluation and the ending."""
+
+Summary = dict[str, Any]
+
+
+def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
+    """Sum up an experiment, as far as its record was folded."""
+    about = model.about()
+    done, rounds, epochs_done, epochs = model.rounds_done()
+    return {
+        "id": found.experiment,
+        "name": about.get("name", found.experiment),
+        "state": str(model.state),
+        "reason": about.get("reason"),
+        "rounds_done": done,
+        "rounds": rounds,
+        "epochs_done": epochs_done,
+        "epochs": epochs,
+        "measure": model.measure(),
+        "changed_at": round(found.changed_ns / 1e9, 3),
+        "running": not model.state.ended,
+    }
+
+
+def ends_of(folder: Path) -> RecordTables | None:
+    """Fold the beginning and the end of an exported record; None if it does not exist.
+
+    Raises:
+        StoreError: the record cannot be read.
+    """
+    path = folder / RECORD_NAME
+    if not path.exists():
+        return None
+    model = RecordTables()
+    for fields in _ends(path):
+        with suppress(ValueError):  # a damaged line costs the list nothing
+            model.take(fields)
+    return model
+
+
+def _ends(path: Path) -> Iterator[Fields]:
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
+        first = [file.readline()]
+        size = os.fstat(file.fileno()).st_size
+        start = max(file.tell(), size - _END_BYTES)
+        file.seek(start)
+        rest = file.read().split(b"\n")
+        # If the piece begins in the middle of a line, its first part is no line.
+        last = rest[1:] if start > len(first[0]) else rest
+    for text in first + last:
+        if (fields := parsed_line(text)) is not NOT_A_LINE:
+            yield fields
+
+
+LOOK_SECONDS = 3.0
+"""The time between two looks into a bucket, because each look is a request that costs money."""
+Refresh = Callable[[str], None]
+"""Called in a thread, with the ID of an experiment, or with "" for all experiments."""
+
+
+@contextmanager
+def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
+    """Yield the place at a path or URL, and the function that updates it.
+
+    Raises:
+        SpecError: the folder does not exist, or the URL is invalid.
+        SharedDirectoryError: the bucket cannot be used.
+        MissingPackage: the URL needs a library that is not installed.
+    """
+    if not is_object_store(location):
+        yield ResultsPlace.at(path_of("FOLDER", location)), lambda _: None
+        return
+    shared = seen_location(location)
+    with TemporaryDirectory(prefix="downpour-") as folder:
+        copies = _Copies(MirrorCopy(shared, Path(folder)))
+        copies.refresh("")
+        yield ResultsPlace.at(Path(folder)), copies.refresh
+
+
+class _Copies:
+    """Updates copies, but not too often; safe to share between threads."""
+
+    def __init__(self, copy: MirrorCopy) -> None:
+        self._copy = copy
+        self._lock = Lock()
+        self._looked: dict[str, float] = {}
+
+    def refresh(self, experiment: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked.get(experiment, -LOOK_SECONDS) < LOOK_SECONDS:
+                return
+            self._copy.fetch(experiment)
+            self._looked[experiment] = now

@@ -26,9 +26,9 @@ from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError
 from downpour.cluster.launchers.cluster_files import ClusterFiles
-from downpour.experiments.page_server.serving import PageServer, serve
-from downpour.host.credentials import Credentials
-from downpour.host.descriptors import allow_many
+from downpour.experiments.page_server.server import PageServer, serve
+from downpour.host.paths import Credentials
+from downpour.host.process import allow_many
 from downpour.host.text import one_line
 from downpour.network.rpc.trust import Trust
 

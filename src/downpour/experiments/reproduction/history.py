@@ -1,4 +1,4 @@
-"""The history of a model, from its experiment's record: which tasks made each version.
+"""What a replay starts from, and how it ends.
 
 Besides spec, examples and code, the bytes follow only from this history. In an asynchronous mode,
 the line of a version names its tasks and their staleness, and so the version that each began from.
@@ -11,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-from downpour.base.errors import FileCorrupt
-from downpour.files.aggregators.tree import ORDER
-from downpour.files.records.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
-from downpour.files.records.record_lines import (
+from downpour.base.errors import FileCorrupt, SpecError, StoreError
+from downpour.base.values import is_bare_name
+from downpour.core.spec import ResolvedSpec
+from downpour.files.aggregators.passes import ORDER
+from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
+from downpour.files.store.directory import names_in, read_regular
+from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
+from downpour.host.text import one_line
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import (
     AggregatedLine,
     CancelledLine,
     FailedLine,
@@ -218,3 +226,131 @@ class _Fold:
             portion=cut[shard] if cut else None,
             share=self.shares.get(key, 1.0),
         )
+
+
+FIELD = "ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An ended experiment: its spec, and how its model came about."""
+
+    shared: SharedDirectory
+    spec: ResolvedSpec
+    history: History
+
+
+def past_of(experiment: str, shared: Path) -> Past:
+    """Return an experiment of a shared directory.
+
+    Raises:
+        SpecError: the experiment does not exist, is still running, has lost or changed files, or
+            its bytes depend on more than it keeps.
+        SharedDirectoryError: the directory cannot be used.
+    """
+    directory = SharedDirectory(shared)
+    names_in(shared)
+    if not isinstance(experiment, str) or not is_bare_name(experiment):
+        _refuse(experiment, "must be an experiment's ID")
+    folder = directory.experiments / experiment
+    if not folder.is_dir():
+        _refuse(experiment, f"no such experiment in {shared}")
+    try:
+        history = history_of(line for _, line in read_record(folder / RECORD_NAME))
+    except StoreError as error:
+        _refuse(experiment, f"cannot be replayed: {error}")
+    if not history.has_ended and not is_abandoned(folder / RUN_LOCK_NAME):
+        _refuse(experiment, "is still running; replay it after its end")
+    spec = _spec_of(experiment, folder, history)
+    if not spec.repeatable:
+        _refuse(experiment, "has repeatable = false, so its bytes differ each time")
+    return Past(directory, spec, history)
+
+
+def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
+    """Return the folder's spec, which must be the one in the record."""
+    if not (folder / SPEC_NAME).is_file():
+        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is missing")
+    try:
+        spec = ResolvedSpec.from_toml(read_regular(folder / SPEC_NAME).decode())
+        submitted = ResolvedSpec.make(history.fields)
+    except (SpecError, StoreError, UnicodeDecodeError) as error:
+        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} cannot be used: {error}")
+    for name, value in submitted.model_dump().items():
+        if getattr(spec, name) != getattr(submitted, name):
+            accepted = f"its {SPEC_NAME} was changed: {name} was {value!r}"
+            _refuse(experiment, f"cannot be replayed: {accepted}")
+    return spec
+
+
+def _refuse(experiment: object, accepted: str) -> NoReturn:
+    raise SpecError(FIELD, experiment, accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first file whose bytes differ from the original's.
+
+    `task` is the task of the file, if it is an update. It is None for a model version whose updates
+    all agree. `then` and `now` are the file's checksums, and `numeric_class_then` and `_now` the
+    classes that computed it; the former is empty in old records. If an earlier release has
+    `summed_otherwise`, the version differs by rounding.
+    """
+
+    version: int
+    what: str
+    task: TrainedTask | None
+    then: str
+    now: str
+    numeric_class_then: str
+    numeric_class_now: str
+    summed_otherwise: bool = False
+
+    def __str__(self) -> str:
+        """Say it in one line; the record may hold anything."""
+        why = "; an earlier release made it, and added the updates in another order"
+        return one_line(self._said() + (why if self.summed_otherwise else ""))
+
+    def _said(self) -> str:
+        by = f", which {self.task.worker} trained," if self.task else ""
+        line = f"version {self.version} differs: {self.what}{by} had checksum {self.then}"
+        if self.numeric_class_then not in {"", self.numeric_class_now}:
+            where = f" in numeric class {self.numeric_class_then!r}, and has {self.now}"
+            return f"{line}{where} in this machine's, {self.numeric_class_now!r}"
+        return f"{line}, and now has {self.now} in the same numeric class"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """An experiment that was trained once more.
+
+    `version` is the last version that the replay made. `checksum` is its file's, or, if the replay
+    made all versions, that of the whole final model. `compared` counts the updates, versions and
+    final models whose checksum the record has. `model_file` is the last model, if the user wanted
+    to keep it.
+    """
+
+    experiment: str
+    version: int
+    checksum: str
+    compared: int
+    difference: Difference | None
+    model_file: Path | None
+
+    @property
+    def same(self) -> bool:
+        """Whether all compared files have the same bytes."""
+        return self.difference is None and self.compared > 0
+
+    def __repr__(self) -> str:
+        """Say in one line which experiment it is, and how it compares."""
+        return one_line(f"<Replay {self}>")
+
+    def __str__(self) -> str:
+        """Say in one line how it compares."""
+        if self.difference is not None:
+            return str(self.difference)
+        known = f"{self.compared} checksums agree"
+        if not self.compared:
+            known = "its record has no checksum to compare with"
+        return f"{self.experiment}: version {self.version} has checksum {self.checksum}; {known}"

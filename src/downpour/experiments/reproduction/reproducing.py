@@ -22,17 +22,23 @@ from downpour.base.devices import AUTO, CPU, Devices
 from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
 from downpour.base.values import PublishedFile, Update
 from downpour.base.version import VERSION
-from downpour.experiments.reading import Result
-from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
-from downpour.experiments.reproduction.outcome import Difference, Replay
-from downpour.experiments.reproduction.past import FIELD, Past, past_of
+from downpour.experiments.reproduction.history import (
+    FIELD,
+    Difference,
+    MadeVersion,
+    Past,
+    Replay,
+    TrainedTask,
+    past_of,
+)
 from downpour.experiments.reproduction.workbench import Workbench
 from downpour.experiments.running.surroundings import shared_path
 from downpour.files.store import SPEC_NAME, DirectoryStore
-from downpour.files.store.model_steps import whole_content
+from downpour.files.store.model_files import whole_content
 from downpour.host.paths import empty_folder, path_of
 from downpour.learning.accelerators import devices_here
 from downpour.learning.training.numeric_class import numeric_class
+from downpour.record import Result
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.workspace import Workspace
-from downpour.cluster.worker.control import TaskControl
+from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.modes import mode_of
 from downpour.core.scheduler.commands import Aggregate, Prepare, Publish, Push
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
-from downpour.files.records.record import RecordReader
 from downpour.files.store import SPEC_NAME, SharedDirectory
+from downpour.record.record import RecordReader
 
 OnShare = Callable[[float], object]
 """Takes the finished part of a task, in 0..1."""

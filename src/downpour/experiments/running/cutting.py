@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from downpour.core.spec import Spec
-from downpour.core.splitters.cut import SplitCut, cut
-from downpour.experiments.running.worker_count import workers_for
+from downpour.core.splitters import SplitCut, cut
+from downpour.experiments.running.surroundings import workers_for
 from downpour.files.store import SharedDirectory
 from downpour.files.store.directory import names_in
 from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data

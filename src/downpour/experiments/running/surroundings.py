@@ -1,17 +1,32 @@
-"""The surroundings of a run: its shared directory, its data, and its launcher."""
+"""The surroundings of a run: its shared directory, its data, and its launcher.
+
+On this machine, we start one for each shard, but no more than one for each accelerator, or, without
+any, than its cores can run at once. Further workers would wait for each other, and each takes the
+memory of a process with torch. If the spec
+has no number of shards, each worker gets one. `docs/results/more-workers.md` has the measured
+seconds behind this rule. Elsewhere Downpour does not know the cores, and users should ask for a
+hundred jobs themselves.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from downpour.base.values import DEFAULT_SHARED
+from downpour.base.errors import SpecError
+from downpour.base.values import DEFAULT_SHARED, is_bare_name
 from downpour.cluster.disturbing.disturbances import UNDISTURBED, Disturbances
 from downpour.cluster.launchers import Launcher
 from downpour.cluster.manager.options import checked_patience
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_toml
+from downpour.files.store import SPEC_NAME, SharedDirectory
+from downpour.host.machine import usable_cores
 from downpour.host.paths import path_of
+from downpour.learning.devices import devices_for
 
 Location = str | os.PathLike[str]
 """A path, or the URL of an object store, as users write it."""
@@ -77,3 +92,72 @@ def shared_path(shared: Location | None) -> Path:
     if shared is None:
         shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
     return path_of("shared", shared)
+
+
+_ELSEWHERE_MAX = 4
+
+
+def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True) -> int:
+    """Return how many workers to start: `workers`, or a default that fits spec and machine.
+
+    Raises:
+        SpecError: `workers` is not a whole number of at least 1.
+    """
+    if workers is None:
+        room = _room_here(spec) if is_here else _ELSEWHERE_MAX
+        return (room if spec.shards is None else min(spec.shards, room)) + spec.standbys
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise SpecError("workers", workers, "must be a whole number, at least 1")
+    return workers
+
+
+def explained(spec: Spec, *, is_here: bool) -> str:
+    """Say how many workers start if the user names no number, and why."""
+    workers = workers_for(spec, is_here=is_here)
+    if workers - spec.standbys == spec.shards:
+        why = "one a shard"
+    else:
+        why = f"for {_found(spec)}" if is_here else "the default"
+    also = f", {spec.standbys} of them on standby" if spec.standbys else ""
+    return f"{workers} worker{'s' * (workers != 1)}, {why}{also}; --workers takes another number"
+
+
+def _room_here(spec: Spec) -> int:
+    """Return how many workers this machine's accelerators or cores can run at once.
+
+    We measure `inside = "auto"` later, for the cores that a worker has.
+    """
+    return _cards(spec) or max(1, usable_cores() // (spec.threads * spec.inside.processes))
+
+
+def _cards(spec: Spec) -> int:
+    """Return how many accelerators serve the spec; processes that share a batch need cores."""
+    shares_batches = spec.inside.processes > 1
+    return 0 if shares_batches else devices_for(spec.device).cards(spec.device)
+
+
+def _found(spec: Spec) -> str:
+    if cards := _cards(spec):
+        return "one accelerator" if cards == 1 else f"{cards} accelerators"
+    cores = usable_cores()
+    return "one core" if cores == 1 else f"{cores} cores"
+
+
+def resumed_by(spec: Spec, shared: Path) -> tuple[str, ...]:
+    """Return the identifiers of the experiments that a spec resumes, the last one first.
+
+    The list ends before an experiment whose spec is gone.
+    """
+    folder = SharedDirectory(shared).experiments
+    found: list[str] = []
+    fields: Mapping[str, Any] = {"init_from": spec.init_from, "rounds_before": spec.rounds_before}
+    while fields.get("rounds_before"):
+        name = str(fields.get("init_from")).partition("/")[0]
+        if not is_bare_name(name) or name in found:
+            break
+        found.append(name)
+        try:
+            fields = read_toml(folder / name / SPEC_NAME)
+        except SpecError:
+            break
+    return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,22 +11,50 @@ from pathlib import Path
 
 from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
+from downpour.cluster.launchers import LaunchPlan, RunningCluster, launcher_of
+from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.start_file import start_of
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.experiments.reading import Result
-from downpour.experiments.running.disturber import disturbing
-from downpour.experiments.running.embedding import embed
-from downpour.experiments.running.lineage import resumed_by
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.watching import Watching
-from downpour.experiments.running.worker_count import workers_for
+from downpour.experiments.client import Client
+from downpour.experiments.running.surroundings import Surroundings, resumed_by, workers_for
+from downpour.experiments.running.watching import Watching, disturbing
 from downpour.files.store import SharedDirectory
-from downpour.files.store.named_model import experiments_at
+from downpour.files.store.model_files import experiments_at
 from downpour.learning.intra_worker.choice import settled
 from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
 from downpour.network.rpc.messages import Status
+from downpour.record import Result
+
+
+@contextmanager
+def embed(
+    spec: Spec, workers: int, surroundings: Surroundings
+) -> Iterator[tuple[RunningCluster, Client]]:
+    """Run a manager, workers and their client until the block ends.
+
+    They train any number of experiments, one after the other. This spec sets the number of threads,
+    the device and what every worker needs.
+    """
+    root = SharedDirectory.open(surroundings.shared, create=True).root
+    options = ManagerOptions(
+        shared=str(root),
+        port=0,
+        data_dir=str(surroundings.data_dir or ""),
+        patience=surroundings.patience,
+        embedded=True,
+        run=secrets.token_hex(8),
+    )
+    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device, needs=spec.needs)
+    # The environment's credentials belong to another cluster.
+    with (
+        launcher_of(surroundings.on)(plan) as cluster,
+        Client(
+            cluster.address, shared=root, credentials=cluster.credentials, follow=False
+        ) as client,
+    ):
+        yield cluster, client
 
 
 def train(

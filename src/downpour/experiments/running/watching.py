@@ -1,22 +1,38 @@
-"""The user's view of a run during training: bars, event files, loggers and callbacks."""
+"""The user's part in a run: what the user sees, and what the user disturbs.
+
+The manager puts each disturbance on record before it happens, so that reports and traces show
+causes before effects.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import DownpourError, SpecError
+from downpour.base.states import ExperimentState
+from downpour.cluster.disturbing.disturbances import Disturbances, Kill, Slow
+from downpour.cluster.disturbing.slowing import Slowing
+from downpour.cluster.launchers import LocalCluster, RunningCluster
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus
-from downpour.experiments.event_files import EventFiles
-from downpour.experiments.following.announcing import Announcer, OnEvent
-from downpour.experiments.following.epochs import LoggerTaker, OnRound, RoundCallback
-from downpour.experiments.following.follower import Follower
-from downpour.experiments.loggers import Logger, logger_of
+from downpour.experiments.following import (
+    Announcer,
+    Follower,
+    LoggerTaker,
+    OnEvent,
+    OnRound,
+    RoundCallback,
+)
 from downpour.experiments.running.surroundings import Location
 from downpour.host.paths import path_of
+from downpour.network.rpc.messages import Status
+from downpour.show.event_files import EventFiles
+from downpour.show.loggers import Logger, logger_of
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +80,8 @@ class Watching:
         if not (self.on_status is None if self.progress is None else self.progress):
             yield None
             return
-        from downpour.experiments.tables.console import SafeConsole
-        from downpour.experiments.tables.progress import ProgressDisplay
+        from downpour.show.tables.cells import SafeConsole
+        from downpour.show.tables.progress import ProgressDisplay
 
         with ProgressDisplay(SafeConsole(stderr=True)) as display:
             yield display.show
@@ -123,3 +139,92 @@ def _name_of(called: object) -> str:
     if isinstance(called, str):
         return f"log {called}"
     return str(getattr(called, "__qualname__", type(called).__qualname__))
+
+
+class Disturbable(Protocol):
+    """A cluster whose processes run on this machine."""
+
+    def process_of(self, name: str) -> int | None:
+        """Return the current process of the manager or a worker; None if there is none."""
+
+    def kill(self, name: str, *, again: bool) -> None:
+        """Kill the manager or a worker; a worker restarts if `again`, and otherwise stays away."""
+
+
+class Disturber:
+    """Kills processes of a cluster when they are due.
+
+    Args:
+        kills: who dies when.
+        cluster: the cluster of these processes.
+        tell: puts on record which process suffers what.
+        now: returns seconds, from any beginning.
+    """
+
+    def __init__(
+        self,
+        kills: tuple[Kill, ...],
+        cluster: Disturbable,
+        tell: Callable[[Slow | Kill], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.left = list(kills)
+        self._cluster = cluster
+        self._tell = tell
+        self._now = now
+        self._began_seconds: float | None = None
+
+    def look(self, status: Status) -> None:
+        """Kill what should be dead by now; called with each new status."""
+        shown = status.experiment
+        if shown is None or shown.state is not ExperimentState.RUNNING:
+            return
+        if self._began_seconds is None:
+            self._began_seconds = self._now()
+        trained_seconds = self._now() - self._began_seconds
+        for kill in tuple(self.left):
+            # A missing process is restarting, so a later look kills it.
+            is_there = self._cluster.process_of(kill.who) is not None
+            if is_there and kill.is_due(shown.rounds_done, trained_seconds):
+                self.left.remove(kill)
+                self._tell(kill)
+                self._cluster.kill(kill.who, again=kill.comes_back)
+
+
+@contextmanager
+def disturbing(
+    asked: Disturbances,
+    cluster: RunningCluster,
+    record: Callable[[str, str], None],
+    note: Callable[[str], object],
+) -> Iterator[OnStatus]:
+    """Disturb a cluster until the block ends; yield the function to call with each new status.
+
+    Args:
+        asked: what to do; nothing if the cluster is not local.
+        cluster: the cluster to disturb.
+        record: puts on record which process suffers what.
+        note: gets a line about each kill that never came.
+    """
+    if not isinstance(cluster, LocalCluster):
+        yield _ignore_news
+        return
+
+    def tell(one: Slow | Kill) -> None:
+        try:
+            record(one.who, one.what)
+        except DownpourError as error:
+            log.warning("%s %s, but the record does not have it: %s", one.who, one.what, error)
+
+    with ExitStack() as slowed:
+        for slow in asked.slow:
+            tell(slow)
+            slowed.callback(Slowing(slow, cluster.process_of).close)
+        disturber = Disturber(asked.kill, cluster, tell)
+        yield disturber.look
+        for kill in disturber.left:
+            note(f"--kill {kill} came too late: training had ended")
+
+
+def _ignore_news(_: Status) -> None:
+    """Disturb nothing."""

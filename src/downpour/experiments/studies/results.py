@@ -1,17 +1,20 @@
-"""Reads a study's folder for reports: a grid's runs by place, and the figure of a search."""
+"""What a study's folder says: summaries, progress, results."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from downpour.experiments.reading.study_result import RunResult, StudyResult, SubgridResult
 from downpour.experiments.studies.grid import Grid, Subgrid
 from downpour.experiments.studies.run_folder import check_run, refusal, replace_file
+from downpour.experiments.studies.runner import plan_of
 from downpour.experiments.studies.search import Search
 from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.experiments.studies.study_folder import StudyFolder
-from downpour.files.store.os_errors import explain
+from downpour.experiments.studies.study import Study, StudyProgress, about
+from downpour.experiments.studies.study_folder import StudyFolder, holder
+from downpour.files.store.publish import explain
+from downpour.record.study_result import RunResult, StudyResult, SubgridResult
 
 FIGURE_STEM = "search"
 _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
@@ -55,8 +58,8 @@ def draw_search(folder: StudyFolder[Search]) -> None:
     Raises:
         SpecError: the figure cannot be written.
     """
-    from downpour.experiments.figures.export import to_png, to_svg
-    from downpour.experiments.figures.search_figure import search_figure
+    from downpour.show.figures.result_figure import search_figure
+    from downpour.show.figures.style import to_png, to_svg
 
     result = SearchPlan(folder.study, folder.ended()).result
     if all(run.value is None for run in result.runs):
@@ -74,3 +77,27 @@ def search_files(folder: StudyFolder[Search]) -> list[Path]:
     """Return the paths of the best run's spec and of the figure, if they exist."""
     files = folder.best, *(folder.path / name for name in _FIGURES)
     return [file for file in files if file.exists()]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStatus:
+    """A study's progress, and the process that runs the study now, in words, if any."""
+
+    progress: StudyProgress
+    running: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as JSON values."""
+        now = {"running": self.running, "seconds_left": self.progress.seconds_left}
+        return {**self.progress.fields, **now}
+
+    def __str__(self) -> str:
+        if not self.progress.left:
+            return self.progress.text
+        runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
+        return f"{self.progress.text}, {about(self.progress.seconds_left)} left, {runs_it}"
+
+
+def status_of(folder: StudyFolder[Study]) -> StudyStatus:
+    """Read how far a study is."""
+    return StudyStatus(plan_of(folder.study, folder.ended()).progress, holder(folder.path))

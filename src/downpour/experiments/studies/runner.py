@@ -1,4 +1,7 @@
-"""Runs a study, run by run, and saves each run's files as soon as it ends.
+"""Runs a study, run by run, with or without a terminal.
+
+The process reads the folder's own copy of the study's file, so later edits of the user's file have
+no effect on it.
 
 If a run fails, the study continues. Only if the first run fails because of its spec, the study
 ends. A mistake in the file is then more likely than one invalid setting, and all later runs would
@@ -7,21 +10,144 @@ fail as well. The study keeps nothing of that run, so that the user can correct 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
-from downpour.base.errors import ExperimentFailed
-from downpour.experiments.reading import Result
+from rich.console import Console
+
+from downpour.base.errors import ExperimentFailed, LaunchError
 from downpour.experiments.studies.backends import Backend, Train
-from downpour.experiments.studies.lock import held
-from downpour.experiments.studies.plan import StudyPlan, StudyProgress
-from downpour.experiments.studies.plans import plan_of
-from downpour.experiments.studies.study import EndedRun, Run, Study
-from downpour.experiments.studies.study_folder import StudyFolder
-from downpour.experiments.studies.summary import RunSummary
+from downpour.experiments.studies.grid import Grid, GridPlan
+from downpour.experiments.studies.run_folder import RunSummary
+from downpour.experiments.studies.search import Search
+from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.study import EndedRun, Run, Study, StudyPlan, StudyProgress, about
+from downpour.experiments.studies.study_folder import LOG_NAME, StudyFolder, held, holder
 from downpour.network.rpc.messages import Status
+from downpour.record import Result
+from downpour.show.tables.progress import ProgressDisplay
+
+
+def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
+    """Make the plan of a study; `ended` are the runs that ended before.
+
+    Raises:
+        TypeError: the study is neither a grid nor a search.
+    """
+    match study:
+        case Grid():
+            return GridPlan(study, ended)
+        case Search():
+            return SearchPlan(study, ended)
+    raise TypeError(study)
+
+
+class StudyDisplay:
+    """A context manager that shows a study's progress; it draws bars only on a terminal.
+
+    Args:
+        console: Where the bars are drawn.
+        say: Prints a line for each run that has ended.
+    """
+
+    def __init__(self, console: Console, say: Callable[[str], None]) -> None:
+        self._display = ProgressDisplay(console)
+        self._say = say
+        self._bar = self._display.bars.add_task("runs", total=None, count="", left="")
+        self._seconds_left: float | None = None
+        self._since = 0.0
+
+    def __enter__(self) -> Self:
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._display.__exit__()
+
+    def begins(self, run: Run, progress: StudyProgress) -> None:
+        """Show a run's own bars from the start."""
+        self._display.again(run.title)
+        self._draw(progress)
+
+    def shows(self, status: Status) -> None:
+        """Draw the current state of the run."""
+        self._display.show(status)
+        self._count_down()
+
+    def ends(self, line: str, progress: StudyProgress) -> None:
+        """Print the line of a run that has ended."""
+        self._say(line)
+        self._draw(progress)
+
+    def _draw(self, progress: StudyProgress) -> None:
+        self._seconds_left, self._since = progress.seconds_left, time.monotonic()
+        self._display.bars.update(
+            self._bar,
+            description=progress.headline,
+            completed=progress.total - progress.left,
+            total=progress.total,
+            count=progress.count,
+        )
+        self._count_down()
+
+    def _count_down(self) -> None:
+        # The estimate changes only when a run ends; between runs it decreases with the clock.
+        left = self._seconds_left
+        if left is not None:
+            left = max(0.0, left - (time.monotonic() - self._since))
+        self._display.bars.update(self._bar, left=about(left))
+
+
+# A busy machine takes seconds to import what a study needs. After this long we assume that the
+# process runs; `--status` says whether it does.
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+
+
+def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
+    """Start a process that runs a study; return its ID once it holds the folder's lock.
+
+    Args:
+        command: The subcommand of `downpour`, which takes a file and `--out`.
+        folder: Where results go; the study's file is written there.
+        options: Further arguments of the command.
+
+    Raises:
+        SpecError: the folder holds another study, or a process is running the study already.
+        LaunchError: the process ended at once; the message has the last line of its log.
+    """
+    folder.check()
+    folder.make()
+    with held(folder.path):  # released again, because the new process takes the lock itself
+        folder.begin()
+    log = folder.path / LOG_NAME
+    words = [str(folder.study_file), "--out", str(folder.path), *options]
+    with log.open("ab") as file:
+        process = subprocess.Popen(  # noqa: S603 - this program itself
+            [sys.executable, "-m", "downpour.cli", command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,  # neither Ctrl-C nor a closed terminal reaches it
+        )
+    deadline = time.monotonic() + _START_SECONDS
+    while holder(folder.path) is None and time.monotonic() < deadline:
+        if process.poll() is not None:
+            if process.returncode == 0:  # all runs had finished before
+                break
+            raise LaunchError(_last_words(log), asked_wrongly=process.returncode == 2)
+        time.sleep(_LOOK_SECONDS)
+    return process.pid
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("downpour: ") if lines else f"ended at once; see {log}"
+
 
 OnKept = Callable[[Path], None]
 """Called once a run is saved, with the path of its record, in a folder of the run's name."""

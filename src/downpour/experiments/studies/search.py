@@ -9,35 +9,197 @@ Nothing here reads a clock.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
 
 import tomli_w
 
 from downpour.base.errors import SpecError
-from downpour.base.evaluations import LOSS, Goal
+from downpour.base.states import LOSS, Goal
 from downpour.core.resolve import resolve
-from downpour.core.spec import Spec
-from downpour.experiments.reading.search_result import SearchField
-from downpour.experiments.studies.axis import Axis, Choices, axis_of
-from downpour.experiments.studies.fields import (
+from downpour.core.spec import TABLES, Spec
+from downpour.experiments.studies.study import (
     OPTIONS,
     WORKERS_MAX,
+    Run,
+    Study,
     Value,
     check_name,
     resolved_defaults,
     whole_number,
 )
-from downpour.experiments.studies.pruner import Pruner
-from downpour.experiments.studies.study import Run, Study
 from downpour.files.spec_file import refuse_grid
 from downpour.learning.training.trainer import trainer_of
+from downpour.record.study_result import SearchField
+
+_BOUNDS = {"low", "high", "log"}
+_ACCEPTED = "must be a list of values, or { low = …, high = … }, optionally with log = true"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from `low` to `high`, both included; if `log`, a search samples their logarithm.
+
+    If `whole`, only whole numbers, because the field takes no others.
+    """
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        """The values to check: if the spec accepts both ends, it accepts all between them."""
+        return self.low, self.high
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is in the range."""
+        return is_number(value) and bool(self.low <= value <= self.high)
+
+    def to_toml(self) -> dict[str, Value]:
+        """Write the range as a file has it."""
+        return {"low": self.low, "high": self.high, "log": self.log}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A list of values, in no order."""
+
+    values: tuple[Value, ...]
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        """The values to check: all of them."""
+        return self.values
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is one of the choices."""
+        return value in self.values
+
+    def to_toml(self) -> list[Value]:
+        """Write the choices as a file has them."""
+        return list(self.values)
+
+
+Axis = Range | Choices
+
+
+def axis_of(field: str, given: Value) -> Axis:
+    """Read a field's axis from a file.
+
+    Raises:
+        SpecError: the axis is neither a range nor a list, or it is an empty list.
+    """
+    name = f"search.{field}"
+    if isinstance(given, list):
+        return _choices(name, [_whole(field, one) for one in given])
+    if not isinstance(given, dict) or not {"low", "high"} <= given.keys():
+        raise SpecError(name, given, _ACCEPTED)
+    if unknown := sorted(given.keys() - _BOUNDS):
+        raise SpecError(f"{name}.{unknown[0]}", given[unknown[0]], f"no such setting; {_ACCEPTED}")
+    return _range(name, field, given)
+
+
+def _choices(name: str, values: list[Value]) -> Choices:
+    if not values:
+        raise SpecError(name, values, "must not be an empty list; leave the field out instead")
+    if any(one in values[:place] for place, one in enumerate(values)):
+        raise SpecError(name, values, "names a value twice")
+    return Choices(tuple(values))
+
+
+def _whole(field: str, value: Value) -> Value:
+    """Add the defaults to a table such as `[inside]`: a run's spec has it with all fields."""
+    if field not in TABLES or not isinstance(value, dict):
+        return value
+    return TABLES[field].make(value).model_dump(mode="json")
+
+
+def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
+    low, high, log = given["low"], given["high"], given.get("log", False)
+    for bound in ("low", "high"):
+        if not is_number(given[bound]):
+            raise SpecError(f"{name}.{bound}", given[bound], "must be a number")
+    if not isinstance(log, bool):
+        raise SpecError(f"{name}.log", log, "must be true or false")
+    if low >= high:
+        raise SpecError(name, dict(given), "low must be below high")
+    if log and low <= 0:
+        raise SpecError(f"{name}.low", low, "must be above 0 with log = true")
+    whole = all(isinstance(bound, int) for bound in (low, high)) and _takes_whole(field)
+    return Range(low if whole else float(low), high if whole else float(high), log, whole)
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value is a finite number; true and false are not."""
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return numeric and math.isfinite(value)
+
+
+def _takes_whole(field: str) -> bool:
+    """Whether a field takes only whole numbers. We don't know that of an option, so it may."""
+    schema: Any = Spec.model_json_schema()["properties"].get(field, {})
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    return "." in field or any(kind.get("type") == "integer" for kind in kinds)
+
+
+_COUNT_MAX = 1_000_000
+_SETTINGS = {
+    "median": {"min_epochs", "startup_trials"},
+    "halving": {"min_epochs", "factor"},
+    "none": set[str](),
+}
+_FIELD = "search.pruner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruner:
+    """A rule by which a run ends before its last epoch, but never before `min_epochs`.
+
+    `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a run
+    ends if its best accuracy so far is below their median at the same epoch. `halving`
+    (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): after min_epochs,
+    min_epochs · factor, min_epochs · factor², … epochs, only the best 1/`factor` of the runs so far
+    continue. `none`: all runs continue.
+    """
+
+    name: str = "median"
+    min_epochs: int = 1
+    startup_trials: int = 5
+    factor: int = 3
+
+    @classmethod
+    def of(cls, field_value: Value) -> Self:
+        """Read the rule from a file: a name, or a table with a name and settings.
+
+        Raises:
+            SpecError: a setting is invalid; the message names it and the accepted values.
+        """
+        given = dict(field_value) if isinstance(field_value, dict) else {"name": field_value}
+        name = given.pop("name", cls().name)
+        if not isinstance(name, str) or name not in _SETTINGS:
+            raise SpecError(_FIELD, name, "must be median, halving or none, or a table with a name")
+        for setting, value in given.items():
+            field = f"{_FIELD}.{setting}"
+            if setting not in _SETTINGS[name]:
+                known = " and ".join(sorted(_SETTINGS[name])) or "nothing"
+                raise SpecError(field, value, f"no such setting; {name} takes {known}")
+            whole_number(field, value, _COUNT_MAX, least=2 if setting == "factor" else 1)
+        return cls(name=name, **given)
+
+    def to_toml(self) -> dict[str, Value]:
+        """Write the rule with all its settings."""
+        fields = asdict(self)
+        return {"name": self.name, **{key: fields[key] for key in sorted(_SETTINGS[self.name])}}
+
 
 SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)
-_SETTINGS = ("trials", "seed", "pruner", "objective")
+_SEARCH_SETTINGS = ("trials", "seed", "pruner", "objective")
 _RUNS = 20
 _RUNS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
@@ -239,7 +401,7 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
 def _check_above(field: str, value: Value) -> None:
     if field == "experiment":
         raise SpecError(field, value, "is for `downpour grid`, not for a search")
-    if field in _SETTINGS and field not in Spec.model_fields:
+    if field in _SEARCH_SETTINGS and field not in Spec.model_fields:
         raise SpecError(field, value, "must come below [search]")
     check_name(field, value, _ABOVE)
 
@@ -250,7 +412,7 @@ def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
-        check_name(field, value, _SETTINGS)
+        check_name(field, value, _SEARCH_SETTINGS)
     if dot and (top not in OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:

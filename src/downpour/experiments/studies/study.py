@@ -6,19 +6,92 @@ that differ only in their seed are a group; each run of a group is a repetition 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from statistics import fmean
+from typing import Any, ClassVar, Protocol, Self
 
-from downpour.core.spec import ResolvedSpec, toml_fields
-from downpour.experiments.studies.fields import Value
-from downpour.experiments.studies.summary import RunSummary
+from downpour.base.errors import SpecError
+from downpour.core.spec import ResolvedSpec, Spec, toml_fields
+from downpour.experiments.studies.run_folder import Measured, RunSummary
 from downpour.files.spec_file import read_toml
+from downpour.record.study_result import SearchRun
+
+WORKERS_MAX = 100_000
+OPTIONS = (
+    "task_options",
+    "dataset_options",
+    "model_options",
+    "policy_options",
+    "outer",
+    "inside",
+    "shard_needs",
+)
+"""The fields whose values are tables."""
+
+Value = Any
+"""The value of a field in a file: anything that TOML can express."""
+
+
+def check_name(field: str, value: Value, own: Sequence[str]) -> None:
+    """Refuse a name that is neither a spec's field nor in `own`; suggest the nearest one.
+
+    Raises:
+        SpecError: the field does not exist.
+    """
+    if field in own or field in Spec.model_fields:
+        return
+    meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
+    if meant and meant[0] in own:
+        raise SpecError(field, value, f"no such field; did you mean {meant[0]}?")
+    Spec.make({field: value})  # refuses it with the spec's own suggestion
+
+
+def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
+    """Return a value that is a whole number within limits.
+
+    Raises:
+        SpecError: the value is anything else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SpecError(field, value, f"must be a whole number from {least} to {most}")
+    return value
+
+
+def resolved_defaults() -> dict[str, Value]:
+    """Return the spec's defaults as a file has them, without the name and empty values.
+
+    A study's own file holds them, so that a new version's defaults don't change a study in
+    progress.
+    """
+    fields = Spec().model_dump(mode="json", exclude={"name"})
+    return {field: value for field, value in fields.items() if value not in (None, {}, [])}
+
+
+_MINUTE = 60.0
+_HOUR = 3600.0
+
+
+def about(seconds: float | None) -> str:
+    """Format an estimate: "about 12 min", or "unknown time" for None."""
+    return "unknown time" if seconds is None else f"about {spoken(seconds)}"
+
+
+def spoken(seconds: float) -> str:
+    """Format a duration, such as "43 s" or "3 h 20 min"."""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    return f"{hours} h {minutes} min"
 
 
 @dataclass(frozen=True)
@@ -120,3 +193,91 @@ class Study(Protocol):
 
     def keeps_runs_of(self, former: Self) -> bool:
         """Whether runs made for an earlier version of the file may count for this one."""
+
+
+OnEpoch = Callable[[int, Measured], bool]
+"""Called with an epoch, from 1, and its measurements; returns whether to end the run.
+
+Raises SpecError if the study compares runs by a measure that the run does not have.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyProgress:
+    """How far a study is: it must still run, or repeat, `left` of its `total` runs.
+
+    `is_successful` is true once no run is left and the study has its result. `seconds_left` is an
+    estimate, None before a run has ended. `headline` stands next to the bar, `text` is a sentence
+    for people, `fields` are JSON values.
+    """
+
+    total: int
+    left: int
+    is_successful: bool
+    seconds_left: float | None
+    headline: str
+    text: str
+    fields: dict[str, Any]
+
+    @property
+    def count(self) -> str:
+        """The number of finished runs, and of all runs: "3/12"."""
+        return f"{self.total - self.left}/{self.total}"
+
+
+class StudyPlan(Protocol):
+    """Chooses the runs of a study one after the other."""
+
+    @property
+    def progress(self) -> StudyProgress:
+        """How far the study is now."""
+
+    @property
+    def best(self) -> Run | None:
+        """The best run so far; None if the study does not look for one or has none yet."""
+
+    @property
+    def on_epoch(self) -> OnEpoch | None:
+        """Takes the measurements of the current run; None if the plan ends no run early."""
+
+    def next(self) -> Run | None:
+        """Return the next run; None if no run is left."""
+
+    def judge(self, summary: RunSummary) -> RunSummary:
+        """Return the outcome of the current run as the study counts it.
+
+        Raises:
+            ExperimentFailed: the run must not count, and the study cannot continue.
+        """
+
+    def learn(self, ended: EndedRun) -> None:
+        """Take in the run that `next` returned, after its end."""
+
+    def line(self, ended: EndedRun) -> str:
+        """Return a line for people about a run that has just ended."""
+
+
+def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
+    """Say how a run ended, what it measured, and how long it took."""
+    reason = f": {ended.reason}" if ended.reason else ""
+    parts = [str(ended.state), *([measured] if measured else [])]
+    return f"{' '.join(parts)}{reason} in {spoken(ended.wall_seconds)}"
+
+
+def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
+    """Estimate the seconds of the missing runs: their groups' means, else the usual run's.
+
+    Args:
+        took: The group of each ended run, and its seconds.
+        missing: The group of each missing run.
+    """
+    known: defaultdict[str, list[float]] = defaultdict(list)
+    for group, seconds in took:
+        known[group].append(seconds)
+    means = {group: fmean(seconds) for group, seconds in known.items()}
+    if missing and not means:
+        return None
+    # We average the groups' means, so that a group with many repetitions counts no more than
+    # others.
+    usual = fmean(means.values()) if means else 0.0
+    return sum((means.get(group, usual) for group in missing), start=0.0)

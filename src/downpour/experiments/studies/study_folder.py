@@ -13,19 +13,28 @@ A run's folder appears whole, by renaming, after the run has ended. So a run has
 its folder exists. The study remembers nothing else, so an interruption costs at most one run. The
 study's file may change as long as it still contains all finished runs. We refuse a folder that
 holds anything else, and leave it unchanged.
+
+When its holder ends, even if someone kills it, the operating system releases the lock. A file next
+to it has the holder's process ID.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from filelock import Timeout
+
 from downpour.base.errors import SpecError
 from downpour.core.spec import FORMERLY, toml_fields
-from downpour.experiments.studies.lock import LOCK_NAMES
+from downpour.experiments.studies.backends import REQUEST_NAME
 from downpour.experiments.studies.run_folder import (
+    RunSummary,
     check_run,
     mismatch,
     names_in,
@@ -37,10 +46,63 @@ from downpour.experiments.studies.run_folder import (
     write_run,
 )
 from downpour.experiments.studies.study import EndedRun, Run, Study
-from downpour.experiments.studies.submission import REQUEST_NAME
-from downpour.experiments.studies.summary import RunSummary
 from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import explain
+from downpour.host.paths import FolderLock
+
+_LOCK = "run.lock"
+_PID = "run.pid"
+_LOOK_SECONDS = 0.2
+"""How long to wait for the lock, which `holder` also takes for a moment, only to look."""
+LOG_NAME = "log.txt"
+LOCK_NAMES = (_LOCK, _PID, LOG_NAME)
+"""Files that are not results: a folder that holds only these counts as empty."""
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a study's folder, which must exist.
+
+    Raises:
+        SpecError: another process holds it.
+    """
+    lock = FolderLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+        (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
+    except Timeout:
+        raise SpecError("folder", str(folder), f"{_pid(folder)} is already running it") from None
+    except OSError as error:
+        lock.release()
+        raise SpecError("folder", str(folder), explain(error)) from None
+    try:
+        yield
+    finally:
+        (folder / _PID).unlink(missing_ok=True)
+        lock.release()
+
+
+def holder(folder: Path) -> str | None:
+    """Return the process that holds a study's lock, in words; None if none does."""
+    if not (folder / _LOCK).exists():
+        return None
+    lock = FolderLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return _pid(folder)
+    except OSError:  # another user's folder, which this process can only read
+        return _pid(folder) if (folder / _PID).exists() else None
+    lock.release()
+    return None
+
+
+def _pid(folder: Path) -> str:
+    try:
+        return f"process {int((folder / _PID).read_text())}"
+    except (OSError, ValueError):
+        return "another process"
+
 
 BEST_NAME = "best.toml"
 StudyT = TypeVar("StudyT", bound=Study)

@@ -1,26 +1,40 @@
-"""Finds a trained model by the user's name for it, with the spec and the data next to it.
+"""Finds a trained model by the user's name for it, and continues its experiment.
 
 An experiment's folder has everything: the file, `spec.toml`, and a record that names the prepared
 data in the same shared directory. An exported folder has the file, the spec, and the facts about
 the data.
+
+Orders, generators and schedule follow from the number of the round. The new experiment's first
+round counts as the one after the old experiment's last, even in the middle of an epoch. The outer
+optimizer continues from its state. If the spec keeps them, so do the shards' optimizers. So the
+model becomes the same, byte for byte, as if there had been no stop. The best model so far is
+carried over, too, so `keep_best` and `stop_after` decide as they would have done.
+We refuse examples that differ from the old ones, unless the user also changes the fields that name
+them.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, StoreError
+from downpour.base.values import is_bare_name
+from downpour.cluster.manager.start_file import best_before
 from downpour.core.spec import FORMERLY, Spec, toml_fields
-from downpour.experiments.reading import Result
-from downpour.files.records.record import has_record, read_record
-from downpour.files.records.record_lines import PreparedLine
-from downpour.files.store import RECORD_NAME, SPEC_NAME
+from downpour.experiments.running.surroundings import shared_path
+from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
 from downpour.files.store.directory import read_regular
-from downpour.files.store.location import own_folder
-from downpour.files.store.named_model import NamedModel, experiments_at, find_model, read_model
+from downpour.files.store.model_files import NamedModel, experiments_at, find_model, read_model
+from downpour.files.store.shared_directory import own_folder
 from downpour.host.paths import path_of
+from downpour.record import Result
+from downpour.record.record import has_record, read_record
+from downpour.record.record_lines import PreparedLine
 
 FIELD = "model"
 
@@ -114,3 +128,96 @@ def data_key_in(folder: Path) -> str:
         return ""
     keys = [line.dataset for line in lines if isinstance(line, PreparedLine)]
     return keys[-1] if keys else ""
+
+
+_DATA_FIELDS = {
+    "task",
+    "task_options",
+    "dataset",
+    "dataset_options",
+    "data_path",
+    "image_size",
+    "train_limit",
+    "test_limit",
+}
+"""The fields that a user changes to train on other examples."""
+
+
+@checked_call()
+def resumed(
+    experiment: str, *, shared: str | os.PathLike[str] | None = None, **changes: Any
+) -> Spec:
+    """Return the spec that continues an ended experiment after its last round.
+
+    `downpour.run(downpour.resumed(ID, epochs=20))` trains up to the twentieth epoch.
+
+    Args:
+        experiment: Its ID.
+        shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
+        changes: Fields that differ from its own. `epochs` includes the epochs that it has had.
+
+    Raises:
+        SpecError: the experiment does not exist, it has no model, or no rounds remain.
+    """
+    return resumed_spec(experiment, shared_path(shared), changes)
+
+
+def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> Spec:
+    """Return the spec that continues an experiment.
+
+    Args:
+        experiment: its ID.
+        shared: the shared directory with its folder.
+        changes: fields that differ from its own. `epochs` includes the epochs that it has had; by
+            default, it is as many as the experiment should have had.
+
+    Raises:
+        SpecError: the experiment does not exist, it has no model, or no rounds remain; or
+            `stop_after` has ended it. Or it stopped in the middle of an epoch, which another `meet`
+            would cut differently.
+        SharedDirectoryError: the shared directory cannot be used.
+    """
+    folder = SharedDirectory(shared).experiments / str(experiment)
+    if not is_bare_name(str(experiment)) or not folder.is_dir():
+        raise SpecError("resume", experiment, f"no such experiment in {shared}")
+    versions = {
+        parsed.version: entry.name
+        for entry in folder.iterdir()
+        if isinstance(parsed := parse_name(entry.name), ModelName)
+    }
+    if not versions:
+        raise SpecError("resume", experiment, "has no model, because it never began to train")
+    spec, last = spec_in(folder, experiment, field="resume"), max(versions)
+    done, each = spec.rounds_before + last, spec.meetings.each
+    epochs_done, wanted = done // each, changes.get("epochs", spec.meetings.epochs_in_all)
+    if isinstance(wanted, int) and wanted <= epochs_done:
+        accepted = f"{experiment} has trained {epochs_done} epochs; set a larger total"
+        raise SpecError("epochs", wanted, accepted)
+    begin = {
+        "init_from": f"{experiment}/{versions[last]}",
+        "init_checksum": None,
+        "outer_checksum": None,
+        "states_checksum": None,
+        "best_checksum": None,
+        "epochs": wanted - epochs_done if isinstance(wanted, int) else wanted,
+        "data_key": None if changes.keys() & _DATA_FIELDS else data_key_in(folder) or spec.data_key,
+    }
+    goes_on = spec.replace(**{**changes, **begin, "rounds_before": done})
+    if goes_on.meet != each:
+        if done % each or goes_on.meet == "auto":
+            accepted = f"must be {each}, because {experiment} trained with {each} rounds per epoch"
+            raise SpecError("meet", goes_on.meet, accepted)
+        goes_on = goes_on.replace(rounds_before=epochs_done * goes_on.meetings.each)
+    _refuse_spent_patience(experiment, goes_on, folder / versions[last], last)
+    return goes_on
+
+
+def _refuse_spent_patience(experiment: str, spec: Spec, model: Path, version: int) -> None:
+    """Refuse to continue an experiment that `stop_after` would end at once."""
+    if spec.stop_after is None:
+        return
+    before = best_before(spec, model, version)
+    since = before.epochs_since(spec) if before is not None else 0
+    if since >= spec.stop_after:
+        accepted = f"{experiment} ended with {since} epochs without a better model; set a larger"
+        raise SpecError("stop_after", spec.stop_after, f"{accepted} number to go on")

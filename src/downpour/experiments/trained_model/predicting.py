@@ -1,27 +1,159 @@
-"""A trained model's predictions: one row per example, for people and programs."""
+"""Uses a trained model: measures it, and predicts from examples that a user gives.
+
+We bring them into the form of the training examples, and normalize them in the same way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.inputs import read_inputs
-from downpour.experiments.trained_model.loading import fill, known_data, task_of, warn_of_other_code
-from downpour.experiments.trained_model.locating import TrainedModel
-from downpour.host.paths import path_of
-from downpour.learning.datasets import Examples, PreparedDataset
+from downpour.base.errors import SpecError, StoreError
+from downpour.base.states import Evaluation
+from downpour.core.spec import Spec
+from downpour.experiments.trained_model.loading import (
+    NO_DATA,
+    data_key,
+    fill,
+    known_data,
+    task_of,
+    warn_of_other_code,
+)
+from downpour.experiments.trained_model.locating import FIELD, TrainedModel
+from downpour.host.paths import check_user_file, path_of
+from downpour.learning.datasets import SOURCES, Examples, PreparedDataset, open_prepared
+from downpour.learning.datasets.arrays import Npz
+from downpour.learning.datasets.decoding import examples_like, targets_like
+from downpour.learning.datasets.images import (
+    IMAGE_SUFFIXES,
+    decoded_images,
+    has_test_part,
+    is_image,
+)
 from downpour.learning.models import generators
-from downpour.learning.tasks.batches import batch_of
+from downpour.learning.tasks.agreement import limited
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import examples_of, theirs
+from downpour.learning.tasks.own import examples_of, own_task, theirs
+from downpour.learning.tasks.task import batch_of
 from downpour.learning.training import numerics
-from downpour.learning.training.evaluation import examples_together
+from downpour.learning.training.evaluation import evaluate, examples_together
+
+_X = ("x", "x_test", "test_images")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Examples without labels, and the name of each: a file, or the number of a row from 0."""
+
+    names: tuple[str, ...]
+    x: NDArray[Any]
+
+
+def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Examples:
+    """Read examples to measure a model on: the test part if there is one, else all.
+
+    Args:
+        path: a .npz file, or a folder of images by class.
+        dataset: the dataset that the model was trained on.
+        spec: the spec that it was trained with.
+        field: the user's name for the path.
+
+    Raises:
+        SpecError: the path cannot be read, or its examples or labels are of another kind.
+    """
+    kind = "folder" if path.is_dir() else "npz"
+    given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
+    with _named(field, path):
+        x, y = _of_folder(given, path) if path.is_dir() else Npz().read_labelled(given)
+        return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
+
+
+def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Inputs:
+    """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
+
+    Raises:
+        SpecError: the path cannot be read, or its examples are of another kind.
+    """
+    given = Spec(image_size=spec.image_size)
+    with _named(field, path):
+        if path.suffix in {".npz", ".npy"}:
+            check_user_file(path)
+            x = _array(path)
+            names = tuple(map(str, range(len(x))))
+        else:
+            files = _images(path)
+            x = decoded_images(files, dataset.train.x.shape[-1], spec.image_size)
+            names = tuple(file.name for file in files)
+        return Inputs(names=names, x=examples_like(x, dataset, given))
+
+
+def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    arrays = SOURCES["folder"].find(given, None, Path()).read()
+    if has_test_part(path):
+        return arrays.test_x, arrays.test_y
+    both = (arrays.train_x, arrays.test_x), (arrays.train_y, arrays.test_y)
+    return np.concatenate(both[0]), np.concatenate(both[1])
+
+
+def _array(path: Path) -> NDArray[Any]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            found = loaded
+        else:
+            with loaded as archive:
+                found = archive[_name_in(archive.files)]
+    except SpecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError("dataset", path.name, f"cannot be read: {reason}") from None
+    if found.dtype.kind not in "biuf" or not found.ndim or not len(found):
+        raise SpecError("dataset", path.name, "must hold numbers, one example per row")
+    return found
+
+
+def _name_in(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    known = [name for name in _X if name in names]
+    if len(known) != 1:
+        there = ", ".join(names) or "none"
+        raise SpecError("dataset", "", f"must hold one array, or one called x; it holds {there}")
+    return known[0]
+
+
+def _images(path: Path) -> list[Path]:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    images = [file for file in files if is_image(file) and file.is_file()]
+    if not images:
+        kinds = ", ".join(sorted(IMAGE_SUFFIXES))
+        accepted = f"must be a .npz or .npy file, an image ({kinds}), or a folder of images"
+        raise SpecError("dataset", path.name, accepted)
+    return images
+
+
+@contextmanager
+def _named(field: str, path: Path) -> Iterator[None]:
+    """Let errors about examples use the user's name for them."""
+    try:
+        path.stat()
+        yield
+    except SpecError as error:
+        raise SpecError(field, str(path), error.accepted) from None
+    except FileNotFoundError:
+        raise SpecError(field, str(path), "no such file or folder") from None
+    except OSError as error:
+        raise SpecError(field, str(path), f"cannot be read: {error.strerror}") from None
+
 
 INPUT = "INPUT"
 Row = dict[str, Any]
@@ -109,3 +241,64 @@ def _columns(said: object, count: int, task: LoadedTask) -> dict[str, list[Any]]
             value = (value[:, 0] if lone else value).tolist()  # noqa: PLW2901
         columns[str(name)] = value
     return columns
+
+
+def measure(
+    trained: TrainedModel,
+    *,
+    data: Path | None = None,
+    data_dir: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Measure a trained model as its experiment did, after training.
+
+    Args:
+        trained: the model.
+        data: examples for a built-in model, in place of its test examples.
+        data_dir: where the files of datasets are, if Downpour must prepare them again.
+        options: `task_options` that differ from the training's, such as the place of a task's
+            examples.
+
+    Raises:
+        SpecError: model, examples or options do not fit together.
+        NonFinite: the loss is NaN or infinite.
+    """
+    warn_of_other_code(trained.spec)
+    if trained.spec.task is None:
+        task = _built_in_examples(trained, data, data_dir, options or {})
+    else:
+        task = _own(trained, data, options or {})
+    model = task.network()
+    fill(model, trained)
+    return evaluate(model, task)
+
+
+def _built_in_examples(
+    trained: TrainedModel, data: Path | None, data_dir: Path | None, options: Mapping[str, Any]
+) -> LoadedTask:
+    if options:
+        raise SpecError("task_options", dict(options), "only a task has them")
+    if data is not None:
+        known = known_data(trained)
+        examples = read_labelled(data, known, trained.spec, field="data")
+        facts = replace(known.facts, test_samples=len(examples))
+        return task_of(trained, replace(known, facts=facts, test=examples))
+    try:
+        return task_of(trained, open_prepared(trained.data_root, data_key(trained, data_dir)))
+    except StoreError as error:
+        raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None
+
+
+def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -> LoadedTask:
+    spec = trained.spec
+    if data is not None:
+        accepted = "is for built-in models; a task's options give the path of its examples"
+        raise SpecError("data", str(data), accepted)
+    spec = spec.replace(task_options={**spec.task_options, **options})
+    facts = replace(NO_DATA.facts, test_samples=_test_examples(spec))
+    return task_of(replace(trained, spec=spec), replace(NO_DATA, facts=facts))
+
+
+def _test_examples(spec: Spec) -> int:
+    with theirs(spec, 'examples("test") fails'):
+        return limited(len(own_task(spec).examples("test")), spec, "test")

@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from downpour.core import families
-from downpour.files.aggregators import average, samples
-from downpour.files.aggregators.base import Aggregator, Amount, Contribution
-from downpour.files.aggregators.fold import fold
-from downpour.files.aggregators.gathering import Gathering
-from downpour.files.aggregators.moving import Move, moved, own_after
+from downpour.files.aggregators import weights as average
+from downpour.files.aggregators import weights as samples
+from downpour.files.aggregators.fold import Gathering, fold
+from downpour.files.aggregators.moving import Move, Versions, moved, own_after
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
 from downpour.files.aggregators.passes import Counted
-from downpour.files.aggregators.versions import Versions
+from downpour.files.aggregators.weights import Aggregator, Amount, Contribution
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
-AMOUNTS: Mapping[str, Amount] = {"average": average.amount, "samples": samples.amount}
+AMOUNTS: Mapping[str, Amount] = {"average": average.equal_amount, "samples": samples.samples_amount}
 """The rules that sum an update as it arrives; other rules read all updates at the end."""
 
 __all__ = [

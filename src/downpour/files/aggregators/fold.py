@@ -1,4 +1,10 @@
-"""A round's update files and their weights → the next model's parameters.
+"""Folds updates into the next version along a tree over the shards.
+
+A `Gathering` gets updates as they arrive, and adds each to the sums that are possible so far. It
+follows the tree of the fold, so the result has the same bytes. It is only a cache. If it cannot do
+something, it does nothing, and the fold reads the file at the end. If a file is damaged, it drops
+all its sums, and the fold finds and names the file. Each sum knows its updates and their files, so
+the fold leaves out a sum with an update that does not count.
 
 The fold maps, sums and verifies files in one pass, along a tree over their shards (`tree.py`). So
 the bytes of the result depend only on the contributions, their weights and the model that they
@@ -14,15 +20,90 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from downpour.base.errors import FileCorrupt, NonFinite, UpdatesRefused
+from downpour.base.errors import FileCorrupt, NonFinite, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators.base import Contribution
-from downpour.files.aggregators.examine import examine
-from downpour.files.aggregators.gathering import Gathering
-from downpour.files.aggregators.passes import Base, Counted, Held, Item, Passed, Passes
-from downpour.files.aggregators.tree import last_additions
+from downpour.files.aggregators.passes import (
+    Base,
+    Counted,
+    Held,
+    Item,
+    Passed,
+    Passes,
+    examine,
+    full_additions,
+    last_additions,
+    remaining,
+)
+from downpour.files.aggregators.weights import Contribution
 from downpour.files.store import WHOLE, Array, Store
-from downpour.host.descriptors import files_at_once
+from downpour.host.process import files_at_once
+
+LIMIT_BYTES = 2**30
+"""The memory that sums may take. If n updates arrive in the order of shards, they leave log2(n)
+sums; in the worst order, they leave n / 2. The fold reads the rest at the end."""
+
+
+class Gathering:
+    """The sums of one round's updates so far; use it from one thread.
+
+    Args:
+        store: Where the files are.
+        base: The model that the round began from.
+        limit_bytes: How much memory the sums may take.
+    """
+
+    def __init__(self, store: Store, base: Base, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.base = base
+        self._store = store
+        self._limit = limit_bytes // max(1, base.form.model.size_bytes)
+        self._held: list[Held] = []
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The shards that are part of a sum."""
+        return frozenset(part.shard for held in self._held for part in held.parts)
+
+    def add(self, parts: Sequence[Counted], threads: int | None = None) -> None:
+        """Add as many of these arrived updates as possible; the rest waits for the fold.
+
+        We drop a sum that has another update of one of these shards.
+        """
+        coming = {part.shard for part in parts}
+        self._held = [one for one in self._held if coming.isdisjoint(p.shard for p in one.parts)]
+        fitting = self._fitting([part for part in parts if part.factor > 0])
+        if not fitting:
+            return
+        items: list[Item] = sorted([*self._held, *fitting], key=lambda item: item.node)
+        self._held = []  # the pass changes them, even if it fails
+        steps = list(full_additions([item.node for item in items]))
+        try:
+            passed = Passes(self._store, self.base, fitting, threads=threads).add(items, steps)
+        except StoreError:
+            return  # the fold will meet the error, too, and wait, or say whose it is
+        if passed.is_right:
+            self._held = list(passed.held)
+
+    def take(self, parts: Sequence[Counted], divisor: float) -> list[Held]:
+        """Hand over the sums whose updates are all among these parts; keep none.
+
+        The fold takes an update with all the weight as it is, and so from its file.
+        """
+        held, self._held = self._held, []
+        if any(part.factor == divisor for part in parts):
+            return []
+        wanted = {part.shard: part for part in parts}
+        return [one for one in held if all(wanted.get(part.shard) == part for part in one.parts)]
+
+    def _fitting(self, parts: Sequence[Counted]) -> list[Counted]:
+        """Return the parts that we can map at once without exceeding the limit of sums."""
+        nodes, fitting = [one.node for one in self._held], list[Counted]()
+        for part in parts[: files_at_once()]:
+            more = remaining(list(full_additions(sorted([*nodes, part.node]))))
+            if len(more) <= self._limit:
+                nodes = more
+                fitting.append(part)
+        return fitting
+
 
 _UNSTEADY = "its bytes change while we read them"
 

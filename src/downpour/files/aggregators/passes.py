@@ -2,22 +2,118 @@
 
 Both callers name their additions by place in the tree: `fold.py` has all updates, and
 `gathering.py` the arrived ones.
+
+Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; the tree skips a missing
+shard. So the additions follow from the shards alone, and not from the order in which updates
+arrive. We can sum any two neighbors as soon as both have arrived. When the last update arrives,
+only its path to the root is left. This module does not know the summed values.
+
+We read each file separately: verify its checksum, compare its layout and check its numbers. So we
+find exactly the shards that workers must retrain, all at once. A round whose fold succeeds never
+gets here, so this may be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators.additions import PartialSum, SummedFile
-from downpour.files.aggregators.base import Contribution
-from downpour.files.aggregators.summing import Summing
-from downpour.files.aggregators.tree import Node, remaining
-from downpour.files.store import Array, Parameters, Store, UpdateFormat, base_of, decode
-from downpour.host.cores import usable_cores
+from downpour.files.aggregators.summing import Summing, is_sound
+from downpour.files.aggregators.weights import Contribution
+from downpour.files.store import (
+    Array,
+    ParameterFile,
+    Parameters,
+    Store,
+    UpdateFormat,
+    base_of,
+    decode,
+    decompressed,
+)
+from downpour.host.machine import usable_cores
+
+
+class Node(NamedTuple):
+    """A sum of the updates from `shard` on, which stands for a block of 2^level shards."""
+
+    shard: int
+    level: int = 0
+
+
+ORDER = "tree"
+"""The name of this order in records; earlier releases, which wrote none, added shard by shard."""
+
+ADD = None
+"""The step that adds the last two sums."""
+
+
+def meeting(one: int, other: int) -> int:
+    """Return the level at which the paths of two shards meet: 1 for shards 0 and 1."""
+    return (one ^ other).bit_length()
+
+
+def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
+    """Yield the steps that add all possible nodes while any other shard may still come.
+
+    The nodes are in the order of their shards. A step is a node or `ADD`. The sum so far is a block
+    in which no shard is missing.
+    """
+    done: list[Node] = []
+    for node in nodes:
+        yield node
+        done.append(node)
+        while len(done) > 1 and _are_siblings(*done[-2:]):
+            yield ADD
+            done[-2:] = [_sum_of(*done[-2:])]
+
+
+def last_additions(nodes: Sequence[Node], following: int | None = None) -> Iterator[Node | None]:
+    """Yield the steps that add all possible nodes once we know which shards there are.
+
+    Args:
+        nodes: In the order of their shards.
+        following: The next arrived shard that is not among the nodes; None if all are.
+    """
+    done: list[Node] = []
+    ends = [node.shard for node in nodes[1:]]
+    for node, after in zip(nodes, [*ends, following], strict=True):
+        yield node
+        done.append(node)
+        while len(done) > 1 and _meet_before(after, *done[-2:]):
+            yield ADD
+            done[-2:] = [_sum_of(*done[-2:])]
+
+
+def remaining(steps: Sequence[Node | None]) -> list[Node]:
+    """Return the nodes that these steps leave, in the order of their shards."""
+    left: list[Node] = []
+    for step in steps:
+        if step is None:
+            left[-2:] = [_sum_of(*left[-2:])]
+        else:
+            left.append(step)
+    return left
+
+
+def _sum_of(left: Node, right: Node) -> Node:
+    return Node(left.shard, meeting(left.shard, right.shard))
+
+
+def _are_siblings(left: Node, right: Node) -> bool:
+    return left.level == right.level == meeting(left.shard, right.shard) - 1
+
+
+def _meet_before(following: int | None, left: Node, right: Node) -> bool:
+    """Whether two neighbors meet before the right one meets the shard that follows."""
+    meet = meeting(left.shard, right.shard)
+    return following is None or meet < meeting(right.shard, following)
+
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
 _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
@@ -241,3 +337,57 @@ def _held(
         )
         for node, kept, end in zip(nodes, sums, ends, strict=True)
     ]
+
+
+def examine(
+    store: Store, base: Base, contributions: Sequence[Contribution], *, known: Mapping[int, str]
+) -> dict[int, str]:
+    """Return why we cannot aggregate some contributions: the reason for each such shard.
+
+    Args:
+        store: Where the files are.
+        base: The model that training began from; all files must have its tensors.
+        contributions: All contributions of the round.
+        known: Shards whose reason is known already; we don't read their files.
+
+    Raises:
+        StoreError: the base cannot be read.
+    """
+    reasons = dict(known)
+    if not base.is_verified:
+        store.read(base.file)
+    form = base.form
+    model = form.model.views(base.source.data)
+    for contribution in sorted(contributions, key=lambda contribution: contribution.shard):
+        shard, name = contribution.shard, contribution.file.name
+        if shard in known:
+            continue
+        try:
+            file = decode(store.read(contribution.file), name)
+        except SharedDirectoryError:
+            raise  # the directory failed, not this update
+        except StoreError as error:
+            reasons[shard] = str(error)
+            continue
+        if misfit := form.misfit(file):
+            reasons[shard] = misfit
+        elif tensor := first_unsound(file, model, dict(decompressed(file))):
+            reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
+    return reasons
+
+
+def first_unsound(
+    file: ParameterFile, model: Mapping[str, Array], differences: Mapping[str, Array]
+) -> str | None:
+    """Return the name of an unusable tensor; `differences` are a file's tensors."""
+    for name, difference in differences.items():
+        if not np.isfinite(difference).all():
+            return name
+    return next(
+        (
+            name
+            for name, tensor in file.tensors.items()
+            if tensor.dtype.kind == "f" and not is_sound(tensor, model[name])
+        ),
+        None,
+    )

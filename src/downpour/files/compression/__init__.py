@@ -1,7 +1,7 @@
 """Codecs: they write an update's difference in fewer bytes, and read it back.
 
 To add one, write a class with the methods of `Codec`, and register it (`core/families.py`);
-`tests/files/compression` tests the promises of all codecs. `files/store/update_format.py` decides
+`tests/files/compression` tests the promises of all codecs. `files/store/updates.py` decides
 the place of the bytes in a file.
 """
 

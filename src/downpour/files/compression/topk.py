@@ -18,9 +18,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from downpour.files.compression.base import Bytes, Numbers
-from downpour.files.compression.blocks import BlockCodec
-from downpour.files.compression.floats import BFLOAT16_MAX, from_bfloat16, to_bfloat16
+from downpour.files.compression.base import BlockCodec, Bytes, Numbers
+from downpour.files.compression.rounding import BFLOAT16_MAX, from_bfloat16, to_bfloat16
 
 _CHUNK = 4096
 _KEPT = 64

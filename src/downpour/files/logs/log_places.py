@@ -1,4 +1,4 @@
-"""The place of processes' logs: `logs/processes` in a folder or in an object store.
+"""Where processes keep their logs, and how a line of a log is read.
 
 Only a manager that starts makes the folder. If it is missing later, it may be a mount that is away.
 
@@ -9,17 +9,23 @@ never reuses a name, so a reader that knows its position in a piece continues th
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from threading import Event, Thread
+from typing import Annotated, Literal, Protocol
 
-from downpour.base.errors import FileMissing, SharedDirectoryError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.os_errors import explain
+from downpour.files.store.publish import explain
 from downpour.files.store.shared_directory import PROCESS_LOGS
 
 FOLDER = PROCESS_LOGS
@@ -161,3 +167,105 @@ class BucketLogs:
 def logs_of(shared: SharedDirectory) -> LogPlace:
     """Return where the processes of a shared directory keep their logs."""
     return BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.process_logs)
+
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+TEXT_CHARACTERS_MAX = 4_000
+TRACE_CHARACTERS_MAX = 24_000
+_LAST_SECOND = 253_402_300_799  # of the year 9999, the last one that `datetime` knows
+_CUT = "…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line that a process logged or printed, with the process and its host.
+
+    `at` is in seconds since 1970, by the host's clock. `source` is the logger's name, or `stdout`
+    or `stderr` for text that was printed. `trace` is a traceback, in lines. All text is unchanged,
+    so pass it through `host/text.py` before a terminal shows it.
+    """
+
+    at: Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]
+    host: str
+    name: str
+    pid: int
+    level: Level
+    source: str
+    text: str
+    trace: str = ""
+
+    def to_bytes(self) -> bytes:
+        """Return it as a line of JSON, with the line end; cut long text."""
+        # We avoid `asdict`, which takes longer than all the rest of a line.
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["text"] = _encodable(_first(self.text, TEXT_CHARACTERS_MAX))
+        if self.trace:
+            values["trace"] = _encodable(_last(self.trace, TRACE_CHARACTERS_MAX))
+        else:
+            del values["trace"]
+        return json.dumps(values).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> LogLine | None:
+        """Parse a line; None if it is damaged, or comes from another program."""
+        try:
+            return _ADAPTER.validate_json(line)
+        except ValidationError:
+            return None
+
+
+_ADAPTER = TypeAdapter(LogLine)
+
+
+def _first(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + _CUT
+
+
+def _last(text: str, most: int) -> str:
+    """Return the end of a traceback, which says what was wrong."""
+    return text if len(text) <= most else _CUT + text[1 - most :]
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+KEPT_SECONDS = 14 * 24 * 3600.0
+KEPT_BYTES = 256 * 1024**2
+"""The limit for all processes together: the full logs of some hundred workers."""
+_LOOK_SECONDS = 3600.0
+
+
+def remove_old_logs(place: LogPlace, now_seconds: float) -> None:
+    """Remove pieces that have not changed for two weeks, and the oldest beyond `KEPT_BYTES`.
+
+    Raises:
+        SharedDirectoryError: the place cannot be used.
+    """
+    left_bytes = KEPT_BYTES
+    for piece in sorted(place.pieces(), key=lambda piece: piece.changed_seconds, reverse=True):
+        left_bytes -= piece.size_bytes
+        if left_bytes < 0 or piece.changed_seconds < now_seconds - KEPT_SECONDS:
+            place.remove(piece.name)
+
+
+@contextmanager
+def old_logs_removed(
+    shared: SharedDirectory, clock: Callable[[], float] = time.time
+) -> Iterator[None]:
+    """Remove old logs now and every hour inside the block, in a thread that nothing waits for."""
+    ending = Event()
+
+    def look() -> None:
+        place = logs_of(shared)
+        while not ending.is_set():
+            with suppress(StoreError):
+                remove_old_logs(place, clock())
+            ending.wait(_LOOK_SECONDS)
+
+    Thread(target=look, name="old-logs", daemon=True).start()
+    try:
+        yield
+    finally:
+        ending.set()

@@ -4,10 +4,17 @@ It is the only folder that touches an experiment's files. It never imports torch
 numpy arrays here, and views of mapped files if possible.
 """
 
-from downpour.files.store.base import Buffer, Store, check_bare_name
-from downpour.files.store.codec import ParameterFile, Parameters, decode, encode
+from downpour.files.store.base import Buffer, MemoryStore, Store, check_bare_name
 from downpour.files.store.directory import DirectoryStore
-from downpour.files.store.header import Array, Layout, plan_layout
+from downpour.files.store.header import (
+    Array,
+    Layout,
+    ParameterFile,
+    Parameters,
+    decode,
+    encode,
+    plan_layout,
+)
 from downpour.files.store.layout import (
     FINAL_NAME,
     RECORD_NAME,
@@ -18,24 +25,21 @@ from downpour.files.store.layout import (
     model_name,
     parse_name,
 )
-from downpour.files.store.memory import MemoryStore
-from downpour.files.store.model_steps import read_version, step_to
+from downpour.files.store.model_files import read_version, step_to
 from downpour.files.store.shared_directory import SharedDirectory
-from downpour.files.store.update_format import (
+from downpour.files.store.updates import (
     WHOLE,
     HeldRange,
+    Start,
     UpdateFormat,
+    Work,
     base_of,
     compress,
     compression_of,
     decompressed,
+    find_updates,
     model_metadata,
     moved_by,
-)
-from downpour.files.store.updates import (
-    Start,
-    Work,
-    find_updates,
     optimizer_part,
     publish_work,
     unsent_part,

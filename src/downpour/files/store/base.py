@@ -1,9 +1,14 @@
-"""The promises of any store of one experiment's files.
+"""The interface of a store, and the store in memory.
 
 Names are bare and never reused. A file appears whole under its name or not at all, and its content
 never changes. A reader must bring the size and the checksum that the publisher reported, and a
 store never guesses which file is the latest. A store knows nothing of the content of files; `codec`
 does.
+
+A store in memory: the twin of `directory`, for tests and for experiments in one process.
+
+It keeps the same contract, errors included, without files and without retries: a file that is
+missing now stays missing. We copy chunks once, because their owner may change them later.
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from downpour.base.errors import StoreError
+import xxhash
+
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import BARE_NAME, PublishedFile, is_bare_name
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -85,3 +92,69 @@ def check_bare_name(name: str) -> str:
     if not is_bare_name(name):
         raise StoreError(f"{name[:80]!r} is not {BARE_NAME}")
     return name
+
+
+class MemoryStore:
+    """The files of one experiment, as bytes in a dictionary."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+        """Keep a copy of the chunks under a new name; see `Store.put_new`."""
+        check_bare_name(name)
+        content = b"".join(bytes(memoryview(chunk)) for chunk in chunks)
+        if name in self._files:
+            raise StoreError(f"{name}: already published; Downpour never reuses names")
+        self._files[name] = content
+        return self.describe(name)
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Check a file's size and return its bytes; see `Store.view`."""
+        content = self._files.get(check_bare_name(file.name))
+        if content is None:
+            raise FileMissing(file.name)
+        if len(content) != file.size_bytes:
+            reason = f"holds {len(content)} bytes, but {file.size_bytes} were published"
+            raise FileCorrupt(file.name, reason)
+        return memoryview(content)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Check a file's size and checksum and return its bytes; see `Store.read`."""
+        view = self.view(file)
+        checksum = xxhash.xxh3_128_hexdigest(view)
+        if checksum != file.checksum:
+            raise FileCorrupt(
+                file.name, f"has checksum {checksum}, but {file.checksum} was published"
+            )
+        return view
+
+    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return the first bytes of a file if only its name is known."""
+        content = self._files.get(check_bare_name(name))
+        if content is None:
+            raise FileMissing(name)
+        return content[:limit_bytes]
+
+    def describe(self, name: str) -> PublishedFile:
+        """Return the size and checksum of a file if only its name is known; raises FileMissing."""
+        content = self._files.get(check_bare_name(name))
+        if content is None:
+            raise FileMissing(name)
+        checksum = xxhash.xxh3_128_hexdigest(content)
+        return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a published file has that name."""
+        return name in self._files
+
+    def list(self) -> list[str]:
+        """Return the names of all published files, sorted."""
+        return sorted(self._files)
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it exists. Views of it stay valid."""
+        self._files.pop(check_bare_name(name), None)
+
+    def remove_leftovers(self) -> None:
+        """Do nothing: a file is whole or does not exist."""

@@ -1,4 +1,6 @@
-"""The right to manage a shared directory, which only one manager has at a time.
+"""One manager at a time: terms, the lock, and who leads.
+
+The right to manage a shared directory, which only one manager has at a time.
 
 It consists of a lock, which ends with its holder, and of a *term*. A manager begins a term by
 creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
@@ -19,34 +21,124 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from filelock import Timeout
 
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.leaders import (
-    Leader,
-    _leader_in,
-    cluster_of,
-    current_leader,
-    highest_number,
-    highest_term,
-    taken,
-    term_name,
-)
-from downpour.files.store.os_errors import explain
-from downpour.files.store.publish import publish
-from downpour.files.store.pulse import Pulse, Watch
+from downpour.files.store.directory import read_regular
+from downpour.files.store.presence import Pulse, Watch
+from downpour.files.store.publish import explain, publish, reading
 from downpour.files.store.shared_directory import SharedDirectory
-from downpour.host.folder_lock import FolderLock
+from downpour.host.paths import FolderLock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """The manager of a term: its addresses and its process; the manager of the highest term leads.
+
+    `cluster` is the same for all managers of a directory; earlier versions had none. `home` is the
+    folder for a bucket on the manager's machine, with the lock that the manager holds.
+    """
+
+    term: int
+    addresses: tuple[str, ...]
+    hostname: str
+    pid: int
+    cluster: str = ""
+    home: str = ""
+
+
+def leader_of(shared: SharedDirectory) -> Leader | None:
+    """Return the manager that leads, as any machine sees it; None as in `current_leader`."""
+    bucket = shared.bucket
+    if bucket is None:
+        return current_leader(shared.terms)
+    try:
+        return _leader_in(bucket, shared.terms.name)
+    except StoreError:
+        return None
+
+
+def _leader_in(bucket: Bucket, folder: str) -> Leader | None:
+    """Return the manager that leads in a bucket; raises StoreError if we cannot read it."""
+    term = highest_number(bucket.names(folder))
+    return leader_in(term, bucket.get(f"{folder}/{term_name(term)}")) if term else None
+
+
+def current_leader(terms: Path) -> Leader | None:
+    """Return the manager of the highest term; None without one, or if we cannot read it."""
+    try:
+        term = highest_term(terms)
+        return leader_in(term, read_regular(terms / term_name(term)))
+    except StoreError:
+        return None
+
+
+def leader_in(term: int, content: bytes) -> Leader | None:
+    """Read who led in a term."""
+    try:
+        fields = json.loads(content)
+        return Leader(
+            term=term,
+            addresses=tuple(map(str, fields["addresses"])),
+            hostname=str(fields["hostname"]),
+            pid=int(fields["pid"]),
+            cluster=str(fields.get("cluster", "")),
+            home=str(fields.get("home", "")),
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def cluster_of(terms: Path) -> str:
+    """Return the identity of the cluster; empty if no term has one."""
+    # The latest readable file suffices, because all of them hold the same identity.
+    for term in range(highest_term(terms), 0, -1):
+        with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
+            return str(json.loads(read_regular(terms / term_name(term)))["cluster"])
+    return ""
+
+
+def highest_term(terms: Path) -> int:
+    """Return the number of the highest term; 0 if there is none.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be read.
+    """
+    with reading(terms.parent):
+        try:
+            names = os.listdir(terms)  # noqa: PTH208 - the names alone are wanted
+        except FileNotFoundError:
+            return 0
+    return highest_number(names)
+
+
+def highest_number(names: Iterable[str]) -> int:
+    """Return the highest term among names of files; 0 if there is none."""
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def term_name(term: int) -> str:
+    """Return the name of a term's file."""
+    return f"{term:06d}"
+
+
+def taken(holder: Leader | None) -> str:
+    """Say that the shared directory has a manager."""
+    where = f"at {', '.join(holder.addresses)}" if holder else ""
+    who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
+    return f"another manager serves this directory{who}; --successor waits until it is gone"
+
 
 log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
-_LOOK_SECONDS = 0.5
+_TERM_LOOK_SECONDS = 0.5
 """The pause between a successor's tries to get the lock: part of the time without a manager."""
 
 
@@ -103,10 +195,10 @@ class Lease:
         """Wait for the lock; if the directory is away meanwhile, only the holder needs to act."""
         while not self._lock.is_locked:
             try:
-                self._lock.acquire(poll_interval=_LOOK_SECONDS)
+                self._lock.acquire(poll_interval=_TERM_LOOK_SECONDS)
             except OSError as error:
                 log.info("cannot check the lock: %s", explain(error))
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_TERM_LOOK_SECONDS)
 
     def _outlive(
         self, bucket: Bucket, *, wait: bool, while_waiting: Callable[[Leader | None], None]
@@ -128,7 +220,7 @@ class Lease:
             if wait and not is_said:
                 while_waiting(leader)
                 is_said = True
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_TERM_LOOK_SECONDS)
 
     def _leader_elsewhere(self, bucket: Bucket, *, wait: bool) -> Leader | None:
         """Return the leader if it is not on this machine; with `wait`, sit out any outage."""
@@ -139,7 +231,7 @@ class Lease:
                 if not wait:
                     raise
                 log.info("cannot look up the leader: %s", error)
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_TERM_LOOK_SECONDS)
                 continue
             # We compare the machine as well, because a copy of its folder has the same path
             # elsewhere.

@@ -1,4 +1,26 @@
-"""Publishes a file in a shared directory: whole and durable, or not at all.
+"""Publishes a file as a whole, and tries again where the directory fails.
+
+The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
+An error is *the directory's* (`SharedDirectoryError`), and we retry, unless it is about
+
+- one name: it is taken, too long, a folder, not a regular file, larger than files may be;
+- this process: it is out of memory.
+
+If descriptors run out (EMFILE, ENFILE), other threads and processes soon close some. So we wait as
+for a directory that is away.
+
+A name that does not exist is `FileMissing` if we can list its folder; otherwise the error is the
+directory's. A denied file (EACCES, EPERM) is the directory's error, too, because its owner can fix
+it; if we refused an update for it, the update would be lost. We may call a file corrupt only after
+reading it.
+
+A network file system shows other machines' files late. A name that we looked up too early stays
+missing until we list its directory, and sizes lag by seconds. If a server is away for a moment,
+reads and writes fail, and a full disk may get room again. So we retry a failed operation, soon at
+first and then once a second, until the time of the policy is over. Then we raise the last error. A
+policy may give the directory itself more time than one file.
+
+The time is the sum of the sleeps, so a test that passes its own `sleep` needs no clock.
 
 We write and sync the file under a unique hidden name in the same directory. Then we *link* the real
 name to it, remove the hidden name, and sync the directory. We don't rename the file, because a
@@ -15,23 +37,154 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import xxhash
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import Buffer, check_bare_name
-from downpour.files.store.os_errors import writing
-from downpour.files.store.retry import RetryPolicy
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OF_ONE_NAME = frozenset(
+    {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
+)
+_OF_THIS_PROCESS = frozenset({errno.ENOMEM})
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the whole shared directory is gone, full or closed, and not just one file."""
+    return isinstance(error, SharedDirectoryError)
+
+
+def explain(error: OSError, *, reading: bool = False) -> str:
+    """Say in a few words why we cannot use, or read, a directory or file."""
+    if isinstance(error, FileNotFoundError):
+        return "no such folder"
+    # `mkdir(exist_ok=True)` raises FileExistsError only if something else has the name.
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "not a folder"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return f"not {'readable' if reading else 'writable'} ({error.strerror})"
+    if error.errno in _FULL:
+        return f"full ({error.strerror})"
+    return error.strerror or type(error).__name__
+
+
+@contextmanager
+def writing(folder: Path, name: str) -> Iterator[None]:
+    """Translate an OSError of a block that changes a file in a folder.
+
+    Raises:
+        SharedDirectoryError: the error is the directory's.
+        StoreError: the error is the file's, or this process's.
+    """
+    try:
+        yield
+    except FileExistsError as error:
+        raise StoreError(f"{name}: already published; Downpour never reuses names") from error
+    except OSError as error:
+        if error.errno in _OF_ONE_NAME | _OF_THIS_PROCESS:
+            raise StoreError(f"{name}: cannot be written: {explain(error)}") from error
+        raise SharedDirectoryError(folder, explain(error)) from error
+
+
+@contextmanager
+def reading(folder: Path, name: str = "") -> Iterator[None]:
+    """Translate an OSError of a block that reads a file or lists a folder.
+
+    Raises:
+        SharedDirectoryError: the error is the directory's.
+        StoreError: the error is the file's, or this process's.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OF_ONE_NAME | _OF_THIS_PROCESS:
+            what = name or folder.name
+            raise StoreError(f"{what}: cannot be read: {error.strerror}") from error
+        reason = explain(error, reading=True)
+        raise SharedDirectoryError(folder, f"{name}: {reason}" if name else reason) from error
+
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FIRST_WAIT_SECONDS = 0.005
+_LONGEST_WAIT_SECONDS = 1.0
+_LOGGED_AFTER = 10
+"""Failed tries before we log a line: after 2.3 s in total, because short waits are normal."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an operation that failed with this error may succeed later."""
+    return isinstance(error, StoreError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Retries operations on the shared directory.
+
+    We retry a file that is missing, short or altered for `seconds`. We retry a directory that is
+    gone, full or closed for `away_seconds`, which by default is the same. Both count only the time
+    slept.
+    """
+
+    seconds: float = 30.0
+    away_seconds: float | None = None
+    sleep: Callable[[float], object] = time.sleep
+
+    def call(
+        self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_transient
+    ) -> T:
+        """Return the result of `act`; retry it while it raises errors for which `when` is true.
+
+        When the time is over, we raise the last error. `act` may have taken effect although it
+        failed.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception(when),
+            wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
+            stop=self._is_over,
+            before_sleep=_log_wait,
+            sleep=self._pause,
+            reraise=True,
+        )
+        return retrying(act)
+
+    def call_through_outage(self, act: Callable[[], T]) -> T:
+        """Call `act`, retrying only while the directory itself is away; see `call`."""
+        return self.call(act, when=is_outage)
+
+    def _pause(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome is not None else None
+        is_away = error is not None and is_outage(error)
+        seconds = self.seconds
+        if is_away and self.away_seconds is not None:
+            seconds = self.away_seconds
+        return state.idle_for >= seconds
+
+
+def _log_wait(state: RetryCallState) -> None:
+    """Log once why we wait."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    if state.attempt_number == _LOGGED_AFTER and error is not None and is_outage(error):
+        log.warning("waiting for the shared directory: %s", error)
+
 
 TEMPORARY_PREFIX = ".tmp-"
 

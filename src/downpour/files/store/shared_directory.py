@@ -1,23 +1,40 @@
-"""The shared directory: its folders, and the store of each experiment."""
+"""The shared directory: where it is, and its folders.
+
+For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files. The manager's
+folder also has files that no other process reads: journals, records, locks. Journals and records
+are in the bucket as well (`record/mirror.py`), so a manager may start on any machine.
+
+On a machine they are folders, as in any shared directory, so readers map them and check every
+checksum. We send `facts.json` last: if a folder in the object store has it, the folder is whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import re
+import shutil
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.files.store.base import Store, check_bare_name
-from downpour.files.store.bucket import Bucket
-from downpour.files.store.directory import DirectoryStore, names_in
-from downpour.files.store.object_files import FileCache, ObjectFiles
-from downpour.files.store.os_errors import explain, writing
+from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
+from downpour.files.store.directory import DirectoryStore, names_in, read_regular
 from downpour.files.store.presence import Presence, announce
-from downpour.files.store.publish import TEMPORARY_PREFIX, sync_directory
-from downpour.files.store.retry import RetryPolicy
+from downpour.files.store.publish import (
+    TEMPORARY_PREFIX,
+    RetryPolicy,
+    explain,
+    sync_directory,
+    writing,
+)
+from downpour.host.paths import is_object_store, path_of
 
 PROCESS_LOGS = "logs/processes"
 """The place of the processes' logs in a shared directory or a bucket."""
@@ -179,3 +196,151 @@ def _prove_writable(folder: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
+
+
+LOCAL_VARIABLE = "DOWNPOUR_LOCAL"
+LOCAL_DEFAULT = "~/.local/share/downpour"
+
+FORMER_HOME = "manager.json"
+"""Named the machine with the journals, in a version that kept them only there."""
+
+
+def open_location(location: str, *, create: bool) -> SharedDirectory:
+    """Return the shared directory at a path or URL, after proving that it is writable.
+
+    Args:
+        location: a folder's path, or an object store's URL.
+        create: whether it is for a manager, which creates a missing folder.
+
+    Raises:
+        SharedDirectoryError: it cannot be used; states the reason.
+        SpecError: the URL is invalid.
+        MissingPackage: the URL needs a library that is not installed.
+    """
+    if not is_object_store(location):
+        return SharedDirectory.open(path_of("shared", location), create=create)
+    shared = seen_location(location)
+    if shared.bucket is None:
+        return shared
+    shared.bucket.check_conditions()
+    # Create this machine's own folder, because no other code does.
+    local = SharedDirectory.open(shared.root, create=True)
+    if create:
+        _check_journals(local.root, shared.bucket)
+    return shared
+
+
+def seen_location(location: str | os.PathLike[str]) -> SharedDirectory:
+    """Return the shared directory at a path or URL, without looking or creating anything."""
+    if not (isinstance(location, str) and is_object_store(location)):
+        return SharedDirectory(path_of("shared", location))
+    bucket = Bucket.at(location)
+    return replace(SharedDirectory(folder_of(bucket.url)), bucket=bucket)
+
+
+def own_folder() -> Path:
+    """Return this machine's folder for copies of shared files; it may not exist yet."""
+    return path_of(LOCAL_VARIABLE, os.environ.get(LOCAL_VARIABLE) or LOCAL_DEFAULT).absolute()
+
+
+def folder_of(url: str) -> Path:
+    """Return this machine's own folder for an object store's URL, whether it exists or not."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", url)[:64].strip("-")
+    return own_folder() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
+
+
+def _check_journals(root: Path, bucket: Bucket) -> None:
+    """Refuse to manage a place whose journals only another machine has."""
+    try:
+        known = bucket.get(FORMER_HOME)
+    except FileMissing:
+        return
+    try:
+        mine = read_regular(root / FORMER_HOME)
+    except StoreError:
+        mine = b""
+    if known != mine:
+        reason = (
+            f"an earlier version left its journals on {_where(known)}; start the manager there once"
+        )
+        raise SharedDirectoryError(bucket.url, reason)
+
+
+def _where(content: bytes) -> str:
+    try:
+        about = json.loads(content)
+        return f"{about['hostname']}:{about['folder']}"
+    except (ValueError, KeyError, TypeError):
+        return f"another machine (its {FORMER_HOME} cannot be read)"
+
+
+_LAST = "facts.json"
+
+
+def send_dataset(shared: SharedDirectory, key: str) -> None:
+    """Send a prepared dataset to the object store, unless it is there.
+
+    Raises:
+        SharedDirectoryError: the object store does not take it.
+    """
+    if shared.bucket is None:
+        return
+    folder, place = shared.datasets / key, _place(shared, key)
+    there = set(shared.bucket.names(place))
+    for name in sorted(names_in(folder), key=lambda name: (name == _LAST, name)):
+        if name not in there:
+            _send(shared.bucket, f"{place}/{name}", folder / name)
+
+
+def is_sent(shared: SharedDirectory, key: str) -> bool:
+    """Whether workers find a prepared dataset in the object store, if there is one.
+
+    Raises:
+        SharedDirectoryError: the object store cannot be used.
+    """
+    return shared.bucket is None or _LAST in shared.bucket.names(_place(shared, key))
+
+
+def fetch_dataset(shared: SharedDirectory, key: str) -> None:
+    """Fetch a prepared dataset to this machine if it is missing here.
+
+    Raises:
+        FileMissing: no dataset has this key.
+        SharedDirectoryError: the object store, or this machine's folder for it, cannot be used.
+    """
+    if shared.bucket is None or (shared.datasets / check_bare_name(key) / _LAST).exists():
+        return
+    place = _place(shared, key)
+    names = shared.bucket.names(place)
+    if _LAST not in names:
+        raise FileMissing(f"{key}/{_LAST}")
+    part = shared.datasets / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        part.mkdir()
+        for name in names:
+            shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
+        _give_name(part, shared.datasets / key)
+    except OSError as error:
+        raise SharedDirectoryError(shared.datasets, explain(error)) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _place(shared: SharedDirectory, key: str) -> str:
+    return f"{shared.datasets.name}/{check_bare_name(key)}"
+
+
+def _send(bucket: Bucket, key: str, file: Path) -> None:
+    try:
+        bucket.put_new(key, file)
+    except KeyTakenError:
+        return  # another experiment prepared it: the key determines all bytes
+
+
+def _give_name(part: Path, folder: Path) -> None:
+    try:
+        part.rename(folder)
+    except OSError:
+        # Another process of this machine may have fetched it meanwhile.
+        if not (folder / _LAST).exists():
+            raise

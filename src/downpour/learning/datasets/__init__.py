@@ -13,12 +13,9 @@ from pathlib import Path
 
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.core.spec import Spec
-from downpour.learning.datasets.cifar import Cifar10
-from downpour.learning.datasets.digits import Digits
-from downpour.learning.datasets.factory import Factory
-from downpour.learning.datasets.folder import Folder
-from downpour.learning.datasets.idx import IdxSource
-from downpour.learning.datasets.npz import Npz
+from downpour.learning.datasets.arrays import Factory, Npz
+from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
+from downpour.learning.datasets.images import Folder
 from downpour.learning.datasets.preparation import prepared_key
 from downpour.learning.datasets.prepared import Examples, PreparedDataset, open_prepared
 from downpour.learning.datasets.source import DataSource

@@ -7,10 +7,17 @@ training on it. A writer holds a lock, writes the folder under a temporary name,
 disk, and renames it: it appears whole or not at all.
 
 An array that shrinks well is compressed, and read through a copy of this machine's (`packed`).
+
+Workers on slow links read the examples through the shared folder. If compression pays, that
+folder holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
+processes of the machine map that copy into memory. A copy is named by its content's checksum.
+
+MNIST's images shrink 4.3 times. Packing them takes 0.36 s and unpacking 0.16 s (47 MB, one core).
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import logging
@@ -18,6 +25,7 @@ import math
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,20 +41,124 @@ from numpy.typing import NDArray
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import is_bare_name
 from downpour.files.store.directory import names_in, open_regular
-from downpour.files.store.os_errors import reading
-from downpour.files.store.publish import sync_directory
-from downpour.files.store.retry import RetryPolicy
-from downpour.host.folder_lock import FolderLock
-from downpour.host.memory import raise_limit
-from downpour.learning.datasets import packed
+from downpour.files.store.publish import RetryPolicy, reading, sync_directory
+from downpour.files.store.shared_directory import own_folder
+from downpour.host.machine import note_use, raise_limit, remove_unused
+from downpour.host.paths import FolderLock
+
+ENDING = ".gz"
+
+_LEVEL = 1
+_BYTES_MIN = 2**20  # below, a copy costs more than it saves
+_SAMPLES, _SAMPLE_BYTES = 16, 2**14
+_TIMES_MIN = 2
+_HEADER_BYTES_MAX = 2**14
+_WINDOW_BYTES = 2**20
+
+
+class NoCopy(Exception):
+    """This machine has no room for its own copy; says why."""
+
+
+def pays(content: NDArray[np.uint8]) -> bool:
+    """Say whether bytes [n] should be packed: they are many, and samples shrink to less than half.
+
+    Photographs do not, and then only the samples have been compressed.
+    """
+    if len(content) < _BYTES_MIN:
+        return False
+    begins = np.linspace(0, len(content) - _SAMPLE_BYTES, _SAMPLES, dtype=np.int64)
+    sample = b"".join(content[begin : begin + _SAMPLE_BYTES].tobytes() for begin in begins)
+    return len(zlib.compress(sample, _LEVEL)) * _TIMES_MIN < len(sample)
+
+
+def pack(path: Path, header: bytes, content: NDArray[np.uint8]) -> None:
+    """Write a file that unpacks to a header and some bytes; the same bytes give the same file."""
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
+    ):
+        packed.write(header)
+        packed.write(content.data)
+
+
+def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
+    """Return this machine's unpacked copy of a packed file, made if it is missing.
+
+    The caller verifies it. `checksum` names it, and is 32 hexadecimal digits.
+
+    Raises:
+        NoCopy: it cannot be written here.
+        ValueError, EOFError: the file holds something else than a header and `content_bytes`.
+        OSError: the file cannot be read.
+    """
+    with _own_disk():
+        folder = own_folder() / "arrays"
+        folder.mkdir(parents=True, exist_ok=True)
+        alone = FolderLock(folder / f".{checksum}.lock").acquire()
+    copy = folder / f"{checksum}.npy"
+    with alone:
+        if copy.is_file():
+            note_use(copy)
+        else:
+            remove_unused(folder.glob("*.npy"))
+            _unpack(packed, copy, content_bytes)
+    return copy
+
+
+def in_memory(packed: Path, content_bytes: int) -> NDArray[Any]:
+    """Return the array in a packed file, in the memory of this process alone.
+
+    Raises: as `own_copy`, without NoCopy.
+    """
+    content = io.BytesIO(b"".join(_unpacked(packed, content_bytes)))
+    array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
+    return array
+
+
+def _unpack(packed: Path, copy: Path, content_bytes: int) -> None:
+    part = copy.with_suffix(".partial")
+    try:
+        with _own_disk():
+            target = part.open("wb", buffering=0)
+        with target:
+            for block in _unpacked(packed, content_bytes):
+                with _own_disk():
+                    target.write(block)
+        with _own_disk():
+            part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _unpacked(packed: Path, content_bytes: int) -> Iterator[bytes]:
+    """Yield a packed file's content; never more bytes than expected, even if it has more."""
+    left = content_bytes + _HEADER_BYTES_MAX
+    with open(open_regular(packed), "rb") as file, gzip.GzipFile(fileobj=file) as content:
+        try:
+            while block := content.read(min(_WINDOW_BYTES, left + 1)):
+                left -= len(block)
+                if left < 0:
+                    raise ValueError("unpacks to more bytes than were packed")
+                yield block
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(str(error)) from None
+
+
+@contextmanager
+def _own_disk() -> Iterator[None]:
+    """Tell a failure of this machine's folder from one of the shared folder."""
+    try:
+        yield
+    except OSError as error:
+        raise NoCopy(error.strerror or str(error)) from error
+
 
 log = logging.getLogger(__name__)
 
 FACTS_FILE = "facts.json"
 
 _CHECKSUM = re.compile("[0-9a-f]{32}")
-
-_WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
 
 _PARSING = Lock()
 """Held while NumPy parses a header: until CPython 3.11.8, two threads that parse Python literals at
@@ -148,8 +260,8 @@ def _write(folder: Path, name: str, array: NDArray[Any]) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     content = array.reshape(-1).view(np.uint8)
-    if packed.pays(content):
-        packed.pack(folder / f"{name}.npy{packed.ENDING}", header.getvalue(), content)
+    if pays(content):
+        pack(folder / f"{name}.npy{ENDING}", header.getvalue(), content)
         return
     with (folder / f"{name}.npy").open("wb") as file:
         file.write(header.getvalue())
@@ -215,13 +327,13 @@ def _opened(
 ) -> NDArray[Any]:
     """Map an array into memory and verify it, stored packed or not."""
     file = folder / f"{name}.npy"
-    if f"{file.name}{packed.ENDING}" in there:
-        file = file.with_name(f"{file.name}{packed.ENDING}")
+    if f"{file.name}{ENDING}" in there:
+        file = file.with_name(f"{file.name}{ENDING}")
     shown = f"{folder.name}/{file.name}"
     try:
         with _found(folder, file.name):
-            if file.name.endswith(packed.ENDING):
-                array, actual = _unpacked(file, stated)
+            if file.name.endswith(ENDING):
+                array, actual = _array_folder_unpacked(file, stated)
             else:
                 array, actual = _mapped(file)
     except (ValueError, EOFError) as error:
@@ -231,16 +343,18 @@ def _opened(
     return array
 
 
-def _unpacked(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[str, Any]]:
+def _array_folder_unpacked(
+    file: Path, stated: dict[str, Any]
+) -> tuple[NDArray[Any], dict[str, Any]]:
     """Map this machine's copy of a packed array; without room for one, read it into memory."""
     if not _CHECKSUM.fullmatch(stated["checksum"]):
         raise ValueError("has no checksum")
     size = math.prod(stated["shape"]) * np.dtype(stated["dtype"]).itemsize
     try:
         array, actual = _of_own_copy(file, stated, size)
-    except packed.NoCopy as error:
+    except NoCopy as error:
         log.warning("%s: no copy on this machine, %s; reading it into memory", file.name, error)
-        array = packed.in_memory(file, size)
+        array = in_memory(file, size)
         actual = _described(array)
     return array, actual
 
@@ -248,13 +362,13 @@ def _unpacked(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[st
 def _of_own_copy(
     file: Path, stated: dict[str, Any], size: int
 ) -> tuple[NDArray[Any], dict[str, Any]]:
-    copy = packed.own_copy(file, stated["checksum"], size)
+    copy = own_copy(file, stated["checksum"], size)
     with suppress(ValueError, EOFError):
         array, actual = _mapped(copy)
         if actual == stated:
             return array, actual
     copy.unlink(missing_ok=True)  # it has changed since it was unpacked
-    return _mapped(packed.own_copy(file, stated["checksum"], size))
+    return _mapped(own_copy(file, stated["checksum"], size))
 
 
 def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:

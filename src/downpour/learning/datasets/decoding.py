@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.learning.datasets.images import resized
 from downpour.learning.datasets.prepared import PreparedDataset
-from downpour.learning.datasets.resizing import resized
 from downpour.learning.datasets.source import Arrays
 
 CLASSES_MAX = 1_000_000

@@ -24,8 +24,8 @@ import numpy as np
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in, read_regular
-from downpour.files.store.os_errors import writing
-from downpour.host.folder_lock import FolderLock
+from downpour.files.store.publish import writing
+from downpour.host.paths import FolderLock
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.decoding import Decoded, decoded
 from downpour.learning.datasets.prepared import ARRAYS

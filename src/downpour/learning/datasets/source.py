@@ -1,4 +1,11 @@
-"""The interface of a source of examples: the place of its files, and the arrays that it decodes.
+"""Where examples come from: the source that a spec names, and the files it needs.
+
+A URL names one object, or a folder of them. We keep the copies below `DOWNPOUR_LOCAL`, and replace
+one only when the store's entity tag or size has changed. So Downpour notices a changed object, and
+workers of one machine fetch together. A file's time of change is that of its object.
+
+Built on the raw words of PCG64 alone, which numpy promises never to change; what its `Generator`
+draws from them may change with numpy's version, and is not used.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
 the prepared folder. Those are the same for all and are in `decoding` and `preparation`. Sources
@@ -8,17 +15,189 @@ without them can use the others.
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import stat
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
-from downpour.learning.datasets.fetched import local_path
+from downpour.files.store.bucket import Bucket, Found
+from downpour.files.store.publish import TEMPORARY_PREFIX
+from downpour.files.store.shared_directory import folder_of
+from downpour.host.extras import require
+from downpour.host.machine import free_memory
+from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
+
+_FETCHES = 16
+_TAGS = ".tags.json"
+
+
+def local_path(field: str, given: str | os.PathLike[str]) -> Path:
+    """Return a path as it is, or the file or folder that was fetched from an object store's URL.
+
+    Raises:
+        SpecError: nothing is there, or it cannot be fetched; names `field`.
+        MissingPackage: the URL needs a library that is not installed.
+    """
+    if not is_object_store(given):
+        return path_of(field, given) if str(given).startswith("file://") else Path(given)
+    bucket, name = _place(field, str(given))
+    folder = folder_of(bucket.url) / "data"
+    with _naming(field, str(given)):
+        _fetch(bucket, _found(field, str(given)), folder)
+    return folder / name
+
+
+def check_there(field: str, url: str) -> None:
+    """Raise SpecError if a URL names no object and no folder; nothing is fetched."""
+    with _naming(field, url):
+        _found(field, url)
+
+
+def _place(field: str, url: str) -> tuple[Bucket, str]:
+    """Return the bucket that holds what a URL names, and its name there."""
+    require(f"{field} = '{url}'", "objects")
+    parent, _, name = checked_url(field, url).rpartition("/")
+    if parent.endswith("/"):  # of the two behind the scheme
+        raise SpecError(field, url, "must name an object or a folder in the bucket")
+    return Bucket.at(parent), name
+
+
+def _found(field: str, url: str) -> list[Found]:
+    """Return the one object that a URL names, or all below it."""
+    bucket, name = _place(field, url)
+    found = [one for one in bucket.found(name) if _is_file(one.key)]
+    # A folder may have an object of its name beside it in a store, and cannot on a disk.
+    single = [one for one in found if one.key == name]
+    if not found:
+        raise SpecError(field, url, "no such object or folder")
+    return single or found
+
+
+@contextmanager
+def _naming(field: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise SpecError(field, url, f"cannot be fetched: {error}") from None
+    except OSError as error:
+        raise SpecError(field, url, f"cannot be kept here: {error.strerror or error}") from None
+
+
+def _is_file(key: str) -> bool:
+    # Some programs make empty objects that end in a slash, for folders.
+    return not key.endswith("/") and all(part not in {"", ".", ".."} for part in key.split("/"))
+
+
+def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:
+    """Have these objects as files, and of their folder nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    top = found[0].key.partition("/")[0]
+    with FolderLock(folder / f".{top}.lock"):
+        tags_file = folder / f".{top}{_TAGS}"
+        known = _read_tags(tags_file)
+        missing = [one for one in found if known.get(one.key) != one.tag]
+        missing += [one for one in found if one not in missing and not (folder / one.key).is_file()]
+        with ThreadPoolExecutor(_FETCHES) as fetching:
+            for _ in fetching.map(lambda one: _fetch_one(bucket, one, folder), missing):
+                pass
+        for key in known.keys() - {one.key for one in found}:
+            with suppress(OSError):
+                (folder / key).unlink()
+                # An object store has no empty folders, which would count as classes here.
+                for parent in (folder / key).relative_to(folder).parents[:-1]:
+                    (folder / parent).rmdir()
+        tags_file.write_text(json.dumps({one.key: one.tag for one in found}), encoding="utf-8")
+
+
+def _fetch_one(bucket: Bucket, one: Found, folder: Path) -> None:
+    path = folder / one.key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        bucket.fetch(one.key, part)
+        os.utime(part, (one.changed_seconds, one.changed_seconds))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read_tags(file: Path) -> dict[str, str]:
+    try:
+        return {str(key): str(tag) for key, tag in json.loads(file.read_text("utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+HELD_OUT_EVERY = 5
+_BLOCK = 1 << 20
+
+
+def random_order(count: int, *words: int, first: int | None = None) -> NDArray[np.int64]:
+    """Return the permutation of 0..count-1 that follows from non-negative integers.
+
+    With `first`, return only so many numbers at its beginning, in memory for a few times as many.
+    """
+    generator = np.random.PCG64(np.random.SeedSequence(words))
+    if first is None or first >= count:
+        return np.argsort(generator.random_raw(count), kind="stable").astype(np.int64, copy=False)
+    block = max(first, _BLOCK)
+    lowest, places = np.empty(0, np.uint64), np.empty(0, np.int64)
+    for start in range(0, count, block):
+        stop = min(start + block, count)
+        drawn = np.concatenate([lowest, generator.random_raw(stop - start)])
+        order = np.argsort(drawn, kind="stable")[:first]
+        lowest, places = drawn[order], np.concatenate([places, np.arange(start, stop)])[order]
+    return places
+
+
+def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.int64], ...]:
+    """Cut a set without a test part into training and test indices, four to one, by class.
+
+    The cut does not depend on the experiment's seed, so that runs can be compared.
+    Both parts come in random order, so that the first few of them are a fair sample.
+    """
+    order = random_order(count, HELD_OUT_EVERY, count)
+    by_class = order if labels is None else order[np.argsort(labels[order], kind="stable")]
+    chosen = np.zeros(count, dtype=bool)
+    chosen[by_class[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]] = True
+    return order[~chosen[order]], order[chosen[order]]
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def check_room(
+    shape: Sequence[int], item_bytes: int, *, field: str, value: object, what: str = ""
+) -> int:
+    """Return how many bytes an array of this shape takes; `what` is that in words.
+
+    Raises:
+        SpecError: names `field` and `value`, where that is more than is free on this machine.
+    """
+    needed_bytes = math.prod(shape) * item_bytes
+    free_bytes = free_memory()
+    if needed_bytes > free_bytes:
+        free = f"only {_shown(free_bytes)} are free"
+        accepted = f"{what}needs {_shown(needed_bytes)} of memory, but {free}"
+        raise SpecError(field, value, accepted)
+    return needed_bytes
+
+
+def _shown(count_bytes: int) -> str:
+    power = min(int(math.log(max(count_bytes, 1), 1000)), len(_UNITS) - 1)
+    return f"{count_bytes / 1000**power:,.3g} {_UNITS[power]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +261,9 @@ def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, 
             status = path.stat()
         except (OSError, ValueError) as error:
             reason = "is a link to nothing" if path.is_symlink() else _why(error)
-            raise SpecError(field, _shown(path), reason) from None
+            raise SpecError(field, _source_shown(path), reason) from None
         if not stat.S_ISREG(status.st_mode):
-            raise SpecError(field, _shown(path), "is not a file")
+            raise SpecError(field, _source_shown(path), "is not a file")
         lines.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     return tuple(lines)
 
@@ -112,7 +291,7 @@ def named_path(spec: Spec, data_dir: Path | None) -> Path:
     raise SpecError("data_path", spec.data_path, accepted)
 
 
-def _shown(path: Path) -> str:
+def _source_shown(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 

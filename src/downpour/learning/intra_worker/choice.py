@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.host.cores import usable_cores
+from downpour.host.machine import usable_cores
 from downpour.learning.devices import devices_for
 
 log = logging.getLogger(__name__)

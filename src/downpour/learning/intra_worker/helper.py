@@ -19,11 +19,10 @@ from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.intra_worker.data import PartWork
-from downpour.learning.intra_worker.hybrid import SliceWork
-from downpour.learning.intra_worker.jobs import Answer, HelperJob, HelperTask
+from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask
+from downpour.learning.intra_worker.pipeline import SliceWork, StageWork
 from downpour.learning.intra_worker.shared_network import SharedNetwork
-from downpour.learning.intra_worker.stage import StageWork
-from downpour.learning.shipping.in_use import use
+from downpour.learning.shipping.receiving import use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training import numerics

@@ -12,16 +12,12 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from downpour.base.errors import OutOfMemory, SpecError
-from downpour.host.cores import usable_cores
-from downpour.host.memory import free_memory, own_memory
+from downpour.host.machine import free_memory, own_memory, usable_cores
 from downpour.learning.blame import is_lack_of_memory
-from downpour.learning.intra_worker.arrangement import Arrangement, TeamStep
-from downpour.learning.intra_worker.helper_process import HelperProcess
-from downpour.learning.intra_worker.jobs import HelperJob, HelperTask
-from downpour.learning.intra_worker.link import ProcessGone
-from downpour.learning.intra_worker.shared_memory import create_memory
-from downpour.learning.intra_worker.shared_network import SharedNetwork
-from downpour.learning.shipping.in_use import folder_in_use
+from downpour.learning.intra_worker.data import Arrangement, TeamStep
+from downpour.learning.intra_worker.helper_process import HelperJob, HelperProcess, HelperTask
+from downpour.learning.intra_worker.shared_network import ProcessGone, SharedNetwork, create_memory
+from downpour.learning.shipping.receiving import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, GradientOf
@@ -201,7 +197,7 @@ def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrange
 
             return Pipeline(loaded, network, processes)
         case "hybrid":
-            from downpour.learning.intra_worker.hybrid import Hybrid
+            from downpour.learning.intra_worker.pipeline import Hybrid
 
             return Hybrid(loaded, network, processes)
         case "auto":

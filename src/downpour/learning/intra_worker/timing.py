@@ -24,7 +24,7 @@ import torch
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
-from downpour.host.signals import end_with_parent
+from downpour.host.process import end_with_parent
 from downpour.learning.accelerators import devices_here
 from downpour.learning.blame import describe_error, users_errors
 from downpour.learning.intra_worker.choice import Candidate, Measured, closed

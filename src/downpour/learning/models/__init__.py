@@ -16,9 +16,15 @@ from downpour.core.spec import Spec
 from downpour.host.extras import is_installed
 from downpour.learning.allowlist import check_factory, load_factory
 from downpour.learning.models.building import call_builder, check_fit, check_travels, outputs_needed
-from downpour.learning.models.convlstm import conv_lstm, xray_cnn
-from downpour.learning.models.networks import digits_cnn, mlp, mnist_cnn
-from downpour.learning.models.vision import known_networks, vision_builder
+from downpour.learning.models.networks import (
+    conv_lstm,
+    digits_cnn,
+    known_networks,
+    mlp,
+    mnist_cnn,
+    vision_builder,
+    xray_cnn,
+)
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "digits-cnn": digits_cnn,

@@ -1,18 +1,102 @@
-"""Downpour's own networks; they adapt to the size, channels and classes of the data.
+"""The networks that Downpour knows by name.
+
+torchvision is imported only when one of them is asked for. Its networks take three channels; an
+example with one is shown to them three times, which leaves their parameters as torchvision
+names and shapes them.
+
+On a CPU torch draws one word of the Mersenne Twister for every element. Here each 64-bit word
+decides four. That makes dropout three times and a whole step of a small network about a tenth
+faster. The generator is torch's own, so a saved generator state still repeats the same masks.
 
 If ReLU and max-pooling follow a convolution, the pooling comes first. The two commute, values and
 gradients alike, and ReLU then has a quarter of the work.
+
+Of the paper's CNN (its Table 2) we know three things:
+
+- An image leaves 512 numbers after three poolings of 2 x 2. Only images of 50 x 50 do.
+- It has dropout.
+- It penalizes weights (L2: the spec's `weight_decay`).
+
+Of its CNN with an LSTM we know the order of the parts: convolution, flattening to a sequence, LSTM,
+dense layer. All else here, sizes of kernels and numbers of channels and units, is our reading. As
+in `networks.py`, pooling comes before ReLU.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from downpour.learning.models.dropout import Dropout
-from downpour.learning.models.options import image, probability, widths
+from downpour.base.errors import SpecError
+from downpour.host.extras import is_installed
+from downpour.learning.models.building import image, probability, width, widths
+
+
+def known_networks() -> list[str]:
+    """Return the names of the classification networks; empty where torchvision does not import."""
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError):  # the latter if it was built for another torch
+        return []
+    return list(models.list_models(module=models))
+
+
+def vision_builder(name: str) -> Callable[..., nn.Module]:
+    """Return the builder of a torchvision network.
+
+    Raises:
+        SpecError: torchvision does not import.
+    """
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError) as error:
+        if not is_installed("torchvision"):
+            reason = "needs torchvision; install downpour-sgd[vision]"
+            raise SpecError("model", name, reason) from None
+        why = str(error).splitlines()[0]
+        raise SpecError("model", name, f"needs torchvision, which does not import: {why}") from None
+    builder = models.get_model_builder(name)
+
+    def build(sample_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
+        network: nn.Module = builder(weights=None, num_classes=num_classes, **options)
+        # `expand` copies nothing: the three channels are views of the one.
+        if len(sample_shape) == 3 and sample_shape[0] == 1:
+            network.register_forward_pre_hook(_thrice)
+        return network
+
+    return build
+
+
+def _thrice(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    images, *others = inputs
+    return (images.expand(-1, 3, -1, -1), *others)
+
+
+_LANES = 4
+_LEVELS = 1 << 16
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout` with its probability rounded to a multiple of 1/65536."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch.nn.Dropout
+        """Drop elements with probability `p` and scale the others by 1/(1 - p), in training."""
+        if not self.training or self.p == 0:
+            return input
+        if input.device.type != "cpu" or self.p == 1:
+            return super().forward(input)
+        # Four 16-bit numbers of one random word are compared with a threshold. The numbers have a
+        # sign, so we move the threshold by half of the range. Scaling by the rounded share keeps
+        # the mean.
+        dropped_levels = round(self.p * _LEVELS)
+        words = torch.empty(-(-input.numel() // _LANES), dtype=torch.int64)
+        lanes = words.random_(-(1 << 63), None).view(torch.int16)[: input.numel()]
+        kept = (lanes >= dropped_levels - _LEVELS // 2).view(input.shape)
+        return input * kept.to(input.dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
 
 
 def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -74,7 +158,109 @@ def mlp(
     for length in sample_shape:
         size *= length
     layers: list[nn.Module] = [nn.Flatten()]
-    for width in widths("hidden", hidden):
-        layers += [nn.Linear(size, width), nn.ReLU(inplace=True)]
-        size = width
+    for units in widths("hidden", hidden):
+        layers += [nn.Linear(size, units), nn.ReLU(inplace=True)]
+        size = units
     return nn.Sequential(*layers, nn.Linear(size, num_classes))
+
+
+_KERNEL = 5
+_CHANNELS = 32, 64, 128
+_SMALLEST = 36
+
+
+def xray_cnn(
+    sample_shape: tuple[int, ...], num_classes: int, *, hidden: int = 512, dropout: float = 0.5
+) -> nn.Module:
+    """Three convolutions with pooling, a dense layer and the output; 520,706 parameters at 50 x 50.
+
+    The kernels of 5 x 5 without padding and the channels (`32, 64, 128`) are those of a widely
+    taught network. It has the 512 numbers: convolutions and poolings shrink sides as
+    `50, 46, 23, 19, 9, 5, 2`, and `2 * 2 * 128 = 512`. The dense layer of `hidden` units and
+    `dropout` after it are our reading.
+    """
+    channels, height, side = image(sample_shape, smallest=_SMALLEST)
+    layers: list[tuple[str, nn.Module]] = []
+    for number, count in enumerate(_CHANNELS, start=1):
+        layers += [
+            (f"conv{number}", nn.Conv2d(channels, count, _KERNEL)),
+            (f"pool{number}", nn.MaxPool2d(2)),
+            (f"relu{number}", nn.ReLU(inplace=True)),
+        ]
+        channels, height, side = count, _pooled(height), _pooled(side)
+    units = width("hidden", hidden)
+    layers += [
+        ("flatten", nn.Flatten()),
+        ("dense1", nn.Linear(channels * height * side, units)),
+        ("relu", nn.ReLU(inplace=True)),
+        ("dropout", Dropout(probability("dropout", dropout))),
+        ("dense2", nn.Linear(units, num_classes)),
+    ]
+    return nn.Sequential(OrderedDict(layers))
+
+
+def conv_lstm(
+    sample_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    channels: Sequence[int] = (32, 64),
+    hidden: int = 128,
+    dropout: float = 0.5,
+) -> nn.Module:
+    """Convolutions with pooling, whose maps an LSTM reads row by row; our reading in every number.
+
+    Convolutions of 3 x 3, padded, with `channels`, each pooled by 2; an LSTM of `hidden` units;
+    `dropout`, and the output. 478,850 parameters at 50 x 50.
+    """
+    return ConvLstm(
+        sample_shape,
+        num_classes,
+        widths("channels", channels),
+        width("hidden", hidden),
+        probability("dropout", dropout),
+    )
+
+
+class ConvLstm(nn.Module):
+    """Convolutions, whose maps [b, c, h, w] become a sequence of h steps of c * w numbers.
+
+    The LSTM reads it from the top of the image down; the dense layer sees what it knows at the end.
+
+    Raises:
+        SpecError: the examples are no images, or too small to be pooled so often.
+    """
+
+    def __init__(
+        self,
+        sample_shape: tuple[int, ...],
+        num_classes: int,
+        channels: Sequence[int],
+        hidden: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        before, _, side = image(sample_shape, smallest=2 ** len(channels))
+        layers: list[tuple[str, nn.Module]] = []
+        for number, count in enumerate(channels, start=1):
+            layers += [
+                (f"conv{number}", nn.Conv2d(before, count, 3, padding=1)),
+                (f"pool{number}", nn.MaxPool2d(2)),
+                (f"relu{number}", nn.ReLU(inplace=True)),
+            ]
+            before, side = count, side // 2
+        self.maps = nn.Sequential(OrderedDict(layers))
+        self.lstm = nn.LSTM(before * side, hidden, batch_first=True)
+        self.dropout = Dropout(dropout)
+        self.dense = nn.Linear(hidden, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the outputs [b, num_classes] for images [b, c, h, w]."""
+        rows = self.maps(images).transpose(1, 2).flatten(2)
+        known, _ = self.lstm(rows)
+        output: Tensor = self.dense(self.dropout(known[:, -1]))
+        return output
+
+
+def _pooled(side: int) -> int:
+    """Return the length of a side after a convolution and pooling by 2."""
+    return (side - _KERNEL + 1) // 2

@@ -1,4 +1,13 @@
-"""Decides, on a worker, whether to run its own files or the experiment's bundle.
+"""A worker takes a bundle: it checks, unpacks and imports it.
+
+A folder appears whole or not at all. We verify it before each use, because a person may have edited
+it, and replace an edited one. A folder without use for a month is removed. If a process cannot
+write to the machine's own folder, as in some containers, it has a temporary one.
+
+The folder comes first in `sys.path`, which `multiprocessing` hands to the processes that it spawns.
+Before it comes and after it goes, the process forgets what it has imported under the bundle's
+top-level names, so the next import reads the files that Python then finds. Objects made before keep
+the code that made them.
 
 The worker's own files count where they are the ones that were submitted. Else it takes the bundle,
 if it accepts code. In either case, `check_code` compares the files with the experiment's digests
@@ -7,20 +16,174 @@ before the worker imports any.
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import logging
-from collections.abc import Sequence
+import os
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError, UnfitWorker
 from downpour.core.spec import Spec
 from downpour.files.store import Store, layout
-from downpour.learning.factory_code import code_of
-from downpour.learning.shipping.bundle import PACKED_BYTES_MAX, BadBundle, Bundle
-from downpour.learning.shipping.in_use import folder_in_use, leave, use
-from downpour.learning.shipping.making import check_fits, refuse_installed
-from downpour.learning.shipping.unpacking import unpacked_folder
+from downpour.files.store.shared_directory import own_folder
+from downpour.host.machine import note_use, remove_unused
+from downpour.host.paths import FolderLock
+from downpour.learning import user_code as factory_code
+from downpour.learning.shipping.bundle import (
+    BYTES_MAX,
+    PACKED_BYTES_MAX,
+    BadBundle,
+    Bundle,
+    check_fits,
+    refuse_installed,
+)
+from downpour.learning.user_code import code_of
 
 log = logging.getLogger(__name__)
+
+
+def unpacked_folder(
+    digest: str, read: Callable[[], Bundle], check: Callable[[Bundle], None]
+) -> Path:
+    """Return this machine's folder with the files of a bundle, which is read if it must be.
+
+    Exceptions of `read` and `check` are passed on.
+
+    Args:
+        digest: the bundle's SHA-256.
+        read: returns the bundle.
+        check: refuses one that must not be used here; it is asked each time.
+
+    Raises:
+        OSError: no folder can be written.
+    """
+    own = own_folder() / "code"
+    try:
+        return _unpacked(own, digest, read, check)
+    except OSError as error:
+        log.warning("no copy of the code in %s: %s", own, error.strerror or error)
+    return _unpacked(_temporary(), digest, read, check)
+
+
+@cache
+def _temporary() -> Path:
+    """Return a folder of this process, which is removed when the process ends."""
+    folder = Path(mkdtemp(prefix="downpour-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _unpacked(
+    place: Path, digest: str, read: Callable[[], Bundle], check: Callable[[Bundle], None]
+) -> Path:
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = place / digest
+    with FolderLock(place / f".{digest}.lock"):
+        there = _held(folder)
+        bundle = there if there is not None and there.digest == digest else read()
+        check(bundle)
+        if bundle is there:
+            note_use(folder)
+        else:
+            remove_unused(path for path in place.iterdir() if path != folder)
+            _write(bundle, folder)
+    return folder
+
+
+def _held(folder: Path) -> Bundle | None:
+    """Return the bundle of all modules in a folder; None if it has none, or others."""
+    try:
+        return Bundle.of(dict(_modules(folder)))
+    except (OSError, BadBundle):
+        return None
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield a folder's modules by path; a link is none, and stays unread."""
+    left = BYTES_MAX
+    for at, folders, names in os.walk(folder):
+        for name in [*folders, *names]:
+            path = Path(at, name)
+            if path.is_symlink():
+                raise BadBundle(f"{name} is a link")
+            if name.endswith(".py") and name in names:
+                left -= path.stat().st_size
+                if left < 0:
+                    raise BadBundle(f"{name} is too long")
+                yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _write(bundle: Bundle, folder: Path) -> None:
+    part = Path(mkdtemp(prefix=".", suffix=".partial", dir=folder.parent))
+    try:
+        for name, content in bundle.files.items():
+            path = part / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    folder: Path
+    names: frozenset[str]
+
+
+_used: list[_Used] = []
+"""The one that is used, if any."""
+
+
+def folder_in_use() -> Path | None:
+    """Return the folder of the bundle that this process imports from."""
+    return _used[0].folder if _used else None
+
+
+def use(folder: Path) -> None:
+    """Import from a bundle's folder from now on, instead of any other one."""
+    if folder == folder_in_use():
+        return
+    leave()
+    entries = [path for path in folder.iterdir() if path.name != "__pycache__"]
+    names = frozenset(path.name.removesuffix(".py") for path in entries)
+    _forget(names)
+    sys.path.insert(0, str(folder))
+    _used.append(_Used(folder, names))
+    _look_anew()
+
+
+def leave() -> None:
+    """Import only the modules that this machine has without bundles from now on."""
+    while _used:
+        used = _used.pop()
+        _forget(used.names)
+        with suppress(ValueError):  # the user's code has removed it
+            sys.path.remove(str(used.folder))
+        _look_anew()
+
+
+def _forget(names: Collection[str]) -> None:
+    """Forget the modules under these names, and the submodules that only other versions have."""
+    for module in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[module]
+
+
+def _look_anew() -> None:
+    importlib.invalidate_caches()
+    factory_code.forget()
+
 
 _REFUSED = "this worker cannot use the experiment's code"
 _NAMES_MAX = 3

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.files.store.os_errors import writing
+from downpour.files.store.publish import writing
 from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
-from downpour.learning.datasets.room import check_room
+from downpour.learning.datasets.source import check_room
 
 if TYPE_CHECKING:
     from downpour.learning.tasks.task import ExampleList, Task
@@ -97,7 +97,7 @@ def open_task_data(root: Path, key: str) -> TaskData:
 
 def alike(one: TaskData, other: TaskData) -> bool:
     """Say whether two can be of the same examples, looked at on two machines."""
-    from downpour.learning.tasks.sketch import resemble
+    from downpour.learning.tasks.own import resemble
 
     if one.facts != other.facts or not np.array_equal(_labels_of(one), _labels_of(other)):
         return False
@@ -146,7 +146,7 @@ def check_examples(
     Raises:
         UnfitWorker: their number or one of the compared examples differs.
     """
-    from downpour.learning.tasks.sketch import resemble, sketched
+    from downpour.learning.tasks.own import resemble, sketched
 
     count = data.facts.train_samples if part == "train" else data.facts.test_samples
     here = limited(len(examples), spec, part)
@@ -202,8 +202,7 @@ def _remedy(examples: object) -> str:
 
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
     """Return how many examples a part has, and sketches of some used ones."""
-    from downpour.learning.tasks.own import examples_of, mistake, theirs
-    from downpour.learning.tasks.sketch import resemble, sketched
+    from downpour.learning.tasks.own import examples_of, mistake, resemble, sketched, theirs
 
     examples = examples_of(task, spec, part)
     if remedy := _remedy(examples):

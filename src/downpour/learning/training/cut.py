@@ -1,4 +1,8 @@
-"""Cuts a network into stages, for processes that have some consecutive layers each.
+"""Where to cut a network, by trying it.
+
+Between two layers is a copy of the tensor that leads on, forward and backward, as if each process
+had some of the layers. In the task's loss the run stands for the network, and has none of its
+parameters. So it finds out a loss that looks at these, or that calls the network twice.
 
 The user names the modules that stages begin with, or each stage is to take about as long as the
 others. The bytes are the same wherever it is cut, so a cut by measured time is no setting.
@@ -8,17 +12,221 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
+from typing import Any
 
-from downpour.base.errors import SpecError
+import torch
+from torch import Tensor, nn
+
+from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
+from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.probe import Probe, check_same_bytes, probed, refused
+from downpour.learning.training.layers import Layer, layers_of
+from downpour.learning.training.parameters import exact_copy
+from downpour.learning.training.repeating import tensor_sum
 from downpour.learning.training.sliced_step import first_dense
-from downpour.learning.training.step import BatchPart
+from downpour.learning.training.step import BatchPart, add_gradient
+
+_NUMBERS_MOVED = 2.5
+"""An optimizer with momentum reads three numbers of each parameter's and writes two; the
+multiplication in place that is timed instead reads one and writes one."""
+
+_NEEDED = "its loss must call the model once, with one tensor, and use only its output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The findings of a run: the layers, and the seconds of each, forward and backward.
+
+    `points` are the layers that a stage may begin with, besides the first: one tensor of floats
+    leads there, and no parameter is used on both sides. `step_seconds` is about what an optimizer
+    takes for all parameters.
+    """
+
+    layers: list[Layer]
+    seconds: tuple[float, ...]
+    points: tuple[int, ...]
+    step_seconds: float
+
+
+def probed(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> Probe:
+    """Run a network layer by layer, and forget its gradients.
+
+    Args:
+        loaded: the task.
+        network: its network, at its place in memory; the parameters are not changed.
+        part: what to run it on.
+
+    Raises:
+        SpecError: the task's loss needs more of the network than its output.
+    """
+    with _training(loaded, network) as seed:
+        run = _Run(layers_of(network))
+        for _ in range(2):  # the first time memory is allocated, and no gradient added to another
+            seed()
+            run.of(loaded, part)
+        return run.seen(_step_seconds(network))
+
+
+def check_same_bytes(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> None:
+    """Refuse a network that gives another loss or gradient where it is run layer by layer.
+
+    Raises:
+        SpecError: it does, or its loss needs more of it than its output.
+    """
+    with _training(loaded, network) as seed:
+        layers = layers_of(network)
+        seed()
+        whole = [tensor_sum(add_gradient(loaded, network, part)), *_gradients(network)]
+        network.zero_grad()
+        seed()
+        in_layers = [tensor_sum(_Run(layers).of(loaded, part)), *_gradients(network)]
+    if whole != in_layers and loaded.spec.repeatable:
+        accepted = (
+            f"gives different bytes layer by layer: {_NEEDED}, and a module that calls "
+            "others must not draw random numbers itself"
+        )
+        raise refused(loaded, accepted)
+
+
+def refused(loaded: LoadedTask, why: str) -> SpecError:
+    """Return the refusal of a network that cannot be cut."""
+    _, name = loaded.spec.trained_code
+    return SpecError("inside.how", loaded.spec.inside.how, f"{name} {why}")
+
+
+@contextmanager
+def _training(loaded: LoadedTask, network: nn.Module) -> Iterator[Callable[[], None]]:
+    """Return a context of a step, in which generators can be set; gradients are forgotten."""
+    spec = loaded.spec
+    randomness = numerics.Randomness(spec.seed, spec.device, beyond_torch=spec.trains_own_code)
+    network.train()
+    with numerics.settings(spec), randomness.active():
+        try:
+            yield lambda: randomness.begin(0)
+        finally:
+            network.zero_grad()
+
+
+@dataclass(slots=True)
+class _Times:
+    """When each layer of a run began to run and ended, forward; and where backward was when."""
+
+    forward: list[float] = field(default_factory=list)
+    backward: list[tuple[int, float]] = field(default_factory=list)
+
+
+class _Run(nn.Module):
+    """Stands for a network; its forward runs the layers with a copy between them."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self._known = list(layers)
+        self._apart = _apart(layers)
+        self._points: list[int] = []
+        self._times = _Times()
+        self._calls = 0
+
+    def forward(self, x: Tensor) -> Any:
+        self._calls += 1
+        for number, layer in enumerate(self._known, start=1):
+            self._times.forward.append(time.perf_counter())
+            x = layer.run(x)
+            if number in self._apart and _crosses(x):
+                self._points.append(number)
+                x = _Crossing.apply(x, number, self._times)
+        self._times.forward.append(time.perf_counter())
+        return x
+
+    def of(self, loaded: LoadedTask, part: BatchPart) -> Tensor:
+        """Add the gradients of a part to the network's; returns its share of the loss."""
+        self._calls, self._points, self._times = 0, [], _Times()
+        try:
+            loss = add_gradient(loaded, self, part)
+        except (DownpourError, MemoryError):
+            raise
+        except users_errors() as error:
+            if is_lack_of_memory(error):
+                raise
+            raise refused(
+                loaded, f"fails layer by layer: {describe_error(error)}; {_NEEDED}"
+            ) from error
+        self._times.backward.append((0, time.perf_counter()))
+        if self._calls != 1:
+            raise refused(loaded, f"runs {self._calls} times in a step; {_NEEDED}")
+        return loss
+
+    def seen(self, step_seconds: float) -> Probe:
+        """Return what the last run has shown."""
+        times = self._times
+        seconds = [after - before for before, after in pairwise(times.forward)]
+        # If no mark separates some layers, their time goes to the first of them.
+        for (_, before), (layer, after) in pairwise(times.backward):
+            seconds[layer] += after - before
+        return Probe(
+            layers=self._known,
+            seconds=tuple(seconds),
+            points=tuple(number for number in self._points if number < len(self._known)),
+            step_seconds=step_seconds,
+        )
+
+
+class _Crossing(torch.autograd.Function):
+    """Copies a tensor on its way forward, and its gradient on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: int, times: _Times) -> Tensor:
+        ctx.number, ctx.times = number, times
+        return exact_copy(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        ctx.times.backward.append((ctx.number, time.perf_counter()))
+        return exact_copy(grads[0]), None, None
+
+
+def _crosses(value: object) -> bool:
+    """Whether a value can go to another process: a tensor that can have a gradient."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and type(value) is Tensor
+        and is_plain(value)
+    )
+
+
+def _apart(layers: Sequence[Layer]) -> set[int]:
+    """Return the numbers of layers before which no parameter is used that is used after, too."""
+    last: dict[int, int] = {}
+    for number, layer in enumerate(layers):
+        last |= dict.fromkeys(map(id, layer.parameters), number)
+    apart, until = set(), 0
+    for number, layer in enumerate(layers, start=1):
+        until = max([until, *(last[id(value)] for value in layer.parameters)])
+        if until < number:
+            apart.add(number)
+    return apart
+
+
+def _step_seconds(network: nn.Module) -> float:
+    began = time.perf_counter()
+    for value in network.parameters():
+        if value.grad is not None:
+            value.grad.mul_(1)
+    return _NUMBERS_MOVED * (time.perf_counter() - began)
+
+
+def _gradients(network: nn.Module) -> Iterator[str]:
+    for value in network.parameters():
+        yield "" if value.grad is None else tensor_sum(value.grad)
 
 
 def check_cut(loaded: LoadedTask, part: BatchPart) -> None:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets.seeding import random_order
+from downpour.learning.datasets.source import random_order
 
 Indices = NDArray[np.int64]
 

@@ -8,10 +8,11 @@ over the values of a tensor. In them we know no place to cut, and the whole modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from downpour.learning.blame import users_errors
@@ -149,3 +150,39 @@ def _runs(begin: fx.Node, nodes: list[fx.Node]) -> Iterator[list[fx.Node]]:
             yield run
             run = []
         needed = max(needed, until[node])
+
+
+class EntranceDone(BaseException):
+    """The first layers have run, and the task's loss is of no use here.
+
+    No Exception, so that no loss of a user's takes it for a failure of the model.
+    """
+
+
+class Entrance(nn.Module):
+    """Runs the first layers; `output` is their result.
+
+    Args:
+        layers: the first layers.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self._layers = layers
+        self.output = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Any:
+        """Run the layers on what the loss gives to the network.
+
+        Raises:
+            EntranceDone: always.
+        """
+        self.output = run(self._layers, x)
+        raise EntranceDone
+
+
+def run(layers: Sequence[Layer], x: Tensor) -> Any:
+    """Run layers one after the other."""
+    for layer in layers:
+        x = layer.run(x)
+    return x

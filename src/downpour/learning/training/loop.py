@@ -6,13 +6,18 @@ same bytes as if nothing had happened. It knows nothing of files, messages or ti
 is a function of the position. The order of examples follows from (seed, epoch, shard), and the
 learning rate from the epoch and the step. All generators are seeded before each step from (seed,
 round, shard, step). Discard the value after an exception.
+
+Names decide. We copy the tensors that the file holds, and the ones that it lacks keep their seeded
+draw. Remarks name these, and the file's tensors that the network lacks. So the body of a network
+can begin from another one's while its head is new. Floats are converted to the network's own type;
+nothing else is.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,24 +29,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
-from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory
+from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError
 from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
-from downpour.learning.training.optimizers import Optimizers
+from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
 from downpour.learning.training.parameters import (
     Arrays,
+    array_of,
     check_finite,
+    fill,
     infinite_constants,
+    is_finite,
     load_parameters,
     moved_constant,
     parameters_of,
 )
-from downpour.learning.training.schedule import Position, rate_factor
-from downpour.learning.training.shortage import advice
-from downpour.learning.training.spilling import kept_on_host
-from downpour.learning.training.step import BatchPart, GradientOf, train_step
+from downpour.learning.training.step import BatchPart, GradientOf, advice, kept_on_host, train_step
 
 log = logging.getLogger(__name__)
 
@@ -323,3 +328,74 @@ def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         for name, array in arrays.items()
         if name.startswith(prefix)
     }
+
+
+_NAMED = 3
+
+
+def begin_from(
+    model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
+) -> tuple[str, ...]:
+    """Copy tensors into a network's parameters and buffers of the same names.
+
+    Args:
+        model: The network, with its own initial parameters.
+        tensors: What the file holds, by name.
+        source: What the user calls the file.
+        field: Where the user names it.
+
+    Returns:
+        What people should know, a line each: what the file lacks, and what it holds besides.
+
+    Raises:
+        SpecError: no name is the network's, or a tensor has another shape or type, or holds NaN.
+    """
+    state = model.state_dict(keep_vars=True)
+    shared = state.keys() & tensors.keys()
+    if not shared:
+        has, needs = _some(tensors), _some(state)
+        raise SpecError(field, source, f"belongs to another network: it has {has}; needed: {needs}")
+    for name in sorted(shared):
+        _copy(state[name], tensors[name], name, source, field)
+    missing = lacking(model, tensors)
+    left = [name for name in tensors if name not in shared]
+    remarks = []
+    if missing:
+        remarks.append(
+            f"{source} lacks {_some(missing)}, so these start with random values from the seed"
+        )
+    if left:
+        remarks.append(f"{source} also holds {_some(left)}, which the network lacks")
+    return tuple(remarks)
+
+
+def lacking(model: nn.Module, names: Collection[str]) -> list[str]:
+    """Return which of a network's parameters and buffers are not among some names."""
+    state = model.state_dict(keep_vars=True)
+    # Tied tensors are one under several names, and other programs keep one of these.
+    filled = {_place(state[name]) for name in state.keys() & set(names)}
+    return [name for name, value in state.items() if _place(value) not in filled]
+
+
+def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: str) -> None:
+    own = array_of(target)
+    if own.shape != given.shape:
+        shapes = f"{name} has shape {list(given.shape)} in it, but {list(own.shape)} in the network"
+        raise SpecError(field, source, shapes)
+    if own.dtype != given.dtype and (own.dtype.kind, given.dtype.kind) != ("f", "f"):
+        types = f"{name} is {given.dtype} in it, but {own.dtype} in the network"
+        raise SpecError(field, source, types)
+    converted = given.astype(own.dtype)
+    if not is_finite(converted) and (target.requires_grad or is_finite(own)):
+        raise SpecError(field, source, f"{name} holds NaN or infinity as {own.dtype}")
+    fill(target, converted, name)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape)
+
+
+def _some(names: Collection[str]) -> str:
+    """Name the first few, and count the others."""
+    shown = ", ".join(sorted(names)[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "nothing"

@@ -1,4 +1,21 @@
-"""The optimizers of the local loop, and their state as named arrays.
+"""The optimizers of a worker: what trains which parameters, how fast, and what is kept.
+
+Torch's optimizers without the code for its compiler and its profiler.
+
+The first optimizer that a process makes imports torch's compiler, only to be left alone by it:
+1.3 s of processor time, as much again as torch itself. And each step says to compiler and profiler
+that it is one: 5 % of a step of the digits network. Neither is used here, so the methods below
+are torch's own, called without these wrappers. If a version of torch has other wrappers, they stay.
+
+A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T warm
+up. Step k, counted from 0 over all epochs, multiplies the learning rate by `min(1, (k + 1) / W)`.
+After the warm-up it also multiplies it by the schedule's factor at `p = (k - W) / (T - W)`. How
+often the shards meet in an epoch changes none of it.
+
+With `scale_rate`, the learning rate of n shards is n times as high (the linear scaling rule), and
+the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et al. 2017,
+"Accurate, Large Minibatch SGD", sections 2.1 and 2.2. So is the warm-up of a spec that names none,
+five of ninety epochs.
 
 Those of a spec are torch's fused ones: one call for all parameters, and elementwise, so their
 result does not depend on how the work is cut. A state belongs to a shard, not to a worker, so it
@@ -7,23 +24,248 @@ must survive a file (`optimizer_state.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from downpour.core.spec import Spec
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import not_default, overrides, theirs
+from downpour.learning.tasks.own import not_default, overrides, shown, theirs
 from downpour.learning.training.optimizer_state import OptimizerState
-from downpour.learning.training.parameter_groups import (
-    _by_name,
-    _check_all_trained,
-    groups_of,
-    trainable,
-)
 from downpour.learning.training.parameters import Arrays
+
+Kind = TypeVar("Kind", bound=Optimizer)
+
+
+def unwrapped(kind: type[Kind]) -> type[Kind]:
+    """Return a kind of optimizer that takes the same steps, to the bit, with less around them."""
+    step, add_param_group = inspect.unwrap(kind.step), inspect.unwrap(kind.add_param_group)
+
+    def plain_step(self: Optimizer, closure: None = None) -> Any:
+        with torch.no_grad():
+            return step(self, closure)
+
+    def plain_add(self: Optimizer, param_group: dict[str, Any]) -> None:
+        add_param_group(self, param_group)
+
+    # By this mark torch knows that a step has its wrapper for the profiler.
+    plain_step.hooked = True  # type: ignore[attr-defined]
+    methods = {"step": plain_step, "add_param_group": plain_add}
+    return cast("type[Kind]", type(kind.__name__, (kind,), methods))
+
+
+_USUAL_WARMUP = 5 / 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A step of a training: `step` of `steps` in an epoch, `epoch` of `epochs`, all from 0 on."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+
+    @property
+    def done(self) -> float:
+        """The share of all steps before this one, in 0..1."""
+        return (self.epoch + self.step / self.steps) / self.epochs
+
+
+def rate_factor(loaded: LoadedTask, position: Position) -> float:
+    """Return what the learning rate is multiplied by at a step: by the task, or by its spec.
+
+    Raises:
+        SpecError: what the task's own `rate` returns is no rate.
+    """
+    spec = loaded.spec
+    with theirs(spec, "rate() fails"):
+        own = loaded.task.rate(position.done)
+    if own is None:
+        return _by_spec(spec, position)
+    if not isinstance(own, int | float) or not 0 <= own < math.inf:
+        accepted = f"rate({position.done:g}) must return a number, 0 or above, not {shown(own)}"
+        raise loaded.mistake("rate", accepted)
+    return float(own) * _scale(spec)
+
+
+def _scale(spec: Spec) -> int:
+    return spec.shards or 1 if spec.scale_rate else 1
+
+
+def _by_spec(spec: Spec, position: Position) -> float:
+    total = position.epochs * position.steps
+    share_of_warmup = spec.warmup or (_USUAL_WARMUP if spec.scale_rate else 0.0)
+    warmup, scale = share_of_warmup * total, _scale(spec)
+    number = position.epoch * position.steps + position.step
+    if number >= warmup:
+        return scale * _by_schedule(spec, position, (number - warmup) / (total - warmup))
+    if spec.scale_rate:
+        return 1 + (scale - 1) * number / warmup
+    return min(1.0, (number + 1) / warmup)
+
+
+def _by_schedule(spec: Spec, position: Position, share: float) -> float:
+    """Return the factor at a share, in 0..1, of the steps after the warm-up."""
+    match spec.schedule:
+        case "cosine":
+            return spec.final_rate + (1 - spec.final_rate) * (1 + math.cos(math.pi * share)) / 2
+        case "linear":
+            return 1 - (1 - spec.final_rate) * share
+        case "step":
+            return float(spec.decay ** (position.epoch // spec.decay_every))
+        case "constant":
+            return 1.0
+
+
+Groups = list[dict[str, Any]]
+
+SGD = unwrapped(torch.optim.SGD)
+Adam = unwrapped(torch.optim.Adam)
+AdamW = unwrapped(torch.optim.AdamW)
+
+
+def _sgd(groups: Groups, spec: Spec) -> Optimizer:
+    optimizer = SGD(
+        groups,
+        lr=spec.learning_rate,
+        momentum=spec.momentum,
+        nesterov=spec.nesterov,
+        weight_decay=spec.weight_decay,
+        fused=True,
+    )
+    if spec.momentum:
+        # The fused kernel takes buffers for all parameters or for none, and a parameter may get its
+        # first gradient late. From zeros the first step is the same as without a buffer.
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def _adam(groups: Groups, spec: Spec) -> Optimizer:
+    return Adam(groups, **_adaptive(spec))
+
+
+def _adamw(groups: Groups, spec: Spec) -> Optimizer:
+    return AdamW(groups, **_adaptive(spec))
+
+
+def _adaptive(spec: Spec) -> dict[str, Any]:
+    return {
+        "lr": spec.learning_rate,
+        "betas": spec.betas,
+        "eps": spec.epsilon,
+        "weight_decay": spec.weight_decay,
+        "fused": True,
+    }
+
+
+OPTIMIZERS: dict[str, Callable[[Groups, Spec], Optimizer]] = {
+    "sgd": _sgd,
+    "adam": _adam,
+    "adamw": _adamw,
+}
+
+
+def groups_of(
+    loaded: LoadedTask, model: nn.Module, trainable: Mapping[str, nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Return the parameters in groups, each with the names of its parameters."""
+    with theirs(loaded.spec, "groups() fails"):
+        given = loaded.task.groups(model)
+        named = [{"params": trainable.values()}] if given is None else list(given)
+    if not all(isinstance(group, Mapping) and "params" in group for group in named):
+        accepted = 'groups() must return a list of {"params": parameters, ...}'
+        raise loaded.mistake("groups", accepted)
+    with theirs(loaded.spec, "groups() fails"):
+        groups = [{**group, "params": _listed(group["params"])} for group in named]
+    members = [id(one) for group in groups for one in group["params"]]
+    names = {id(parameter): name for name, parameter in trainable.items()}
+    twice = next((names.get(one, "one") for one in members if members.count(one) > 1), None)
+    if twice is not None:
+        raise loaded.mistake("groups", f"groups() names the parameter {twice} twice")
+    if left := [name for one, name in names.items() if one not in set(members)]:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise loaded.mistake("groups", f"groups() leaves out the parameter {left[0]}{more}")
+    return groups
+
+
+def _listed(params: Any) -> list[Any]:
+    """List a group's parameters: torch also takes one alone, or an iterator, which ends once."""
+    return [params] if isinstance(params, Tensor) else list(params)
+
+
+def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Optimizer]:
+    spec = loaded.spec
+    with theirs(spec, "optimizer() fails"):
+        given = loaded.task.optimizer(groups)
+    if given is None:
+        with theirs(spec, "groups() fails"):
+            given = OPTIMIZERS[spec.optimizer](groups, spec)
+        check_options(given, loaded)
+    by_name = {"optimizer": given} if isinstance(given, Optimizer) else given
+    if not isinstance(by_name, Mapping) or not all(
+        isinstance(one, Optimizer) for one in by_name.values()
+    ):
+        accepted = "optimizer() must return a torch.optim.Optimizer, or several by name"
+        raise loaded.mistake("optimizer", accepted)
+    if any(callable(getattr(one, "eval", None)) for one in by_name.values()):
+        accepted = (
+            "its optimizer has eval(), as schedule-free ones do: it evaluates other parameters "
+            "than it trains, but a model has one set; average them in a buffer of the model"
+        )
+        raise loaded.mistake("optimizer", accepted)
+    closures = any(isinstance(one, torch.optim.LBFGS) for one in by_name.values())
+    if closures and not loaded.has_own_step:
+        accepted = "LBFGS calls the loss itself, so the task needs its own step()"
+        raise loaded.mistake("optimizer", accepted)
+    return dict(by_name)
+
+
+def check_options(optimizer: Optimizer, loaded: LoadedTask) -> None:
+    """Refuse an option of a group that the spec's optimizer would ignore, as torch does."""
+    known = {*optimizer.defaults, "params", "param_names", "name"}
+    for group in optimizer.param_groups:
+        if ignored := sorted(group.keys() - known):
+            options = ", ".join(sorted(optimizer.defaults))
+            accepted = f"groups() gives {ignored[0]!r}, but the optimizer's options are {options}"
+            raise loaded.mistake("groups", accepted)
+
+
+def _check_all_trained(
+    by_name: Mapping[str, Optimizer], model: nn.Module, loaded: LoadedTask
+) -> None:
+    """Refuse optimizers unless each trainable parameter has exactly one."""
+    owned: set[int] = set()
+    known = set(map(id, model.parameters()))
+    for one in by_name.values():
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in owned:
+                    accepted = "optimizer() gives a parameter to two optimizers"
+                    raise loaded.mistake("optimizer", accepted)
+                if id(parameter) not in known:
+                    kind = f"{parameter.dtype} {list(parameter.shape)}"
+                    accepted = f"its optimizer trains a parameter that model() lacks: {kind}"
+                    method = "optimizer" if overrides(loaded.task, "optimizer") else "groups"
+                    raise loaded.mistake(method, accepted)
+                owned.add(id(parameter))
+    trained = trainable(model)
+    if left := [name for name, value in trained.items() if id(value) not in owned]:
+        raise loaded.mistake("optimizer", f"optimizer() leaves out the parameter {left[0]}")
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
 
 _OF_THE_OPTIMIZER = (
     "optimizer",

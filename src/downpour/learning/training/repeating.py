@@ -5,28 +5,189 @@ process, its environment and its unseeded generators are other ones anyway. It a
 circumstances. First, it trains another task on the same examples, so all that is kept at first use
 differs. Second, it trains the steps once under another clock. Third, it trains them once more with
 the counters of the user's modules further on.
+
+Only calls from the user's own files get the other time. Torch, other libraries, and our own threads
+get the real one.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 import xxhash
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from downpour.core.spec import Spec
-from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.blame import describe_error, place_of, users_errors
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.another_clock import another_clock
-from downpour.learning.training.fingerprints import state_of, sums_of
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import parameters_of
-from downpour.learning.training.step_cost import in_words
+from downpour.learning.training.parameters import Arrays, array_of, parameters_of
+from downpour.learning.training.step import in_words
+
+_AHEAD = dt.timedelta(days=401, hours=5, minutes=7, seconds=11)
+"""Every unit of a date differs, and an odd number of days, hours, minutes and seconds has passed.
+It is ahead, because code that waits for a moment would wait for a year if the clock went back."""
+
+_SECONDS = ("time", "monotonic", "perf_counter")
+_DATES = ("localtime", "gmtime", "ctime")
+
+
+@contextmanager
+def another_clock(modules: Sequence[ModuleType]) -> Iterator[list[str]]:
+    """Return a context in which the code of these modules meets another time.
+
+    Yields:
+        The places that have asked for the time, so far.
+    """
+    clock = _Clock({str(module.__file__) for module in modules})
+    homes = [time, dt, *modules]
+    kept = [(home, name, value) for home in homes for name, value in vars(home).items()]
+    replaced = {id(getattr(home, name)): (home, name) for home, name in clock.known()}
+    for home, name, value in kept:
+        if id(value) in replaced:
+            setattr(home, name, clock.instead(*replaced[id(value)]))
+    try:
+        yield clock.asked
+    finally:
+        for home, name, value in kept:
+            if id(value) in replaced:
+                setattr(home, name, value)
+
+
+class _Clock:
+    def __init__(self, files: set[str]) -> None:
+        self._files = files
+        self.asked: list[str] = []
+
+    @staticmethod
+    def known() -> Iterator[tuple[ModuleType, str]]:
+        for name in (*_SECONDS, *(f"{one}_ns" for one in _SECONDS), *_DATES, "strftime"):
+            yield time, name
+        yield dt, "datetime"
+        yield dt, "date"
+
+    def instead(self, home: ModuleType, name: str) -> Any:
+        """Return what the user's code gets instead of a function or a class of these modules."""
+        real = getattr(home, name)
+        if home is dt:
+            return self._dates(real)
+        if name in _DATES or name == "strftime":
+            return self._dated(real, without_time=int(name == "strftime"))
+        by = _AHEAD.total_seconds()
+        return self._ahead(real, int(by) * 10**9 if name.endswith("_ns") else by)
+
+    def _is_theirs(self) -> bool:
+        """Whether the code that called our caller is the user's; notes where it is."""
+        frame = sys._getframe(2)  # noqa: SLF001
+        code = frame.f_code
+        if code.co_filename not in self._files:
+            return False
+        self.asked.append(place_of(code.co_filename, frame.f_lineno, code.co_name))
+        return True
+
+    def _ahead(self, real: Callable[..., Any], by: float) -> Callable[..., Any]:
+        def told(*given: Any) -> Any:
+            return real(*given) + (by if self._is_theirs() else 0)
+
+        return told
+
+    def _dated(self, real: Callable[..., Any], without_time: int) -> Callable[..., Any]:
+        """Replace a function that takes the current time if its caller gives none."""
+        now, convert = time.time, time.localtime
+
+        def told(*given: Any) -> Any:
+            if len(given) > without_time or not self._is_theirs():
+                return real(*given)
+            later = now() + _AHEAD.total_seconds()
+            return real(*given, convert(later) if without_time else later)
+
+        return told
+
+    def _dates(self, real: Any) -> type:
+        is_theirs = self._is_theirs
+
+        class Kind(type(real)):  # type: ignore[misc]
+            def __instancecheck__(cls, value: object) -> bool:
+                return isinstance(value, real)
+
+        class Ahead(real, metaclass=Kind):  # type: ignore[misc]
+            @classmethod
+            def today(cls) -> Any:
+                return real.today() + (_AHEAD if is_theirs() else dt.timedelta())
+
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return real.now(tz) + (_AHEAD if is_theirs() else dt.timedelta())
+
+            @classmethod
+            def utcnow(cls) -> Any:
+                return real.utcnow() + (_AHEAD if is_theirs() else dt.timedelta())
+
+        Ahead.__name__ = Ahead.__qualname__ = real.__name__
+        return Ahead
+
+
+def state_of(training: ShardTraining) -> dict[str, str]:
+    """Return what a training would go on from."""
+    return sums_of(training.snapshot())
+
+
+def sums_of(arrays: Arrays, part: str = "") -> dict[str, str]:
+    """Return a sum of each array, by the part that it is of and its name."""
+    prefix = f"{part}/" if part else ""
+    return {f"{prefix}{name}": _sum(array) for name, array in arrays.items()}
+
+
+def _sum(array: NDArray[Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).data)
+
+
+def buffer_versions(network: nn.Module) -> dict[str, int]:
+    """Return how often each buffer was written, by name."""
+    buffers = {name: one for name, one in network.named_buffers() if not one.is_inference()}
+    return {name: value._version for name, value in buffers.items()}  # noqa: SLF001
+
+
+def frozen_sums(network: nn.Module) -> dict[str, str]:
+    """Return checksums of the parameters that require no gradient."""
+    parameters = network.named_parameters()
+    return {n: tensor_sum(p) for n, p in parameters if not p.requires_grad and is_plain(p)}
+
+
+def aside(network: nn.Module) -> dict[str, str]:
+    """Return the state of a network's modules that is in no file, as text by name.
+
+    It only serves to name a cause. So it leaves out what it cannot see, such as a sparse tensor.
+    """
+    state = {}
+    for path, module in network.named_modules():
+        hidden = {name: module._buffers[name] for name in module._non_persistent_buffers_set}  # noqa: SLF001
+        for name, value in {**vars(module), **hidden}.items():
+            if isinstance(value, Tensor) and is_plain(value):
+                state[f"{path}.{name}".lstrip(".")] = tensor_sum(value)
+            elif isinstance(value, list | tuple):
+                state[f"{path}.{name}".lstrip(".")] = f"{len(value)}: {reprlib.repr(value)}"
+            elif isinstance(value, bool | int | float | str) and name != "training":
+                state[f"{path}.{name}".lstrip(".")] = repr(value)[:1000]
+    return state
+
+
+def tensor_sum(value: Tensor) -> str:
+    """Return a sum of a plain tensor's bytes, also of a type that numpy lacks."""
+    return _sum(array_of(value.detach().reshape(-1).view(torch.uint8)))
+
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from torch.nn import functional
 from downpour.base.errors import SpecError
 from downpour.learning.models import generators
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.entrance import Entrance, EntranceDone
-from downpour.learning.training.layers import Layer, layers_of
+from downpour.learning.training.layers import Entrance, EntranceDone, Layer, layers_of
 from downpour.learning.training.step import BatchPart, add_gradient
 
 Seed = Callable[[int], None]

@@ -2,24 +2,37 @@
 
 A batch may be cut into parts. The gradient of each is computed alone and added to those before it,
 in order. So it is the same to the bit whether this process computes all of it or others help.
+
+Autograd keeps tensors of the forward pass, and they take most memory of a step. `kept_on_host`
+moves them to the host's memory, and brings them back one at a time. Each comes back with the
+numbers and the strides that it had, so the backward pass takes the same kernels to the same bytes.
+Only copies take time.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.learning.tasks.batches import Indices
+from downpour.base.devices import CPU
+from downpour.core.spec import Spec
+from downpour.host.machine import free_memory, told_limit
+from downpour.learning.accelerators import release
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown
+from downpour.learning.tasks.task import Indices
 from downpour.learning.training import numerics
+from downpour.learning.training.epoch_order import batches_in, samples_in
 from downpour.learning.training.optimizers import Optimizers
 
 
@@ -188,3 +201,123 @@ def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) ->
     else:
         return loss
     raise loaded.mistake(method, accepted)
+
+
+@dataclass(slots=True)
+class Shortage:
+    """How often an accelerator had too little memory for a step of an experiment; what follows.
+
+    The first time, this process gives back all device memory that it does not use, and trains again
+    from the last snapshot, or from the beginning of the task. From the second time on, it also
+    keeps in the host's memory what its steps need later. Neither changes a byte. A CPU has no
+    other memory, so no process retries there.
+    """
+
+    device: str
+    count: int = 0
+
+    @property
+    def spills(self) -> bool:
+        """Whether steps keep in the host's memory what they need later."""
+        return self.count > 1
+
+    def may_try_again(self) -> bool:
+        """Note a shortage; returns whether there is something left to try."""
+        if self.device == CPU or self.spills:
+            return False
+        self.count += 1
+        return True
+
+    def make_room(self) -> None:
+        """Give back unused memory, once nothing refers to the failed step."""
+        gc.collect()  # an error and the frames that it names may refer to each other
+        release(self.device)
+
+
+def advice(loaded: LoadedTask) -> str:
+    """Say how much memory there was, what did not fit, and what would."""
+    spec = loaded.spec
+    batch, parts = spec.batch_size, min(spec.parts, spec.batch_size)
+    if loaded.has_own_step or spec.inside.how == "hybrid":
+        fits = f"a step holds all {batch} examples at once: use a smaller batch_size"
+    elif parts == batch:
+        where = "a machine" if spec.device == CPU else "a device"
+        fits = f"even one example at a time is too much: use {where} with more memory"
+    else:
+        fits = (
+            f"{-(-batch // parts)} examples at a time are too many: try accumulate = "
+            f"{min(2 * parts, batch)} for smaller parts"
+        )
+    if spec.device != CPU:  # torch has said how much memory the accelerator has
+        return fits
+    return f"{told_limit()}; {fits}"
+
+
+_LEFT_BYTES = 1 << 30
+"""The memory that stays free on the host: with less the kernel might kill this process."""
+
+Kept = tuple[Tensor, torch.device]
+
+
+def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
+    """Return a context for training steps of a network that keep nothing on its device for later.
+
+    Parts of larger tensors, sparse tensors and tensors with gaps stay there, because they could not
+    come back exactly as they were. So do parameters and buffers, which are there anyway, and
+    tensors that the host has no room for.
+    """
+    kept_there = (*model.parameters(), *model.buffers())
+    own = {one.data_ptr() for one in kept_there if is_plain(one)}
+
+    def away(value: Tensor) -> Kept:
+        there = value.device
+        if there.type == "cpu" or not is_plain(value):
+            return value, there
+        if value.storage_offset() or value.data_ptr() in own:
+            return value, there
+        if value.nbytes + _LEFT_BYTES > free_memory():
+            return value, there
+        copy = value.to("cpu")
+        return (copy if copy.stride() == value.stride() else value), there
+
+    def back(kept: Kept) -> Tensor:
+        value, there = kept
+        return value.to(there)
+
+    return torch.autograd.graph.saved_tensors_hooks(away, back)
+
+
+Shard = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """The cost of one training step on this machine.
+
+    `memory_bytes` are those of parameters, gradients, the optimizer's state and the tensors kept
+    for going backward, without the temporary memory of single operations. `in_parts` says if a
+    batch in parts takes another step than the whole one.
+    """
+
+    seconds: float
+    memory_bytes: int
+    in_parts: str = ""
+
+    def __str__(self) -> str:
+        return f"a step takes {self.seconds:.2g} s and {self.memory_bytes / 1e6:.3g} MB here"
+
+
+def last_batch(shard: Shard, spec: Spec) -> Shard:
+    """Return as many of a shard's examples as its last batch has."""
+    count = len(shard)
+    batches = min(batches_in(count, spec.batch_size), spec.local_steps or count)
+    return shard[: samples_in(batches, count, spec) - samples_in(batches - 1, count, spec)]
+
+
+def in_words(odd: Sequence[str]) -> str:
+    """Name what differs: the loss before parameters, these before the optimizer's state."""
+    if "progress/loss_sum" in odd:
+        return "its loss differs"
+    named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"

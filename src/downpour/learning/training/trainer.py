@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import SpecError
-from downpour.core.automatic import LocalOptimizer
+from downpour.core.resolve import LocalOptimizer
 from downpour.core.spec import Spec
-from downpour.host.signals import end_with_parent
+from downpour.host.process import end_with_parent
 from downpour.learning.allowlist import environment
 
 if TYPE_CHECKING:

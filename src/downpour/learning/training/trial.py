@@ -29,9 +29,9 @@ from downpour.base.errors import (
     SpecError,
     UnfitWorker,
 )
-from downpour.base.evaluations import unmeasured
+from downpour.base.states import unmeasured
 from downpour.core.spec import Spec
-from downpour.host.memory import told_limit
+from downpour.host.machine import told_limit
 from downpour.learning.blame import users_errors
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
@@ -39,18 +39,17 @@ from downpour.learning.tasks.own import overrides, theirs, told
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import part_of
 from downpour.learning.training.evaluation import evaluate_on
-from downpour.learning.training.fingerprints import (
+from downpour.learning.training.in_parts import parts_differ
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
+from downpour.learning.training.repeating import (
     aside,
     buffer_versions,
     frozen_sums,
     state_of,
     sums_of,
 )
-from downpour.learning.training.in_parts import parts_differ
-from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
-from downpour.learning.training.step import batch_parts
-from downpour.learning.training.step_cost import Shard, StepCost, in_words, last_batch
+from downpour.learning.training.step import Shard, StepCost, batch_parts, in_words, last_batch
 
 log = logging.getLogger(__name__)
 

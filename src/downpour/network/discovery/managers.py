@@ -20,8 +20,8 @@ from downpour.base.errors import DownpourError, OtherDirectory, SpecError, Unrea
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.core.node.worker import next_address
 from downpour.files.store import SharedDirectory
-from downpour.files.store.leaders import leader_of
-from downpour.files.store.location import seen_location
+from downpour.files.store.lease import leader_of
+from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc import CALL_SECONDS, Address, ManagerClient, Trust, parse_address
 
 

@@ -6,22 +6,17 @@ implements `ManagerService` or `WorkerService` receives values and answers with 
 names of files.
 """
 
-from downpour.network.rpc.address import Address, parse_address
 from downpour.network.rpc.client import CALL_SECONDS, ManagerClient, WorkerClient
 from downpour.network.rpc.generated.constants import PROTOCOL
-from downpour.network.rpc.indices import (
-    PACKED_BYTES_MAX,
-    PackedIndices,
-    pack_indices,
-    unpack_indices,
-)
 from downpour.network.rpc.messages import (
+    PACKED_BYTES_MAX,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
     IndexArray,
     IndicesFile,
     ManagerInfo,
+    PackedIndices,
     RecordPage,
     Registered,
     Registration,
@@ -30,10 +25,12 @@ from downpour.network.rpc.messages import (
     TaskStatus,
     WorkerInfo,
     WorkerStatus,
+    pack_indices,
+    unpack_indices,
 )
 from downpour.network.rpc.server import Limits, Server, listen
 from downpour.network.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
-from downpour.network.rpc.trust import OPEN, Trust
+from downpour.network.rpc.trust import OPEN, Address, Trust, parse_address
 
 __all__ = [
     "CALL_SECONDS",

@@ -14,9 +14,7 @@ from typing import Any, Self, TypeVar
 from downpour.base.errors import IncompatiblePeer
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Snapshot, Update
-from downpour.network.rpc.address import Address
 from downpour.network.rpc.connection import Peer
-from downpour.network.rpc.field_error import FieldError
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
@@ -31,8 +29,8 @@ from downpour.network.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.network.rpc.trust import OPEN, Trust
-from downpour.network.rpc.wire import from_wire, to_wire
+from downpour.network.rpc.trust import OPEN, Address, Trust
+from downpour.network.rpc.wire import FieldError, from_wire, to_wire
 
 CALL_SECONDS = 10.0
 """The deadline of a call, unless a client has another."""

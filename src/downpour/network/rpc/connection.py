@@ -31,12 +31,12 @@ from downpour.base.errors import (
     Unreachable,
     Untrusted,
 )
-from downpour.host.descriptors import lacks_descriptors
-from downpour.network.rpc import frames, handshake
-from downpour.network.rpc.address import Address
-from downpour.network.rpc.field_error import Shown
+from downpour.host.process import lacks_descriptors
+from downpour.network.rpc import frames
+from downpour.network.rpc import trust as handshake
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.network.rpc.trust import OPEN, Trust
+from downpour.network.rpc.trust import OPEN, Address, Trust
+from downpour.network.rpc.wire import Shown
 
 _DESCRIPTOR_WAIT_SECONDS = 0.1
 

@@ -24,11 +24,11 @@ from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TTransportException
 
 from downpour.base.errors import SpecError
-from downpour.host.descriptors import connections_allowed
+from downpour.host.process import connections_allowed
 from downpour.host.text import shortened
-from downpour.network.rpc import frames, handshake
-from downpour.network.rpc.address import Address
-from downpour.network.rpc.trust import OPEN, Trust
+from downpour.network.rpc import frames
+from downpour.network.rpc import trust as handshake
+from downpour.network.rpc.trust import OPEN, Address, Trust
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024

@@ -17,7 +17,6 @@ from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.host.text import shortened
-from downpour.network.rpc.field_error import FieldError, Shown, shown
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.messages import (
@@ -34,7 +33,7 @@ from downpour.network.rpc.messages import (
 )
 from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
 from downpour.network.rpc.trust import OPEN, Trust
-from downpour.network.rpc.wire import reader, writer
+from downpour.network.rpc.wire import FieldError, Shown, reader, shown, writer
 
 
 class ManagerService(Protocol):

@@ -1,0 +1,290 @@
+"""The commands that draw: report, trace, splits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError
+from downpour.cli.asking import find
+from downpour.cli.options import (
+    RESULTS,
+    SHARED,
+    Allow,
+    AsJson,
+    DataDir,
+    Experiment,
+    Manager,
+    Shared,
+    SharedIfSeen,
+    TensorBoard,
+    allow_code,
+    allow_own_code,
+    path_option,
+    whole_number,
+    with_credentials,
+)
+from downpour.cli.printing import err, note, out, print_json, say
+from downpour.core.spec import Spec
+from downpour.files.spec_file import read_spec
+from downpour.host.extras import require
+from downpour.host.paths import Credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from downpour.core.splitters import SplitCut
+    from downpour.record.study_result import StudyResult
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            parser=path_option("FOLDER"),
+            help="A folder of `downpour grid`, or of one experiment.",
+        ),
+    ],
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            parser=path_option("out"),
+            help="The folder to write the report to.",
+            show_default="FOLDER/report, or ./results/ID for one experiment",
+        ),
+    ] = None,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Write tables, figures and a page of the results.
+
+    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
+    JSON, figures are PNG and SVG, and index.html is one file that needs no network. The command
+    replaces an earlier report in DIR and leaves other files alone.
+    """
+    require("downpour report", "report")
+    from rich.progress import Progress
+
+    from downpour.show.pages.report import write_report
+    from downpour.show.tables.terminal_tables import study_table
+
+    study, usual = _study(folder)
+    if tensorboard is not None:
+        _write_events(folder, tensorboard)
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("figures", total=None)
+        page = write_report(
+            study,
+            out_dir or usual,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    for subgrid in study.subgrids:
+        out().print(study_table(subgrid))
+    out().print(str(page), highlight=False, markup=False, soft_wrap=True)
+
+
+def _write_events(folder: Path, tensorboard: Path) -> None:
+    """Write the event files of all ended runs of a grid, or of one experiment."""
+    from downpour.experiments.studies import Grid, read_folder
+    from downpour.files.store.layout import RECORD_NAME
+    from downpour.record.record import read_record
+    from downpour.show.event_files import write_events
+
+    if not (folder / Grid.file_name).exists():
+        write_events(read_record(folder / RECORD_NAME), tensorboard)
+        return
+    for record in read_folder(folder, Grid).records():
+        write_events(read_record(record), tensorboard, record.parent.name)
+
+
+def _study(folder: Path) -> tuple[StudyResult, Path]:
+    """Read the results in a folder; return them with the default folder for their report."""
+    from downpour.experiments.studies import Grid, Search, grid_results, read_folder
+    from downpour.experiments.studies.results import FIGURE_STEM
+    from downpour.record.study_result import read_one
+
+    if (folder / Grid.file_name).exists():
+        grid = read_folder(folder, Grid)
+        grid.check()
+        return grid_results(grid), folder / "report"
+    if (folder / Search.file_name).exists():
+        accepted = f"is a folder of `downpour tune`; its figure is {FIGURE_STEM}.svg"
+        raise SpecError("FOLDER", str(folder), accepted)
+    try:
+        study = read_one(folder)
+    except FileMissing:
+        accepted = "must be a folder of `downpour grid`, or of one experiment"
+        raise SpecError("FOLDER", str(folder), accepted) from None
+    except FileCorrupt as error:
+        raise SpecError("FOLDER", str(folder), str(error)) from None
+    return study, RESULTS / study.subgrids[0].runs[0].result.experiment
+
+
+_STANDARD_OUTPUT = Path("-")
+
+
+@with_credentials
+def trace(
+    experiment: Experiment,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            parser=path_option("to"),
+            help="The file to write; - is standard output. It may replace an earlier trace, "
+            "but no other file.",
+            show_default="./results/ID/trace.json",
+        ),
+    ] = None,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
+    *,
+    credentials: Credentials,
+) -> None:
+    """Write a timeline of an experiment, even while it runs.
+
+    Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. The
+    timeline shows which shards each worker trained, when and why, hand-overs, failures, rounds,
+    decisions, loss and metrics. The command finds the experiment as `downpour results` does, and
+    prints the file's path.
+    """
+    from downpour.show.tracing.trace import TRACE_NAME, trace_lines, write_trace
+
+    found = find(experiment, shared, manager, credentials)
+    if to == _STANDARD_OUTPUT:
+        sys.stdout.writelines(trace_lines(found.record))
+        return
+    file = to or RESULTS / found.experiment / TRACE_NAME
+    write_trace(found.record, file)
+    say(str(file))
+
+
+_FORMS = (".png", ".svg")
+
+
+def figure_option(text: str, *, shown_default: str) -> Any:
+    """Return the option `--to FILE` of a command that draws a figure, with its help."""
+    return typer.Option(
+        "--to",
+        metavar="FILE",
+        parser=path_option("to"),
+        help=f"{text} into this .png or .svg file.",
+        show_default=shown_default,
+    )
+
+
+def check_figure(field: str, path: Path | None) -> None:
+    """Check the file to write a figure to.
+
+    Raises:
+        SpecError: the suffix is not allowed, the path is not a file, or its folder is missing.
+    """
+    if path is None:
+        return
+    other = path.exists() and not path.is_file()
+    if path.suffix not in _FORMS or not path.parent.is_dir() or other:
+        accepted = f"must end with {' or '.join(_FORMS)}, in a folder that exists"
+        raise SpecError(field, str(path), accepted)
+
+
+SpecFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", parser=path_option("FILE"), help="A TOML file with the spec."),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        "--shards",
+        metavar="N",
+        parser=whole_number,
+        help="The number of shards.",
+        show_default="the spec's, or as many as `downpour run` would train here",
+    ),
+]
+Splits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--split",
+        metavar="random|class|equal|dirichlet(ALPHA)",
+        help="Show this split in place of the spec's. Repeatable, to compare several.",
+        show_default=False,
+    ),
+]
+FigureFile = Annotated[Path | None, figure_option("Also draw a figure", shown_default="not drawn")]
+
+
+def splits(
+    file: SpecFile,
+    shards: Shards = None,
+    split: Splits = None,
+    to: FigureFile = None,
+    shared: Shared = SHARED,
+    data_dir: DataDir = None,
+    *,
+    allow: Allow = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a split cuts the training data into shards.
+
+    The manager makes the same shards, with the spec's seed, limits and validation. This command
+    trains nothing and starts no process. For each shard, a table shows the number of examples and
+    of classes, the share of the most frequent class, and the examples of each class.
+
+    The distance of a shard is the total variation distance between its class shares and those of
+    all shards together: half the sum of the absolute differences over all classes. It is 0 if the
+    shard has the mixture of all data, and near 1 if it has only classes that are rare elsewhere.
+    The summary has the mean over shards, and the size of the largest shard over the smallest's.
+
+    A table shows the first 40 shards, and the first 20 classes or as many as fit. --json has all. A
+    dataset without classes has only sizes. If the shared directory exists, the command leaves the
+    prepared data there for a run; otherwise it removes them.
+    """
+    if to is not None:
+        require("downpour splits --to", "report")
+        check_figure("to", to)
+    allow_code(allow, file)
+    spec = _with_shards(read_spec(file), shards)
+    allow_own_code(spec, file)
+    from downpour.experiments.running.cutting import cuts_of, shards_for
+
+    number = shards_for(spec)
+    cuts = cuts_of(spec, split or [], number, shared, data_dir)
+    if spec.shards is None:
+        note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
+    _print(cuts, spec, as_json=as_json)
+    if to is not None:
+        _draw(cuts, to)
+
+
+def _with_shards(spec: Spec, shards: int | None) -> Spec:
+    return spec if shards is None else spec.replace(shards=shards)
+
+
+def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
+    from downpour.show.tables.terminal_tables import split_table, split_values
+
+    if as_json:
+        named = {"seed": spec.seed, "shards": len(cuts[0].shards)}
+        print_json({**named, "splits": [split_values(cut) for cut in cuts]})
+        return
+    for place, cut in enumerate(cuts):
+        if place:
+            out().print()
+        out().print(split_table(cut, out().width))
+
+
+def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
+    from downpour.show.figures.result_figure import split_figure
+    from downpour.show.figures.style import written
+
+    try:
+        path.write_bytes(written(split_figure(cuts), path))
+    except OSError as error:
+        raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
+    note(f"drawn: {path}")

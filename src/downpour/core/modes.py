@@ -1,0 +1,343 @@
+"""Modes: when updates become a model version, and how far apart shards may be.
+
+All modes share one mechanism. A shard trains one task in each round, one after the other. A task
+begins from the model version that is newest when the scheduler first assigns the task. In step
+(`sync`), the manager makes a version from all updates of a round, and then the next round begins.
+The asynchronous modes make a version from fewer updates, and let shards be rounds apart.
+
+τ is the update's staleness: the number of versions made since its base.
+
+`sync` is local SGD with a barrier; with one meeting an epoch, it is FedAvg (McMahan et al. 2017).
+In `k-sync` a round ends with the first k updates, and the scheduler cancels its other tasks (Dutta
+et al. 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
+
+A worker fetches the newest version when a task begins, and pushes its step when the task ends. So
+the paper's `n_fetch` and `n_push` are both the number of steps in a task, which `meet` sets. The
+outer optimizer is the server's optimizer: SGD, or Adagrad as in the paper.
+
+Stale synchronous parallel (Ho et al. 2013, sec. 3); with bound 0, all shards train the same round.
+
+Asynchronous EASGD (Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
+alg. 1). When a shard with parameters x meets the center c, both move by the same distance:
+
+    e = a (x - c)        c ← c + e        x ← x - e
+
+a is `beta` over the number of shards, as in the paper. The manager publishes the shard's x beside
+the version, as the base of the shard's next task. So attempts, snapshots and hand-overs work as in
+any other mode. The paper's communication period is the number of steps in a task.
+
+x ← (1 - a) x + a x_new with a = alpha s(τ). So the version moves toward the update's parameters,
+and not by the update's step.
+
+FedBuff (Nguyen et al. 2022, alg. 1) weights each update by (1 + τ)^-1/2, while k-async SGD (Dutta
+et al. 2018, sec. 2) counts all alike. If there are more shards than workers, a worker whose shard
+waits for the version trains another shard.
+
+Decoupled DiLoCo (arXiv 2604.21428) merges the updates that arrive before such a window ends, and
+drops later ones. Here, later updates go into the next version, and count less because they are
+stale. Our window is a fixed time, while the paper derives it from measured step times. It begins
+when the last update of the quorum arrives. If all updates have arrived, nothing is left to wait
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from downpour.base.errors import SpecError
+from downpour.core import families
+from downpour.core.spec import Option, ResolvedSpec, Spec
+
+__all__ = ["APART", "MODES", "OVERLAPPING", "Mode", "ModeKind", "check_mode", "mode_of"]
+
+
+Weight = Callable[[int], float]
+"""Turns an update's staleness, the number of versions made since its base, into its factor."""
+
+
+def unweighted(_staleness: int) -> float:
+    """Return 1: every update counts fully, however old its base is."""
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """A mode with its options, as the scheduler and the fold need it.
+
+    `together` updates make a version; None means all that are outstanding. With `grace_seconds`,
+    the manager waits that long after the last of these, and includes all further arrivals. In step,
+    a round ends with `enough` updates, without its other shards; None means with all. A shard may
+    be `ahead` of the slowest one by this many rounds; None means any number. `weight` gives the
+    factor for an update. Usually it multiplies the update's step from its base. A mode that `mixes`
+    moves the newest version toward the update's parameters instead. If the mode is `elastic` too,
+    the shard continues from its own parameters, moved toward that version by the same distance. In
+    a mode that `overlaps`, a shard continues from its own update before that update is part of a
+    version.
+    """
+
+    together: int | None
+    ahead: int | None
+    grace_seconds: float | None = None
+    enough: int | None = None
+    weight: Weight = unweighted
+    mixes: bool = False
+    elastic: bool = False
+    overlaps: bool = False
+
+
+Options = Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeKind:
+    """A mode that a spec can name: its options with their defaults, and how they make a `Mode`.
+
+    `make` takes all options and the number of shards. `keeps_momentum` says whether
+    `optimizer_state = "auto"` keeps the state of the shards' optimizers.
+
+    Raises:
+        SpecError: `make` raises it if an option is out of its range.
+    """
+
+    make: Callable[[Options, int], Mode]
+    options: Options = field(default_factory=dict)
+    keeps_momentum: bool = True
+
+
+MODES: Mapping[str, ModeKind] = families.MODES
+
+APART = ("handoff", "wait", "dylu")
+"""The policies for modes whose shards are rounds apart. They neither close nor cut rounds."""
+
+OVERLAPPING = ("handoff", "wait")
+"""The policies for rounds that overlap. Every shard trains all its steps in each round."""
+
+
+def mode_of(spec: ResolvedSpec) -> Mode:
+    """Return the mode that a spec names, with the spec's options.
+
+    Raises:
+        SpecError: an option is out of its range.
+    """
+    kind = MODES[spec.mode]
+    mode = kind.make({**kind.options, **spec.mode_options}, spec.shards)
+    return replace(mode, ahead=spec.overlap, overlaps=True) if spec.overlap else mode
+
+
+def check_mode(spec: Spec) -> None:
+    """Refuse options that a mode does not have, and fields that need shards to be in step.
+
+    Raises:
+        SpecError: names the field, and the accepted values.
+    """
+    kind = MODES[spec.mode]
+    for name, value in spec.mode_options.items():
+        if name not in kind.options:
+            known = ", ".join(kind.options) or "none"
+            accepted = f"mode '{spec.mode}' has no such option; it has: {known}"
+            raise SpecError(f"mode_options.{name}", value, accepted)
+    if spec.overlap:
+        _check_overlap(spec)
+    if spec.in_step:
+        return
+    usual = kind.make(kind.options, 2)
+    if usual.mixes and spec.compression != "none":
+        accepted = f"must be none, because mode '{spec.mode}' moves toward whole updates"
+        raise SpecError("compression", spec.compression, accepted)
+    if usual.elastic and spec.publishes_steps:
+        accepted = f"must be none, because mode '{spec.mode}' keeps a complete model for each shard"
+        raise SpecError("model_compression", spec.model_compression, accepted)
+    if usual.elastic and spec.outer.keeps_state:
+        accepted = f"must be none, because mode '{spec.mode}' moves the model as far as the shard"
+        raise SpecError("outer.optimizer", spec.outer.optimizer, accepted)
+    no_rounds = f"mode '{spec.mode}' has no rounds"
+    if spec.policy not in APART:
+        raise SpecError(
+            "policy", spec.policy, f"must be handoff, wait or dylu, because {no_rounds}"
+        )
+    if spec.stop_after is not None:
+        raise SpecError("stop_after", spec.stop_after, f"needs mode 'sync', because {no_rounds}")
+
+
+def _check_overlap(spec: Spec) -> None:
+    """Refuse settings that end or shorten a round, because the next one has begun by then."""
+    if spec.mode != "sync":
+        accepted = (
+            f"must be 0 unless mode is 'sync': mode '{spec.mode}' has its own way to avoid waits"
+        )
+        raise SpecError("overlap", spec.overlap, accepted)
+    if spec.policy not in OVERLAPPING:
+        accepted = (
+            f"must be 0, because policy '{spec.policy}' acts on one round at a time; or use "
+            "handoff or wait"
+        )
+        raise SpecError("overlap", spec.overlap, accepted)
+    if spec.stop_after is not None:
+        accepted = (
+            "must be 0, because the next round begins before stop_after decides; or leave "
+            "out stop_after"
+        )
+        raise SpecError("overlap", spec.overlap, accepted)
+
+
+STEP: Options = {"step": "mean"}
+"""How far a single update moves the model; see `step_of`.
+
+On the digits with 4 shards and 3 workers, mean reached 95.5 %, as shards in step do. The accuracy
+with root was 88.3 % (8 epochs, learning rate 0.05).
+"""
+
+STALENESS: Options = {"staleness": "constant", "decay": 0.5, "grace": 4}
+"""The staleness options of asynchronous modes. Each mode sets the defaults of its paper."""
+
+_KINDS = "constant, polynomial or hinge"
+
+
+def staleness_of(options: Options) -> Weight:
+    """Return the weight that the options choose.
+
+    `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
+    (τ - grace) + 1).
+
+    Raises:
+        SpecError: the kind is unknown, or a number is negative.
+    """
+    decay, grace = float(_number(options, "decay")), _number(options, "grace")
+    match options["staleness"]:
+        case "constant":
+            return unweighted
+        case "polynomial":
+            return lambda staleness: float((1 + staleness) ** -decay)
+        case "hinge":
+            return lambda staleness: 1 / (decay * max(0.0, staleness - grace) + 1)
+        case other:
+            raise SpecError("mode_options.staleness", other, f"must be {_KINDS}")
+
+
+def step_of(options: Options, shards: int) -> float:
+    """Return the factor for each update's step, if a single update makes a version.
+
+    `mean` is 1 / shards, so that a round moves the model as far as a round in step. `whole` is 1,
+    as in Dean et al. 2012, for tasks of few steps. `root` is 1 / sqrt(shards), between the two (Liu
+    et al. 2024).
+
+    Raises:
+        SpecError: the step is unknown.
+    """
+    match options["step"]:
+        case "mean":
+            return 1 / shards
+        case "root":
+            return float(shards**-0.5)
+        case "whole":
+            return 1.0
+        case other:
+            raise SpecError("mode_options.step", other, "must be mean, root or whole")
+
+
+def number(options: Options, name: str, least: float = 0.0) -> float:
+    """Return an option that is a number.
+
+    Raises:
+        SpecError: it is not a number, or below `least`.
+    """
+    value = _number(options, name)
+    if value < least:
+        raise SpecError(f"mode_options.{name}", value, f"must be at least {least:g}")
+    return value
+
+
+def count_of(options: Options, name: str, shards: int) -> int:
+    """Return a number of shards: an option up to 1 is a share of all shards, a larger one a count.
+
+    Raises:
+        SpecError: it is below 0.
+    """
+    k = number(options, name)
+    # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make eight.
+    count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
+    return min(max(count, 1), shards)
+
+
+def _number(options: Options, name: str) -> float:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise SpecError(f"mode_options.{name}", value, "must be a number of at least 0")
+    return value
+
+
+SYNC = ModeKind(make=lambda _options, _shards: Mode(together=None, ahead=0))
+K_SYNC = ModeKind(
+    make=lambda options, shards: Mode(
+        together=None, ahead=0, enough=count_of(options, "k", shards)
+    ),
+    options={"k": 0.9},
+)
+
+
+def _downpour(options: Options, shards: int) -> Mode:
+    step, weight = step_of(options, shards), staleness_of(options)
+    return Mode(together=1, ahead=None, weight=lambda staleness: step * weight(staleness))
+
+
+DOWNPOUR = ModeKind(make=_downpour, options={**STEP, **STALENESS})
+
+
+def _ssp(options: Options, shards: int) -> Mode:
+    bound, step, weight = (
+        int(number(options, "bound")),
+        step_of(options, shards),
+        staleness_of(options),
+    )
+    return Mode(together=1, ahead=bound, weight=lambda staleness: step * weight(staleness))
+
+
+SSP = ModeKind(make=_ssp, options={"bound": 2, **STEP, **STALENESS})
+
+
+def _easgd(options: Options, shards: int) -> Mode:
+    beta = number(options, "beta")
+    if not 0 < beta <= 1:
+        raise SpecError("mode_options.beta", beta, "must be above 0 and at most 1")
+    return Mode(together=1, ahead=None, weight=lambda _: beta / shards, mixes=True, elastic=True)
+
+
+EASGD = ModeKind(make=_easgd, options={"beta": 0.9})
+
+
+def _fedasync(options: Options, _shards: int) -> Mode:
+    alpha, weight = number(options, "alpha"), staleness_of(options)
+    if not 0 < alpha <= 1:
+        raise SpecError("mode_options.alpha", alpha, "must be above 0 and at most 1")
+    return Mode(
+        together=1, ahead=None, weight=lambda staleness: alpha * weight(staleness), mixes=True
+    )
+
+
+FEDASYNC = ModeKind(make=_fedasync, options={"alpha": 0.6, **STALENESS, "staleness": "polynomial"})
+
+
+def _fedbuff(options: Options, shards: int) -> Mode:
+    return Mode(together=count_of(options, "k", shards), ahead=None, weight=staleness_of(options))
+
+
+FEDBUFF = ModeKind(make=_fedbuff, options={"k": 0.5, **STALENESS, "staleness": "polynomial"})
+# Digits, four shards, three seeds: 73 % with kept momentum, 84 % if it restarts at zero.
+K_ASYNC = ModeKind(make=_fedbuff, options={"k": 0.5, **STALENESS}, keeps_momentum=False)
+
+
+def _quorum(options: Options, shards: int) -> Mode:
+    return Mode(
+        together=count_of(options, "quorum", shards),
+        ahead=None,
+        grace_seconds=float(number(options, "grace_seconds")),
+        weight=staleness_of(options),
+    )
+
+
+QUORUM = ModeKind(
+    make=_quorum,
+    options={"quorum": 0.5, "grace_seconds": 0.5, **STALENESS, "staleness": "polynomial"},
+)

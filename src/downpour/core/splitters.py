@@ -1,0 +1,413 @@
+"""Splitters: which shard owns each example.
+
+A splitter answers one question: which shard owns each example? It draws random numbers only from
+the generator that it gets, and leaves no shard without an example.
+
+`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
+
+It never looks at the classes, so it also works for datasets without classes.
+
+With as many shards as classes, each shard gets one class. With fewer shards, the splitter deals the
+classes to them in turn. With more shards, each of them holds one class. The largest-remainder
+method gives shards to classes, like seats to parties: in proportion to their examples, but at least
+one each. If a class has several shards, the splitter shuffles it and cuts it into parts whose sizes
+differ by at most one.
+
+The splitter shuffles each class, lays the classes end to end, and deals their examples to the
+shards in turn, without a break between classes. So each class's counts differ by at most one. A
+class begins with the shard after the last class's final shard. So the remainders rotate, and the
+totals differ by at most one as well.
+
+For every class, the splitter draws each shard's proportion from a symmetric Dirichlet distribution
+(Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; after Hsu et
+al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification", who draw a mixture of classes for each client). A small ALPHA gives each shard few
+classes and makes sizes unequal. A large ALPHA approaches an even split.
+
+Other implementations draw again until no client is empty, which may never happen with many shards.
+Here an empty shard takes one example from the shard that is the largest at that moment. This always
+ends, moves as few examples as possible, and leaves no shard empty.
+
+Labels and a seed → the shards of a training set, each a sorted array of indices.
+
+Each splitter has its own file. A splitter only says which shard owns each example. So the form of
+its answer ensures that every index appears exactly once. This module does the common part: it reads
+the spec's text, refuses impossible splits, and turns owners into shards. The result depends on the
+arguments alone: an experiment draws its split once and then keeps it.
+
+The distance of a shard is the total variation distance between its class shares and those of all
+shards together: half the sum, over the classes, of the absolute differences. 0 means the same
+mixture of classes. The distance never reaches 1, because a shard is itself a part of all shards.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from downpour.base.errors import SpecError
+from downpour.core import families
+from downpour.core.spec import Spec, parse_split
+
+__all__ = ["SPLITTERS", "divide", "split"]
+
+
+Indices = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer]
+"""Classes or owners of all examples, in few bytes each: there may be billions."""
+Labels = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitRequest:
+    """The examples to split, and the number of shards.
+
+    `classes` has shape (examples,). It holds the class of each example, numbered 0..K-1 without
+    gaps, where K classes occur. A request has at least as many examples as shards. `alpha` is the
+    concentration of a Dirichlet split, and None for other splits.
+    """
+
+    classes: Numbers
+    shards: int
+    generator: np.random.Generator
+    alpha: float | None = None
+
+
+Splitter = Callable[[SplitRequest], Numbers]
+"""Returns the owners: shape (examples,), each a shard in 0..shards-1, every shard at least once."""
+
+
+def deal(order: Indices, shards: int) -> Numbers:
+    """Deal examples to the shards in turn, in the given order, like cards to players.
+
+    Args:
+        order: a permutation of the examples, shape (examples,).
+        shards: the number of shards.
+
+    Returns:
+        The owners, shape (examples,). In any stretch of `order`, the shards' counts differ by at
+        most one.
+    """
+    owners = np.empty(len(order), dtype=np.int32)
+    for shard in range(shards):
+        owners[order[shard::shards]] = shard
+    return owners
+
+
+def shuffled_by_class(request: SplitRequest) -> Indices:
+    """Return the examples class by class, and in random order within each class."""
+    shuffled = request.generator.permutation(len(request.classes))
+    return shuffled[np.argsort(request.classes[shuffled], kind="stable")]
+
+
+def random_owners(request: SplitRequest) -> Numbers:
+    """Say which shard owns each example; see `Splitter`."""
+    return deal(request.generator.permutation(len(request.classes)), request.shards)
+
+
+def class_owners(request: SplitRequest) -> Numbers:
+    """Say which shard owns each example; see `Splitter`."""
+    classes = request.classes
+    counts = np.bincount(classes)
+    if request.shards <= len(counts):
+        return classes % np.asarray(request.shards, classes.dtype)
+    seats = largest_remainder(counts, request.shards)
+    first = np.cumsum(seats) - seats
+    # The position of each example within its class, with the classes laid end to end.
+    within = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    result = np.empty(len(classes), dtype=np.int64)
+    result[shuffled_by_class(request)] = np.repeat(first, counts) + within % np.repeat(
+        seats, counts
+    )
+    return result
+
+
+def largest_remainder(counts: Indices, seats: int) -> Indices:
+    """Give out seats in proportion to counts by the largest remainder (Hare quota).
+
+    A count that is too small for a seat still gets one. The other counts share the remaining seats
+    in proportion. Among equal remainders, the earlier count comes first.
+
+    Args:
+        counts: shape (parties,), each at least 1.
+        seats: from `parties` to `sum(counts)`.
+
+    Returns:
+        Shape (parties,): at least 1 and at most its count each, `seats` in all.
+    """
+    given = np.ones(len(counts), dtype=np.int64)
+    sharing = np.ones(len(counts), dtype=np.bool_)
+    # Leaving out a count raises the quota of the others, so another may become too small for a
+    # seat.
+    while True:
+        votes, left = counts[sharing].sum(), seats - np.count_nonzero(~sharing)
+        too_small = sharing & (counts * left < votes)
+        if not too_small.any():
+            break
+        sharing &= ~too_small
+    given[sharing] = _apportion(counts[sharing], int(left))
+    return given
+
+
+def _apportion(counts: npt.NDArray[np.int64], seats: int) -> Indices:
+    whole, remainders = np.divmod(counts * seats, counts.sum())
+    order = np.argsort(-remainders, kind="stable")
+    whole[order[: seats - whole.sum()]] += 1
+    return whole
+
+
+def equal_owners(request: SplitRequest) -> Numbers:
+    """Say which shard owns each example; see `Splitter`."""
+    return deal(shuffled_by_class(request), request.shards)
+
+
+def dirichlet_owners(request: SplitRequest) -> Numbers:
+    """Say which shard owns each example; see `Splitter`."""
+    classes, shards, generator = request.classes, request.shards, request.generator
+    if request.alpha is None:
+        raise ValueError("a Dirichlet split needs a concentration")
+    result = np.empty(len(classes), dtype=np.int32)
+    for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
+        shares = generator.dirichlet(np.full(shards, request.alpha))
+        # We round the cumulative shares, not the shares, so that every example has an owner.
+        ends = np.rint(np.cumsum(shares)[:-1] * len(members))
+        result[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+    _fill_empty(result, shards)
+    return result
+
+
+def _fill_empty(result: Numbers, shards: int) -> None:
+    """Give every empty shard an example from the largest shard, in place."""
+    sizes = np.bincount(result, minlength=shards)
+    if sizes.all():
+        return
+    order = np.argsort(result, kind="stable")
+    ends = np.cumsum(sizes)
+    # A heap, because with many shards a search for the largest would cost shards squared.
+    largest = [(-int(size), shard) for shard, size in enumerate(sizes)]
+    heapq.heapify(largest)
+    for empty in np.flatnonzero(sizes == 0):
+        size, donor = heapq.heappop(largest)  # negative, because heapq pops the smallest first
+        result[order[ends[donor] + size]] = empty
+        heapq.heappush(largest, (size + 1, donor))
+
+
+def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:
+    """Divide the examples `0..count-1` into the ones that stay and the held-out ones.
+
+    Args:
+        labels: shape (count,), one class per example; None if examples have no classes.
+        count: how many examples there are.
+        share: the part to hold out, above 0 and below 1; exact for each class to within one.
+        seed: the seed of the choice.
+
+    Returns:
+        Both parts, as sorted int64 indices.
+
+    Raises:
+        SpecError: one of the parts would be empty.
+    """
+    # The second number makes this draw differ from the split, which uses the seed alone.
+    order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    # With the classes end to end, we take one of every 1 / share examples.
+    is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
+    stay, held = np.sort(order[~is_held]), np.sort(order[is_held])
+    if not len(held) or not len(stay):
+        accepted = f"holds out {len(held)} of {count} training examples, but both parts need some"
+        raise SpecError("validation", share, accepted)
+    return stay, held
+
+
+SPLITTERS: Mapping[str, Splitter] = families.SPLITTERS
+
+_NEED_NO_LABELS = frozenset({"random"})
+_BLOCK = 1 << 18
+
+
+def split(
+    spec_split: str, labels: Labels | None, count: int, shards: int, seed: int
+) -> list[Indices]:
+    """Split the examples `0..count-1` into shards.
+
+    Args:
+        spec_split: the spec's `split`, such as "equal" or "dirichlet(0.5)".
+        labels: shape (count,), one class per example; None if examples have no classes.
+        count: how many examples there are.
+        shards: how many shards to make.
+        seed: the seed of every random choice.
+
+    Returns:
+        One int64 array of sorted indices per shard, none empty; every index appears exactly once.
+
+    Raises:
+        SpecError: the split is unknown, it needs labels but the dataset has none, or it has more
+            shards than examples.
+    """
+    name, alpha = parse_split(spec_split)
+    if not 1 <= shards <= count:
+        raise SpecError(
+            "shards", shards, f"must be from 1 to {count}, the number of training examples"
+        )
+    if labels is None:
+        if name not in _NEED_NO_LABELS:
+            raise SpecError(
+                "split", spec_split, "must be random because the dataset has no classes"
+            )
+        labels = np.zeros(count, dtype=np.uint16)
+    if labels.shape != (count,):
+        raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
+    if shards == 1:
+        return [np.arange(count)]
+    generator, classes = np.random.default_rng(seed), _without_gaps(labels)
+    request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)
+    return _shards_of(SPLITTERS[name](request), shards)
+
+
+def divide(
+    spec: Spec, labels: Labels | None, count: int, shards: int
+) -> tuple[list[Indices], Indices]:
+    """Divide training examples as a spec says: into shards and held-out examples for validation.
+
+    Args:
+        spec: says how to divide.
+        labels: see `split`.
+        count: how many examples there are.
+        shards: how many shards to make.
+
+    Raises:
+        SpecError: see `split` and `hold_out`.
+    """
+    if not spec.validation:
+        return split(spec.split, labels, count, shards, spec.seed), np.empty(0, dtype=np.int64)
+    stay, held = hold_out(labels, count, spec.validation, spec.seed)
+    there = None if labels is None else labels[stay]
+    parts = split(spec.split, there, len(stay), shards, spec.seed)
+    return [stay[part] for part in parts], held
+
+
+def _without_gaps(labels: Labels) -> Numbers:
+    """Number classes without gaps: a limit may have left some without an example."""
+    present = np.bincount(labels) > 0
+    numbers: Numbers = np.cumsum(present) - 1
+    classes: Numbers = numbers.astype(np.uint16 if len(numbers) < 1 << 16 else np.int32)[labels]
+    return classes
+
+
+def _shards_of(owners: Numbers, shards: int) -> list[Indices]:
+    """Gather each owner's indices in ascending order, some at a time: there may be billions."""
+    blocks = range(0, len(owners), _BLOCK)
+    counts = sum(np.bincount(owners[at : at + _BLOCK], minlength=shards) for at in blocks)
+    ends = np.cumsum(counts)
+    gathered, free = np.empty(len(owners), np.int64), ends - counts
+    for at in blocks:
+        block = owners[at : at + _BLOCK]
+        order, count = np.argsort(block, kind="stable"), np.bincount(block, minlength=shards)
+        # The place of each in its shard: those free, but for the ones of this block before it.
+        places = np.repeat(free - (np.cumsum(count) - count), count) + np.arange(len(block))
+        gathered[places] = at + order
+        free += count
+    return np.split(gathered, ends[:-1])
+
+
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardCounts:
+    """How many examples each shard has, and how many of each class.
+
+    Attributes:
+        split: the split's name in a spec.
+        sizes: shape (shards,), none 0.
+        by_class: shape (shards, classes); no classes if examples have none.
+        held_out: how many examples the split holds out for validation.
+    """
+
+    split: str
+    sizes: Indices
+    by_class: Indices
+    held_out: int
+
+    @property
+    def classes(self) -> int:
+        """How many classes the dataset has; 0 if examples have none."""
+        return int(self.by_class.shape[1])
+
+    @property
+    def unevenness(self) -> float:
+        """The size of the largest shard over that of the smallest, at least 1."""
+        return float(self.sizes.max() / self.sizes.min())
+
+    @property
+    def classes_held(self) -> Indices:
+        """The number of classes that occur in each shard, shape (shards,)."""
+        return np.asarray(np.count_nonzero(self.by_class, axis=1), np.int64)
+
+    @property
+    def largest_shares(self) -> Shares:
+        """The share of each shard's most frequent class, above 0 and at most 1; shape (shards,)."""
+        return np.asarray(self.by_class.max(axis=1) / self.sizes, np.float64)
+
+    @property
+    def distances(self) -> Shares:
+        """The total variation distance of each shard from all shards together, shape (shards,)."""
+        everything = self.by_class.sum(axis=0) / self.sizes.sum()
+        shares = self.by_class / self.sizes[:, np.newaxis]
+        return np.asarray(np.abs(shares - everything).sum(axis=1) / 2, np.float64)
+
+    @property
+    def mean_distance(self) -> float:
+        """The mean of `distances`; large and small shards count the same."""
+        return float(self.distances.mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitCut(ShardCounts):
+    """The shards that a split makes: the indices of each shard's examples, and their counts."""
+
+    shards: tuple[Indices, ...]
+
+
+def count_classes(shards: Sequence[Indices], labels: Labels | None, classes: int) -> Indices:
+    """Count each shard's examples of each class.
+
+    Args:
+        shards: the indices of each shard's examples.
+        labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
+        classes: how many classes the dataset has.
+
+    Returns:
+        Shape (shards, classes); (shards, 0) without labels.
+    """
+    if labels is None:
+        return np.empty((len(shards), 0), np.int64)
+    return np.array([np.bincount(labels[one], minlength=classes) for one in shards], np.int64)
+
+
+def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> SplitCut:
+    """Cut training examples by `divide`, as the manager does when it prepares an experiment.
+
+    Args:
+        spec: says how to cut.
+        labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
+        count: how many examples there are.
+        classes: how many classes the dataset has.
+        shards: how many shards to make.
+
+    Raises:
+        SpecError: see `divide`.
+    """
+    parts, held_out = divide(spec, labels, count, shards)
+    return SplitCut(
+        split=spec.split,
+        shards=tuple(parts),
+        sizes=np.array([len(part) for part in parts], np.int64),
+        by_class=count_classes(parts, labels, classes),
+        held_out=len(held_out),
+    )

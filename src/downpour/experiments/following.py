@@ -1,0 +1,306 @@
+"""Follows a running experiment for users: its record, epoch by epoch and event by event."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from downpour.base.errors import DownpourError
+from downpour.base.states import EventKind, ExperimentEvent, ExperimentState
+from downpour.cluster.waiting import WaitingWatch
+from downpour.core.spec import Meetings
+from downpour.host.process import Background
+from downpour.network.rpc.messages import Status
+from downpour.record.record import parse_lines
+from downpour.record.record_fold import RecordFold
+from downpour.record.record_lines import (
+    AggregatedLine,
+    CancelledLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
+from downpour.record.result import Result
+from downpour.record.result_parts import RoundResult
+from downpour.record.view import Dated
+from downpour.show.loggers import LoggedRun, Logger
+
+OnRound = Callable[[RoundResult], object]
+"""Takes an evaluated epoch."""
+
+Call = Callable[[Logger], None]
+
+_CLOSE_SECONDS = 30.0
+"""Loggers upload or sync at their end, which takes longer than a callback should take."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCallback:
+    """Calls a user's function with each epoch, in the way that a logger is called."""
+
+    on_round: OnRound
+
+    def begin(self, run: LoggedRun) -> None:
+        """Do nothing."""
+
+    def log(self, epoch: RoundResult) -> None:
+        """Call the function."""
+        self.on_round(epoch)
+
+    def end(self, result: Result) -> None:
+        """Do nothing."""
+
+
+class LoggerTaker:
+    """Calls one logger in its own thread, as the record grows.
+
+    Args:
+        name: The logger's name in the log.
+        logger: Gets the experiment, its epochs and its result.
+        resumes: The experiments that this one resumes, the latest first.
+    """
+
+    def __init__(self, name: str, logger: Logger, resumes: Sequence[str] = ()) -> None:
+        self.does = f"calls of {name} are made"
+        self._resumes = tuple(resumes)
+        self._thread = Background[Call](name, lambda call: call(logger))
+        self._record: list[Dated] = []
+        self._fold = RecordFold()
+        self._told: set[int] = set()
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Make the logger's calls that follow from these lines."""
+        for dated in record:
+            has_ended = self._fold.end is not None
+            self._record.append(dated)
+            self._fold.take(dated[1])
+            for call in self._calls(dated, has_ended=has_ended):
+                self._thread.take(call)
+
+    def close(self) -> None:
+        """End the log, even if the experiment continues, and wait a moment for calls."""
+        if self._fold.submitted is not None and self._fold.end is None:
+            self._thread.take(_ending(Result.from_record(self._record)))
+        self._thread.close(_CLOSE_SECONDS)
+
+    def _calls(self, dated: Dated, *, has_ended: bool) -> Iterator[Call]:
+        _, line = dated
+        if isinstance(line, SubmittedLine):
+            run = self._run(line)
+            yield lambda logger: logger.begin(run)
+        if isinstance(line, AggregatedLine | EvaluatedLine):
+            yield from map(_logging, self._epochs())
+        if self._fold.end is not None and not has_ended:
+            yield _ending(Result.from_record(self._record))
+
+    def _epochs(self) -> Iterator[RoundResult]:
+        """Yield the evaluated epochs that the logger does not know yet."""
+        # A restarted manager may report an evaluation twice.
+        for number in sorted(self._fold.evaluated.keys() - self._told):
+            if number in self._fold.aggregated:
+                self._told.add(number)
+                yield self._counted_on(self._fold.epoch_until(number))
+
+    def _run(self, line: SubmittedLine) -> LoggedRun:
+        meetings = Meetings.of(line.spec)
+        return LoggedRun(
+            experiment=line.experiment,
+            name=line.name,
+            spec=line.spec,
+            resumes=self._resumes,
+            rounds_before=meetings.before,
+            epochs_before=meetings.epochs_before,
+        )
+
+    def _counted_on(self, epoch: RoundResult) -> RoundResult:
+        """Return an epoch whose last round has the number that it has in the whole training."""
+        return replace(epoch, round=self._fold.meetings.before + epoch.round)
+
+
+def _logging(epoch: RoundResult) -> Call:
+    return lambda logger: logger.log(epoch)
+
+
+def _ending(result: Result) -> Call:
+    return lambda logger: logger.end(result)
+
+
+OnEvent = Callable[[ExperimentEvent], object]
+"""Takes an event."""
+
+
+class Announcer:
+    """Calls a function, in its own thread, with the events of one experiment.
+
+    Args:
+        name: The function's name in the log.
+        on_event: Gets the events.
+        clock: Returns seconds, from any beginning.
+    """
+
+    def __init__(
+        self, name: str, on_event: OnEvent, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.does = f"calls of {name} are made"
+        self._thread = Background[ExperimentEvent](name, on_event)
+        self._waiting = WaitingWatch()
+        self._clock = clock
+        self._experiment = self._name = ""
+        self._state = ExperimentState.WAITING
+        self._here: set[str] = set()
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Announce the events in these lines."""
+        for _, line in record:
+            for event in self._events(line):
+                self._thread.take(event)
+
+    def see(self, status: Status) -> None:
+        """Announce that the experiment waits, if it has waited for too long."""
+        if status.experiment is None or status.experiment.state.ended:
+            return
+        self._state = status.experiment.state
+        event = self._waiting.take(status, self._clock())
+        if event is not None:
+            self._thread.take(event)
+
+    def give_up(self, error: BaseException) -> None:
+        """Announce that the caller stops waiting, unless the record has reported an end."""
+        if self._state.ended:
+            return
+        if isinstance(error, Exception):
+            event = self._event("failed", ExperimentState.FAILED, str(error))
+        else:
+            event = self._event("cancelled", ExperimentState.CANCELLED, "the run was stopped")
+        self._thread.take(event)
+
+    def close(self) -> None:
+        """Wait a moment for calls that have not finished."""
+        self._thread.close()
+
+    def _events(self, line: RecordLine) -> Iterator[ExperimentEvent]:
+        match line:
+            case SubmittedLine():
+                self._experiment, self._name = line.experiment, line.name
+                yield self._event("submitted", ExperimentState.WAITING)
+            case FinishedLine():
+                yield self._event("finished", ExperimentState.FINISHED, line.reason)
+            case FailedLine():
+                yield self._event("failed", ExperimentState.FAILED, line.reason)
+            case CancelledLine():
+                yield self._event("cancelled", ExperimentState.CANCELLED, line.reason)
+            case WorkerJoinedLine() if line.worker not in self._here:
+                # Workers register again with a restarted manager, although they never left.
+                self._here.add(line.worker)
+                yield self._event("worker-joined", worker=line.worker)
+            case WorkerLeftLine():
+                self._here.discard(line.worker)
+                kind: EventKind = "worker-lost" if line.lost else "worker-left"
+                yield self._event(kind, reason=line.reason, worker=line.worker)
+            case _:
+                pass
+
+    def _event(
+        self,
+        kind: EventKind,
+        state: ExperimentState | None = None,
+        reason: str = "",
+        worker: str = "",
+    ) -> ExperimentEvent:
+        self._state = state or self._state
+        return ExperimentEvent(
+            kind=kind,
+            experiment=self._experiment,
+            name=self._name,
+            state=self._state,
+            reason=reason,
+            worker=worker,
+        )
+
+
+log = logging.getLogger(__name__)
+
+Lines = Callable[[str, int], list[str]]
+"""Returns the lines of an experiment's record from a line on, as `Client.record` does."""
+
+
+class RecordTaker(Protocol):
+    """Takes the lines of one experiment's record, in order.
+
+    Its methods may raise DownpourError, and must not take long. `does` is for the log: it says what
+    stops after an error.
+    """
+
+    does: str
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Take the next lines."""
+
+    def close(self) -> None:
+        """Take no more lines: the experiment has ended, or its caller has stopped waiting."""
+
+
+class Follower:
+    """Reads the record of one experiment while it grows; a context manager.
+
+    If a taker raises an error, the follower logs a warning and gives that taker nothing more. The
+    experiment and the other takers continue.
+
+    Args:
+        takers: Get each line once.
+        announcers: Get each line, too, and each status of the experiment.
+    """
+
+    def __init__(self, takers: Sequence[RecordTaker], announcers: Sequence[Announcer] = ()) -> None:
+        self._takers = [*takers, *announcers]
+        self._announcers = announcers
+        self._taken = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            for announcer in self._announcers:
+                announcer.give_up(error)
+        with ExitStack() as closing:
+            for taker in self._takers:
+                closing.callback(self._try, taker, taker.close)
+
+    def see(self, status: Status) -> None:
+        """Take the status of the experiment."""
+        for announcer in self._announcers:
+            announcer.see(status)
+
+    def follow(self, experiment: str, record: Lines) -> None:
+        """Pass on the new lines of an experiment's record; always of the same experiment."""
+        if not self._takers:
+            return
+        try:
+            lines = record(experiment, self._taken)
+            dated = parse_lines(lines)
+        except DownpourError as error:
+            for taker in [*self._takers]:
+                self._leave_out(taker, error)
+            return
+        self._taken += len(lines)
+        for taker in [*self._takers] if dated else ():
+            self._try(taker, lambda taker=taker: taker.take(dated))  # type: ignore[misc]
+
+    def _try(self, taker: RecordTaker, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except DownpourError as error:
+            self._leave_out(taker, error)
+
+    def _leave_out(self, taker: RecordTaker, error: DownpourError) -> None:
+        log.warning("no more %s: %s", taker.does, error)
+        self._takers.remove(taker)

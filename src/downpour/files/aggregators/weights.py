@@ -1,0 +1,104 @@
+"""How much each update counts.
+
+Every rule of this family is a weighted mean, so a rule only says how much each contribution counts;
+`fold` reads and sums the files. Weights are float64, sum to one, and do not depend on the order of
+the contributions.
+
+The idea is the ECE751 report's. If all losses are zero, all weights are equal. A negative loss has
+no meaning as a weight, so we refuse it, as well as one that is not finite.
+
+The mean weighted by the examples each shard holds: Σ n_i w_i / Σ n_i.
+
+This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
+
+We have it because the code published with the ECE751 report did this: its loop computed the mean
+and never stored it. If shard 0 is not among the contributions, the lowest shard counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from downpour.base.errors import UpdatesRefused
+from downpour.base.values import PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One shard's part in a round: facts about its training, and the file with its parameters.
+
+    `loss` is the sample-weighted mean of the task's batches.
+    """
+
+    shard: int
+    samples: int
+    loss: float
+    file: PublishedFile
+
+
+Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
+
+Amount: TypeAlias = Callable[[Contribution], float]
+"""Returns a contribution's amount without the others; weights are shares of the total."""
+
+
+def shares(amounts: Sequence[float]) -> tuple[float, ...]:
+    """Return each amount divided by their sum; equal shares if all amounts are zero.
+
+    Raises:
+        ValueError: there are no amounts.
+    """
+    if not amounts:
+        raise ValueError("nothing to aggregate")
+    largest = max(amounts)
+    if largest == 0:
+        return (1 / len(amounts),) * len(amounts)
+    # Scale by the largest first, so that the sum of huge amounts stays finite.
+    total = math.fsum(amount / largest for amount in amounts)
+    return tuple(amount / largest / total for amount in amounts)
+
+
+def equal_amount(contribution: Contribution) -> float:
+    """Return how much each contribution counts."""
+    del contribution
+    return 1.0
+
+
+def equal_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh all contributions equally."""
+    return shares([equal_amount(contribution) for contribution in contributions])
+
+
+def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by its loss.
+
+    Raises:
+        UpdatesRefused: losses that are negative, NaN or infinite; names all their shards.
+    """
+    refused = {
+        contribution.shard: f"loss {contribution.loss} cannot be a weight"
+        for contribution in contributions
+        if not (math.isfinite(contribution.loss) and contribution.loss >= 0)
+    }
+    if refused:
+        raise UpdatesRefused(refused)
+    return shares([contribution.loss for contribution in contributions])
+
+
+def samples_amount(contribution: Contribution) -> float:
+    """Return how much a contribution counts."""
+    return float(contribution.samples)
+
+
+def samples_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by its samples."""
+    return shares([samples_amount(contribution) for contribution in contributions])
+
+
+def first_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Give the lowest shard all the weight."""
+    lowest = min((contribution.shard for contribution in contributions), default=0)
+    return shares([float(contribution.shard == lowest) for contribution in contributions])

@@ -1,0 +1,312 @@
+"""Codecs that write each number with fewer bits.
+
+bfloat16 has float32's range and 8 significant bits, float16 11 bits and less range (IEEE 754;
+Kalamkar et al. 2019, https://arxiv.org/abs/1905.12322). numpy has no bfloat16, so we make its bits
+here: float32's upper half, rounded to nearest, ties to even.
+
+Block-wise quantization (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861, section 2.1) with
+its block of 2,048: one outlier costs precision in its own block only. The code is linear and
+symmetric, so that zero stays zero, and the scale is the block's largest magnitude over 127.
+INTELLECT-1 (Jaghouar et al. 2024, https://arxiv.org/abs/2412.01152) sends its differences in int8,
+too, and keeps no error either: a number loses at most 1/254 of the block's largest.
+
+TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero. Here,
+the numbers below 0.7 of their block's mean magnitude become zero, and the scale is the mean
+magnitude of the others. That is the code of Ternary Weight Networks (Li et al. 2016,
+https://arxiv.org/abs/1605.04711), the best such code for normally distributed numbers. So this
+codec draws nothing. It keeps the residual and adds it to the next round's numbers (Karimireddy et
+al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without the residual, a biased code need
+not converge.
+
+A number y between two levels becomes the upper one with a probability equal to its distance from
+the lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do for a
+batch's gradient noise. So we keep no error. QSGD (Alistarh et al. 2017,
+https://arxiv.org/abs/1610.02132, section 3.1) does this with levels between zero and a norm,
+TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels: minus,
+zero or plus the largest magnitude. Here the largest magnitude is that of a block of 128, because a
+tensor's outlier would turn all its other numbers into noise.
+
+The random numbers depend only on the numbers of the block: equal numbers have equal bytes on every
+machine, and different shards draw differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from downpour.base.errors import NonFinite
+from downpour.files.compression.base import BlockCodec, Bytes, Numbers, check_finite
+
+_HALF = np.uint32(0x7FFF)
+BFLOAT16_MAX = np.uint32(0x7F7F0000).view(np.float32)
+"""The largest number that is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """Floats of a type that numpy has."""
+
+    dtype: str
+    feedback: ClassVar[None] = None
+
+    def size(self, count: int) -> int:
+        """Return how many bytes `count` numbers take."""
+        return count * np.dtype(self.dtype).itemsize
+
+    def encode(self, numbers: Numbers) -> Bytes:
+        """Return finite numbers [n] as bytes."""
+        check_finite(numbers)
+        with np.errstate(over="ignore"):
+            encoded = numbers.astype(self.dtype)
+        if not np.isfinite(encoded).all():
+            raise NonFinite("a difference is too large for float16")
+        return encoded.view(np.uint8)
+
+    def decode(self, encoded: Bytes, out: Numbers) -> None:
+        """Fill `out` [n] from its bytes."""
+        out[:] = encoded.view(self.dtype)
+
+
+class BFloat16:
+    """The upper half of float32."""
+
+    feedback = None
+
+    def size(self, count: int) -> int:
+        """Return how many bytes `count` numbers take."""
+        return 2 * count
+
+    def encode(self, numbers: Numbers) -> Bytes:
+        """Return finite numbers [n] as bytes."""
+        check_finite(numbers)
+        encoded = to_bfloat16(numbers)
+        if not np.isfinite(from_bfloat16(encoded)).all():
+            raise NonFinite("a difference is too large for bfloat16")
+        return encoded.view(np.uint8)
+
+    def decode(self, encoded: Bytes, out: Numbers) -> None:
+        """Fill `out` [n] from its bytes."""
+        # We write straight into place: the lower halves are zeros.
+        bits = out.view(np.uint32)
+        np.left_shift(encoded.view("<u2"), np.uint32(16), out=bits, dtype=np.uint32)
+
+
+FLOAT32, BFLOAT16, FLOAT16 = Float("<f4"), BFloat16(), Float("<f2")
+
+
+def to_bfloat16(numbers: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.uint16]]:
+    """Return the bits of finite numbers, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(numbers).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + (_HALF + odd)) >> np.uint32(16)).astype("<u2")
+
+
+def from_bfloat16(bits: np.ndarray[tuple[int, ...], np.dtype[np.uint16]]) -> Numbers:
+    """Return the numbers of these bits."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+_SCALE_BYTES = 4
+_LARGEST = 127
+# So that the largest code times the scale is finite for every block.
+_SCALE_MAX = np.nextafter(np.finfo(np.float32).max / np.float32(_LARGEST), np.float32(0))
+
+
+class Int8(BlockCodec):
+    """A record is the scale (float32), then a signed byte per number."""
+
+    block = 2048
+    feedback: ClassVar[None] = None
+
+    def _record_bytes(self, count: int) -> int:
+        return _SCALE_BYTES + count
+
+    def _encode_blocks(self, numbers: Numbers) -> Bytes:
+        scale = np.abs(numbers).max(axis=1, keepdims=True) / np.float32(_LARGEST)
+        scale = np.minimum(scale, _SCALE_MAX).astype("<f4")
+        # A block of zeros, or of numbers too small to have a scale, becomes zeros.
+        codes = np.rint(numbers / np.where(scale > 0, scale, np.float32(np.inf)))
+        signed = np.clip(codes, -_LARGEST, _LARGEST).astype(np.int8)
+        return np.concatenate([scale.view(np.uint8), signed.view(np.uint8)], axis=1)
+
+    def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
+        scale = records[:, :_SCALE_BYTES].copy().view("<f4")
+        np.multiply(records[:, _SCALE_BYTES:].view(np.int8), scale, out=out, dtype=np.float32)
+
+
+INT8 = Int8()
+
+
+_THRESHOLD = 0.7
+_DIGITS = 5  # 3 ** 5 = 243 fit a byte
+_POWERS = 3 ** np.arange(_DIGITS, dtype=np.int64)
+
+
+def _table() -> Numbers:
+    """Return [256, 5]: the numbers of each byte, NaN for bytes that are never written."""
+    table = (np.arange(256)[:, None] // _POWERS % 3 - 1).astype(np.float32)
+    table[3**_DIGITS :] = np.nan
+    return table
+
+
+_NUMBERS = _table()
+
+
+class Ternary(BlockCodec):
+    """A record is the scale (float32), then the digits, the lowest first."""
+
+    block = 2048
+    feedback: ClassVar[float] = 1.0
+
+    def _record_bytes(self, count: int) -> int:
+        return _SCALE_BYTES - (-count // _DIGITS)
+
+    def _encode_blocks(self, numbers: Numbers) -> Bytes:
+        magnitudes = np.abs(numbers).astype(np.float64)
+        cut = _THRESHOLD * magnitudes.mean(axis=1, keepdims=True)
+        sent = (magnitudes >= cut) & (magnitudes > 0)
+        total = np.where(sent, magnitudes, 0).sum(axis=1, keepdims=True)
+        scale = (total / np.maximum(sent.sum(axis=1, keepdims=True), 1)).astype("<f4")
+        rows, count = numbers.shape
+        digits = np.ones((rows, -(-count // _DIGITS) * _DIGITS), np.int64)
+        digits[:, :count] += np.where(sent, np.sign(numbers), 0).astype(np.int64)
+        packed = (digits.reshape(rows, -1, _DIGITS) * _POWERS).sum(axis=2).astype(np.uint8)
+        return np.concatenate([scale.view(np.uint8), packed], axis=1)
+
+    def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
+        scale = records[:, :_SCALE_BYTES].copy().view("<f4")
+        numbers = _NUMBERS[records[:, _SCALE_BYTES:]].reshape(len(records), -1)
+        np.multiply(numbers[:, : out.shape[1]], scale, out=out)
+
+
+TERNARY = Ternary()
+
+
+_GROUP_SCALE_BYTES = 2
+_BLOCK = 128
+_PLACES = np.arange(_BLOCK, dtype=np.uint32) * np.uint32(0x9E3779B9)
+"""A different number for each place of a block: multiples of 2 ** 32 over the golden ratio."""
+
+_Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint16]]
+
+
+@dataclass(frozen=True)
+class Stochastic(BlockCodec):
+    """A record is the scale (bfloat16), then the packed codes, the first one lowest.
+
+    Args:
+        largest: Codes are -largest to largest.
+        base: A word is a number with this base; each of its digits is a code.
+        together: How many codes make a word.
+        word_bits: The size of a word, 8 or 12; we pack words without gaps.
+    """
+
+    largest: int
+    base: int
+    together: int
+    word_bits: int
+    block: ClassVar[int] = _BLOCK
+    feedback: ClassVar[None] = None
+
+    def _record_bytes(self, count: int) -> int:
+        return _GROUP_SCALE_BYTES - (-self._words(count) * self.word_bits // 8)
+
+    def _words(self, count: int) -> int:
+        return -(-count // self.together)
+
+    def _encode_blocks(self, numbers: Numbers) -> Bytes:
+        rows, count = numbers.shape
+        scale = self._scale(np.abs(numbers).max(axis=1, keepdims=True))
+        codes = numbers / np.where(scale > 0, scale, np.float32(np.inf))
+        codes += _drawn(numbers)
+        np.floor(codes, out=codes)
+        np.clip(codes, -self.largest, self.largest, out=codes)
+        digits = np.full((rows, self._words(count) * self.together), self.largest, np.uint16)
+        digits[:, :count] = codes + np.float32(self.largest)
+        halves = (scale.view(np.uint32) >> np.uint32(16)).astype("<u2")
+        return np.concatenate([halves.view(np.uint8), self._packed(self._joined(digits))], axis=1)
+
+    def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
+        scale = from_bfloat16(records[:, :_GROUP_SCALE_BYTES].copy().view("<u2"))
+        words = self._unpacked(records[:, _GROUP_SCALE_BYTES:], self._words(out.shape[1]))
+        numbers = self._table.take(words, axis=0).reshape(len(records), -1)
+        np.multiply(numbers[:, : out.shape[1]], scale, out=out)
+
+    def _scale(self, largest: Numbers) -> Numbers:
+        """Return scales that bfloat16 can hold, with which no number is beyond the last code.
+
+        A scale is zero if bfloat16 has few digits left: then the whole block becomes zeros.
+        """
+        finite = np.minimum(largest / np.float32(self.largest), self._scale_max)
+        up = (finite.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
+        scale: Numbers = np.minimum(up.view(np.float32), self._scale_max)
+        scale[scale < np.finfo(np.float32).tiny] = 0
+        return scale
+
+    @cached_property
+    def _scale_max(self) -> np.float32:
+        """The largest scale with which the last code is finite."""
+        most = np.float32(np.finfo(np.float32).max / np.float32(self.largest))
+        return (most.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    def _joined(self, digits: _Words) -> _Words:
+        """Return the words [m, n / together] of digits [m, n]."""
+        words = digits[:, :: self.together].copy()
+        for place in range(1, self.together):
+            words += digits[:, place :: self.together] * np.uint16(self.base**place)
+        return words
+
+    @cached_property
+    def _table(self) -> Numbers:
+        """The codes [2 ** word_bits, together] of each word, NaN for words that we never write."""
+        words = np.arange(2**self.word_bits, dtype=np.int64)[:, None]
+        digits = words // self.base ** np.arange(self.together)
+        digits[:, :-1] %= self.base
+        table = (digits - self.largest).astype(np.float32)
+        table[(digits > 2 * self.largest).any(axis=1)] = np.nan
+        return table
+
+    def _packed(self, words: _Words) -> Bytes:
+        if self.word_bits == 8:
+            return words.astype(np.uint8)
+        rows, count = words.shape
+        packed = np.zeros((rows, -(-count // 2) * 3), np.uint8)
+        first, second = words[:, ::2], words[:, 1::2]
+        packed[:, ::3] = first
+        packed[:, 1::3] = first >> np.uint16(8)
+        packed[:, 1 : second.shape[1] * 3 : 3] |= (second << np.uint16(4)).astype(np.uint8)
+        packed[:, 2 : second.shape[1] * 3 : 3] = second >> np.uint16(4)
+        return packed[:, : -(-count * self.word_bits // 8)]
+
+    def _unpacked(self, packed: Bytes, count: int) -> _Words | Bytes:
+        if self.word_bits == 8:
+            return packed
+        words = np.empty((len(packed), count), np.uint16)
+        middle = packed[:, 1::3].astype(np.uint16)
+        words[:, ::2] = packed[:, ::3] | ((middle & np.uint16(15)) << np.uint16(8))
+        pairs = count // 2
+        high = packed[:, 2::3].astype(np.uint16) << np.uint16(4)
+        words[:, 1::2] = (middle[:, :pairs] >> np.uint16(4)) | high[:, :pairs]
+        return words
+
+
+def _drawn(numbers: Numbers) -> Numbers:
+    """Return numbers [m, n] from 0 to below 1, which follow from the numbers of each row."""
+    bits = np.ascontiguousarray(numbers).view(np.uint32)
+    mixed = bits.sum(axis=1, keepdims=True, dtype=np.uint32) + _PLACES[: numbers.shape[1]]
+    # The finalizer of MurmurHash3, which spreads every bit over all others.
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed ^= mixed >> np.uint32(shift)
+        mixed *= np.uint32(factor)
+    mixed >>= np.uint32(8)
+    drawn: Numbers = mixed.astype(np.float32)
+    drawn *= np.float32(2**-24)
+    return drawn
+
+
+INT3 = Stochastic(largest=3, base=8, together=4, word_bits=12)
+TERNGRAD = Stochastic(largest=1, base=3, together=5, word_bits=8)

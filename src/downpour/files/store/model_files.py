@@ -1,0 +1,319 @@
+"""Files of a model: its versions as steps, and a trained model that a user names.
+
+A step's file has the layout of an update that was trained from that version (`update_format.py`): a
+codec writes the differences, and buffers are whole. The file names the previous version by
+checksum, and so do the steps before it, back to a file with a whole model. So the checksum of a
+step determines all of the parameters that it leads to. The files of the previous versions have
+random names. A step must not contain these, because equal models have equal files, so the caller
+names the files.
+
+Every process sees the codec's losses: a version *is* the previous one, moved by its step, with the
+same bytes everywhere. We write some versions whole, with the same parameters
+(`core/scheduler/steps.py` chooses them).
+
+A name means an experiment in the shared directory (its final model or, without one, the newest
+version), a file in its folder (`ID/best.safetensors`), or a path. Files of other programs are
+safetensors too, and may hold bfloat16. We refuse anything else: other formats are pickles, which
+can run code when a program reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from downpour.base.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
+from downpour.base.values import PublishedFile, is_bare_name
+from downpour.files.compression import CODECS
+from downpour.files.store.base import Buffer, Store
+from downpour.files.store.directory import DirectoryStore, names_in, read_regular
+from downpour.files.store.header import (
+    BFLOAT16,
+    FOREIGN_DTYPES,
+    Array,
+    ParameterFile,
+    Parameters,
+    decode,
+    encode,
+)
+from downpour.files.store.layout import (
+    ADAPTER_NAME,
+    BEST_NAME,
+    FINAL_NAME,
+    FROZEN_PREFIX,
+    ModelName,
+    parse_name,
+)
+from downpour.files.store.shared_directory import SharedDirectory
+from downpour.files.store.updates import UpdateFormat, base_of, compress, compression_of, moved_by
+from downpour.host.paths import path_of
+
+Known = Callable[[PublishedFile], Parameters | None]
+"""Returns a version if it is in memory."""
+
+_NamedStep = tuple[PublishedFile, ParameterFile]
+
+
+class VersionStep(NamedTuple):
+    """A model version, and the file of its step."""
+
+    model: Parameters
+    content: Sequence[Buffer]
+
+
+def step_to(
+    tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
+) -> VersionStep:
+    """Return the version nearest to some tensors to which a step can lead.
+
+    Args:
+        tensors: The aggregated parameters and buffers.
+        base: The previous version.
+        file: The previous version's file.
+        compression: The codec.
+
+    Raises:
+        NonFinite: a difference is NaN, infinite or too large for the codec.
+    """
+    form = UpdateFormat.of(base, file, compression)
+    held, _ = compress(form, base.tensors, tensors, {})
+    content = encode(held, {**base.metadata, **form.metadata}, form.layout)
+    return VersionStep(moved_by(base, decode(b"".join(content), file.name)), content)
+
+
+def read_version(
+    store: Store, file: PublishedFile, leading: Sequence[PublishedFile], known: Known
+) -> Parameters:
+    """Read a model version; callers must not change its tensors.
+
+    Args:
+        store: Where its files are.
+        file: The version.
+        leading: The versions before it, oldest first; the required ones end the sequence.
+        known: Which versions are in memory.
+
+    Raises:
+        StoreError: a file cannot be read, or a step is not from the version before it.
+    """
+    steps: list[_NamedStep] = []
+    before = list(leading)
+    model = known(file)
+    while model is None:
+        held = decode(store.read(file), file.name)
+        if base_of(held) is None:
+            model = held
+        elif not before:
+            raise FileCorrupt(file.name, "is a difference, but does not name the version before it")
+        else:
+            steps.append((file, held))
+            file = before.pop()
+            model = known(file)
+    return _followed(model, file, steps)
+
+
+def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
+    """Return the version to which steps lead from `model`; the last step comes first.
+
+    Raises:
+        FileCorrupt: a step is not from the version before it.
+    """
+    for following, step in reversed(steps):
+        misfit = _misfit(model, file, step)
+        if misfit is not None:
+            raise FileCorrupt(following.name, misfit)
+        model, file = moved_by(model, step), following
+    return model
+
+
+def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str | None:
+    """Say why a step does not begin at a version; None if it does."""
+    compression = compression_of(step)
+    if compression not in CODECS:
+        return f"its compression is {compression!r}, which this version does not know"
+    return UpdateFormat.of(model, file, compression).misfit(step)
+
+
+def whole_content(store: Store, name: str) -> Sequence[Buffer]:
+    """Return the content of a file with a whole version; see `version_in`."""
+    content = store.read(store.describe(name))
+    if base_of(decode(content, name)) is None:
+        return [content]
+    model = version_in(store, name)
+    return encode(model.tensors, model.metadata)
+
+
+def version_in(store: Store, name: str) -> Parameters:
+    """Read a version of an ended experiment, given only its name.
+
+    Raises:
+        StoreError: a file cannot be read, or the versions whose steps lead to it are missing.
+    """
+    file, steps = store.describe(name), list[_NamedStep]()
+    held = decode(store.read(file), name)
+    while (checksum := base_of(held)) is not None:
+        steps.append((file, held))
+        file = _before(store, file, checksum)
+        held = decode(store.read(file), file.name)
+    return _followed(held, file, steps)
+
+
+def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
+    """Return the version that a file is a step from; it has this checksum."""
+    parsed = parse_name(file.name)
+    number = parsed.version - 1 if isinstance(parsed, ModelName) else -1
+    for name in store.list():
+        other = parse_name(name)
+        found = isinstance(other, ModelName) and other.version == number
+        if found and (before := store.describe(name)).checksum == checksum:
+            return before
+    raise FileCorrupt(file.name, "is a difference, but the version before it is missing")
+
+
+_BEST = "@best"
+_PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """The tensors of a model by name, and the checksum of its file.
+
+    A version of an experiment, or an adapter, holds only trained parameters. The frozen ones, in a
+    file next to it, are part of both.
+    """
+
+    tensors: dict[str, Array]
+    checksum: str
+
+
+def experiments_at(root: Path) -> SharedDirectory | None:
+    """Return the shared directory at `root`, or None if it has never had an experiment."""
+    shared = SharedDirectory(root.expanduser().absolute())
+    return shared if shared.experiments.is_dir() else None
+
+
+def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path:
+    """Return the file that a user names.
+
+    Args:
+        name: An experiment, `EXPERIMENT@best` for its best model, `EXPERIMENT/FILE`, or a path: a
+            file, or a folder with a model.
+        shared: Where to look up experiments; None if the user can't mean one.
+        field: What the user calls the name, for errors.
+
+    Raises:
+        SpecError: there is no such experiment or file, or it has no model.
+        SharedDirectoryError: the shared directory cannot be listed.
+    """
+    named = _in_experiment(name, shared)
+    path = named or path_of(field, name)
+    try:
+        path = path.resolve()  # caches of downloaded models hold links
+        found = newest_model(path) if path.is_dir() else path
+        is_file = found is not None and found.is_file()
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        reason = getattr(error, "strerror", None) or "is a link to itself"
+        raise SpecError(field, name, f"cannot be read: {reason}") from None
+    if found is None:
+        raise SpecError(field, name, "has no model, because none of its rounds has ended")
+    if not is_file and named is not None and name.endswith(_BEST):
+        raise SpecError(
+            field,
+            name,
+            "has no best model: that needs keep_best, and an ended experiment",
+        )
+    if not is_file:
+        nor = "" if "/" in name else ", and no experiment in the shared directory"
+        raise SpecError(field, name, f"no such file{nor}")
+    return found
+
+
+def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
+    """Return the folder of the experiment that a name means, or the file in it."""
+    experiment, _, file = name.removesuffix(_BEST).partition("/")
+    if name.endswith(_BEST):
+        file = BEST_NAME
+    if shared is None or not is_bare_name(experiment):
+        return None
+    if experiment not in names_in(shared.experiments):
+        return None
+    folder = shared.experiment_path(experiment)
+    return folder / file if is_bare_name(file) else folder
+
+
+def newest_model(folder: Path) -> Path | None:
+    """Return the final model in a folder, else the newest version; None if neither exists.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    names = {entry.name for entry in folder.iterdir()}
+    if FINAL_NAME in names:
+        return folder / FINAL_NAME
+    versions = [
+        (parsed.version, name)
+        for name in names
+        if isinstance(parsed := parse_name(name), ModelName)
+    ]
+    return folder / max(versions)[1] if versions else None
+
+
+def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: str) -> NamedModel:
+    """Read an unknown parameter file; bfloat16 becomes float32, exactly.
+
+    Raises:
+        SpecError: we cannot read it, or it is not a safetensors file; `field` and `name` are the
+            user's.
+        SharedDirectoryError: it is in the shared directory, which we cannot read.
+    """
+    try:
+        contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
+        held, *others = (decode(content, path.name, FOREIGN_DTYPES) for content in contents)
+        # The file may be a step from another version, whose checksum it holds.
+        is_step = base_of(held) is not None and isinstance(parse_name(path.name), ModelName)
+        model = version_in(DirectoryStore(path.parent), path.name) if is_step else held
+        files = [model.tensors, *(one.tensors for one in others)]
+    except MemoryError:
+        raise SpecError(field, name, "does not fit into the memory of this machine") from None
+    except SharedDirectoryError as error:
+        if shared is not None and path.is_relative_to(shared.root.resolve()):
+            raise
+        raise SpecError(field, name, f"cannot be read: {error.reason}") from None
+    except FileCorrupt as error:
+        raise SpecError(field, name, _refusal(path, error)) from None
+    except StoreError as error:
+        raise SpecError(field, name, str(error)) from None
+    digest = xxhash.xxh3_128()
+    for content in contents:
+        digest.update(content)
+    return NamedModel(
+        tensors={name: _numbers(array) for held in files for name, array in held.items()},
+        checksum=digest.hexdigest(),
+    )
+
+
+def _frozen_beside(path: Path) -> list[Path]:
+    """Return the file of the untrained parameters, which an experiment's versions need."""
+    if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName):
+        return []
+    # There are several if a manager ended before it had journaled the first; all hold the same.
+    return sorted(path.parent.glob(f"{FROZEN_PREFIX}*"))[:1]
+
+
+def _refusal(path: Path, error: FileCorrupt) -> str:
+    if path.suffix in _PICKLED:
+        convert = "safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW)"
+        return f"must be a safetensors file, because pickles can run code; {convert} converts it"
+    return f"must be a safetensors file: it {error.reason}"
+
+
+def _numbers(array: Array) -> Array:
+    if array.dtype != BFLOAT16:
+        return array
+    # bfloat16 is the upper half of a float32.
+    halves = np.ascontiguousarray(array).view("<u2").astype("<u4")
+    return (halves << 16).view("<f4").reshape(array.shape)

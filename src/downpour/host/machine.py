@@ -1,0 +1,225 @@
+"""This machine: cores, memory, and files that nobody has used for a while.
+
+A container or a batch system limits it by a cgroup; we read both versions of cgroups.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, by its affinity and its CPU quota."""
+    return max(1, min([_affine_cores(), *_quotas(_CGROUPS, _OWN_CGROUP)]))
+
+
+def _affine_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
+    """Yield the CPU quotas of this process's cgroup and of its parents, in whole cores.
+
+    `docker run --cpus 1.5` sets such a quota; we round it up to 2. We read only version 2 of
+    cgroups.
+    """
+    try:
+        lines = own_cgroup.read_text().splitlines()
+    except OSError:
+        return
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    own = cgroups / name
+    for group in (own, *own.parents):
+        if group.is_relative_to(cgroups):
+            with suppress(OSError, ValueError):  # no such file at the root; "max" is not a number
+                quota_us, period_us = (group / "cpu.max").read_text().split()
+                yield ceil(int(quota_us) / int(period_us))
+
+
+_PROC = Path("/proc")
+
+_FIRST = 1000
+"""The highest score: the kernel kills such a process before any other."""
+
+_MARGIN = 0.05
+"""The share of free memory to leave for page tables, sockets, and files being written."""
+
+
+class _Names(NamedTuple):
+    """The files of a version of cgroups, and its word for unused cached files."""
+
+    limit: str
+    used: str
+    cached: str
+
+
+_UNIFIED = _Names("memory.max", "memory.current", "inactive_file")
+_FIRST_VERSION = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def free_memory() -> int:
+    """Return how many bytes this process may still use on its machine, within its cgroups."""
+    return max(0, min([psutil.virtual_memory().available, *_room_in_groups()]))
+
+
+def own_memory() -> int:
+    """Return the bytes that this process has for itself and shares with no other process."""
+    memory = psutil.Process().memory_info()
+    return max(0, memory.rss - getattr(memory, "shared", 0))
+
+
+def kills() -> int:
+    """Return how often the kernel has killed a process of this machine for lack of memory.
+
+    The count includes limited groups. On systems that don't count (macOS), it is 0.
+    """
+    with suppress(OSError, ValueError):
+        return _number(_PROC / "vmstat", "oom_kill")
+    return 0
+
+
+def let_be_killed_first(pid: int) -> None:
+    """Let the kernel kill process `pid` before others if memory runs out (Linux)."""
+    with suppress(OSError):  # it has ended, or the file does not exist
+        (_PROC / str(pid) / "oom_score_adj").write_text(str(_FIRST))
+
+
+def fail_instead_of_dying() -> tuple[int, int] | None:
+    """Make an allocation fail if it would exceed the limit of a cgroup.
+
+    Otherwise, the kernel would kill the process without giving a reason. We do this only if a
+    cgroup has a limit, because a machine's free memory changes as other processes come and go.
+
+    Returns:
+        The process's former limits, if this changed them.
+    """
+    free = min(_room_in_groups(), default=None)
+    if sys.platform != "linux" or free is None:
+        return None
+    # We import it here because Windows has no such module.
+    import resource
+
+    with suppress(OSError, ValueError):
+        data = 1024 * _number(_PROC / "self" / "status", "VmData:")
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = data + int(free * (1 - _MARGIN))
+        if hard == resource.RLIM_INFINITY or wanted < hard:
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+            return soft, hard
+    return None
+
+
+@contextmanager
+def failing_instead_of_dying() -> Iterator[None]:
+    """Return a context in which `fail_instead_of_dying` holds, for a process that serves others."""
+    former = fail_instead_of_dying()
+    try:
+        yield
+    finally:
+        if former is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, former)
+
+
+def told_limit() -> str:
+    """Say how much memory is free for this process, and the limit of its cgroups if they have one.
+
+    The words continue a sentence.
+    """
+    limit = min((limit for limit, _ in _limited_groups()), default=None)
+    of_all = f" of the {limit / 2**20:.0f} MiB of its group" if limit is not None else ""
+    return f"{free_memory() / 2**20:.0f} MiB{of_all} are free"
+
+
+def raise_limit(count_bytes: int) -> None:
+    """Raise the limit of `fail_instead_of_dying` to make room for a private mapping of a file.
+
+    The mapping counts as data, although its pages are a cache: the kernel drops unmodified ones.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft not in (resource.RLIM_INFINITY, hard):
+        most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (min(soft + count_bytes, most), hard))
+
+
+def _room_in_groups() -> Iterator[int]:
+    """Yield the bytes left below the limits of this process's cgroup and of its parents."""
+    yield from (room for _, room in _limited_groups())
+
+
+def _limited_groups() -> Iterator[tuple[int, int]]:
+    """Yield the limit of each such group, and the bytes left below it."""
+    for group, names in _groups():
+        with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
+            limit = int((group / names.limit).read_text())
+            used = int((group / names.used).read_text())
+            # A group of the first version without a limit has the largest possible number.
+            if limit < 1 << 60:
+                yield limit, limit - used + _number(group / "memory.stat", names.cached)
+
+
+def _groups() -> Iterator[tuple[Path, _Names]]:
+    with suppress(OSError):
+        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+            _, kinds, name = line.split(":", 2)
+            if not kinds or "memory" in kinds.split(","):
+                root, names = (_CGROUPS / kinds, _FIRST_VERSION) if kinds else (_CGROUPS, _UNIFIED)
+                own = root / name.removeprefix("/")
+                yield from ((one, names) for one in (own, *own.parents) if one.is_relative_to(root))
+
+
+def _number(file: Path, key: str) -> int:
+    """Return the number after a key in a file of lines.
+
+    Raises:
+        ValueError: no line begins with the key.
+    """
+    for line in file.read_text().splitlines():
+        words = line.split()
+        if words and words[0] == key:
+            return int(words[1])
+    raise ValueError(key)
+
+
+_DAY_SECONDS = 86_400
+_UNUSED_SECONDS = 30 * _DAY_SECONDS
+
+
+def note_use(path: Path) -> None:
+    """Set a path's time of change, at most once a day: processes that verified a file check it."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > _DAY_SECONDS:
+            os.utime(path)
+
+
+def remove_unused(paths: Iterable[Path]) -> None:
+    """Remove files and folders unused for a month; processes that map such a file still have it."""
+    for path in paths:
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime <= _UNUSED_SECONDS:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

@@ -1,0 +1,380 @@
+"""Folders of images.
+
+Class numbers follow the sorted names of the folders. Hidden files and folders, and the ones of
+operating systems, do not count. Of a file with several pages or frames, the
+first counts. Nothing here keeps pixels.
+
+The parts may be called `training/` and `testing/`, and in any letters. Without a test part,
+`val/` is one. Otherwise it is left alone. Without both, a fifth of each class is held out, always
+the same. The files are taken in a seeded random order, so that a limit takes a fair sample; only as
+many as the limits allow are decoded. The images are gray if all of them are, and color otherwise.
+All that is left out becomes a remark, and a class folder without images is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downpour.base.errors import SpecError
+from downpour.core.spec import Spec
+from downpour.host.paths import is_object_store
+from downpour.learning.datasets.source import (
+    Arrays,
+    SourceFiles,
+    check_room,
+    check_there,
+    fingerprint,
+    held_out,
+    named_path,
+    random_order,
+)
+
+IMAGE_SUFFIXES = frozenset(
+    {
+        *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif"),
+        *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga", ".pcx"),
+        *(".avif", ".ico"),
+    }
+)
+"""Still images that Pillow decodes on its own. A list, so that all machines find the same files."""
+_OF_SYSTEMS = frozenset(
+    {
+        *("__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"),
+        *("Thumbs.db", "desktop.ini"),
+    }
+)
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+}
+"""The part of a dataset that a folder's name, in small letters, stands for."""
+_GRAY_MODES = frozenset({"1", "L", "LA"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Files and their class numbers."""
+
+    paths: list[Path]
+    labels: NDArray[np.int64]
+
+    def taken(self, order: NDArray[np.int64]) -> ImageFiles:
+        """Return some of the files, in this order."""
+        return ImageFiles([self.paths[index] for index in order], self.labels[order])
+
+
+@dataclass(frozen=True, slots=True)
+class ClassImages:
+    """The images of class folders, and remarks about left-out files, one line each."""
+
+    files: ImageFiles
+    remarks: tuple[str, ...]
+
+
+def class_folders(root: Path) -> list[str]:
+    """Return the sorted names of the class folders."""
+    return [entry.name for entry in _entries(root) if entry.is_dir()]
+
+
+def images_in(root: Path, classes: list[str]) -> ClassImages:
+    """Return the images of each class, sorted by name; a class without a folder has none."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    others: list[Path] = []
+    for label, name in enumerate(classes):
+        folder = root / name
+        entries = _entries(folder) if folder.is_dir() else []
+        images = [path for path in entries if is_image(path)]
+        others += [path for path in entries if not is_image(path)]
+        paths += images
+        labels += [label] * len(images)
+    others += [entry for entry in _entries(root) if not entry.is_dir()]
+    files = ImageFiles(paths, np.asarray(labels, dtype=np.int64))
+    return ClassImages(files, tuple(_left_out(root, others)))
+
+
+def check_every_class(root: Path, classes: list[str], *, field: str) -> None:
+    """Refuse a class folder without images, and say what is in it.
+
+    Raises:
+        SpecError: names the first such class.
+    """
+    for name in classes:
+        entries = _entries(root / name)
+        if any(is_image(entry) for entry in entries):
+            continue
+        deeper = next((entry for entry in entries if _holds_images(entry)), None)
+        if deeper is not None:
+            where = f"{deeper.parent.name}/{deeper.name}/"
+            accepted = f"holds no images itself; they are one folder deeper, as in {where}"
+        else:
+            found = ", ".join(_left_out(root, entries)) or "it is empty"
+            accepted = f"holds no images, so it is no class: {found}"
+        raise SpecError(field, f"{root.name}/{name}", accepted)
+
+
+def is_image(path: Path) -> bool:
+    """Whether a name is one of an image that we read."""
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def _entries(folder: Path) -> list[Path]:
+    found = (entry for entry in folder.iterdir() if entry.name not in _OF_SYSTEMS)
+    return sorted(entry for entry in found if not entry.name.startswith("."))
+
+
+def _holds_images(entry: Path) -> bool:
+    return entry.is_dir() and any(is_image(inner) for inner in _entries(entry))
+
+
+def _left_out(root: Path, others: list[Path]) -> Iterator[str]:
+    """Describe files that are not read; folders count if they hold images."""
+    named = ((path, "/".join(path.relative_to(root).parts)) for path in others)
+    deeper = [name for path, name in named if _holds_images(path)]
+    files = [path for path in others if not path.is_dir()]
+    if files:
+        kinds = Counter(path.suffix.lower() or "no suffix" for path in files)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
+        example = "/".join(files[0].relative_to(root).parts)
+        if all(is_image(path) for path in files):
+            yield f"images beside the class folders are left out: {counts} (such as {example})"
+        else:
+            yield f"files that are not read as examples: {counts} (such as {example})"
+    if deeper:
+        yield f"images in folders inside a class are left out: those of {', '.join(deeper[:3])}"
+
+
+def is_gray(path: Path) -> bool:
+    """Whether an image has one channel.
+
+    Raises:
+        SpecError: it cannot be decoded, or has more than 8 bits a channel.
+    """
+    with _opened(path) as image:
+        return image.mode in _GRAY_MODES
+
+
+def pixels_of(path: Path, channels: int) -> NDArray[np.uint8]:
+    """Return one image as [1, h, w, c]; c is 1 (gray) or 3 (color).
+
+    Raises:
+        SpecError: it cannot be decoded, or has more than 8 bits a channel.
+    """
+    with _opened(path) as image:
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
+    return pixels.reshape(1, *pixels.shape[:2], channels)
+
+
+def place_of(path: Path) -> str:
+    """Return an image's name with the folder of its class: every class may have a 3.jpg."""
+    part, name, file = ("", "", *path.parts)[-3:]
+    return "/".join((part, name, file) if part.lower() in PARTS else (name, file)).lstrip("/")
+
+
+def _check_depth(image: Any, path: Path) -> None:
+    """Refuse more than 8 bits a channel: Pillow would cut their brightness off at 255."""
+    if image.mode[0] in "IF":
+        accepted = "has more than 8 bits per channel; convert it to 8"
+        raise SpecError("data_path", place_of(path), accepted)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open an image; an exception in the block becomes a SpecError that names its file."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise SpecError("dataset", "folder", "needs pillow; install downpour-sgd[vision]") from None
+    try:
+        with Image.open(path) as image:
+            _check_depth(image, path)
+            yield image
+    except SpecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise anything about damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError("data_path", place_of(path), f"cannot be decoded: {reason}") from None
+
+
+_BLOCK_PIXELS = 1 << 24
+
+
+def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Squeeze images [n, h, w, c] into squares of `size` pixels, bilinear and antialiased."""
+    from torch import from_numpy
+    from torch.nn.functional import interpolate
+
+    count, height, width, channels = images.shape
+    result = np.empty((count, size, size, channels), dtype=np.uint8)
+    block = max(1, _BLOCK_PIXELS // max(1, height * width * channels))
+    for start in range(0, count, block):
+        part = from_numpy(images[start : start + block].astype(np.float32)).permute(0, 3, 1, 2)
+        smooth = interpolate(part, (size, size), mode="bilinear", antialias=True)
+        pixels = smooth.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+        result[start : start + block] = pixels.numpy()
+    return result
+
+
+_ACCEPTED = "must be a folder that holds <class>/ or train/<class>/ and test/<class>/"
+
+
+class Folder:
+    """Images by class under `data_path`; class numbers follow the sorted folder names."""
+
+    def check(self, spec: Spec, data_dir: Path | None) -> None:
+        """Refuse a folder that is not there, or holds no images in class folders."""
+        if is_object_store(spec.data_path):
+            check_there("data_path", spec.data_path or "")
+            return
+        _parts_of(named_path(spec, data_dir))
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
+        """List the images that the limits leave."""
+        del downloads
+        found = _found(_parts_of(named_path(spec, data_dir)))
+        train, test = _limited(found.train, spec.train_limit), _limited(found.test, spec.test_limit)
+        files = fingerprint(train.paths + test.paths, field="data_path")
+        return SourceFiles(
+            # The last two decide about facts of the prepared dataset, with any limits.
+            fingerprint=(*files, *found.classes, *found.remarks),
+            read=lambda: _read(train, test, found, spec.image_size),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The folders that hold class folders; without `test`, a fifth of `train` is held out."""
+
+    train: Path
+    test: Path | None
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The images of both parts."""
+
+    classes: tuple[str, ...]
+    train: ImageFiles
+    test: ImageFiles
+    remarks: tuple[str, ...]
+
+
+def has_test_part(root: Path) -> bool:
+    """Whether a folder of images says which of them are for tests."""
+    return _parts_of(root).test is not None
+
+
+def _parts_of(root: Path) -> _Parts:
+    """Tell the parts of a dataset from its classes, by the names of the folders.
+
+    Raises:
+        SpecError: these are no folders of a dataset; says what is there.
+    """
+    names = class_folders(root) if root.is_dir() else []
+    if not names:
+        images = sum(map(is_image, root.iterdir())) if root.is_dir() else 0
+        found = f"; it holds {images} images and no folders" if images else ""
+        raise SpecError("data_path", str(root), _ACCEPTED + found)
+    known = {PARTS[name.lower()]: root / name for name in names if name.lower() in PARTS}
+    train, test, val = (known.get(part) for part in ("train", "test", "val"))
+    others = [name for name in names if root / name not in known.values()]
+    measured = test or val
+    if train is None:
+        if known and not others and any(map(class_folders, known.values())):
+            there = " and ".join(f"{path.name}/" for path in known.values())
+            raise SpecError("data_path", str(root), f"holds {there}, but no train/ beside it")
+        return _Parts(root, None, ())
+    if not class_folders(train) and measured is not None:
+        accepted = f"holds no <class>/ folders, but {measured.name}/ is beside it"
+        raise SpecError("data_path", f"{root.name}/{train.name}", accepted)
+    if not class_folders(train) or (measured is None and others):
+        return _Parts(root, None, ())  # "train" is the name of a class
+    return _Parts(train, measured, tuple(_choices(train, test, val, others)))
+
+
+def _choices(train: Path, test: Path | None, val: Path | None, others: list[str]) -> Iterator[str]:
+    """Say which parts the folders became, if a reader may expect others."""
+    if test is None and val is not None:
+        yield f"{val.name}/ is the test part, because there is no test/"
+    elif test is not None and val is not None:
+        yield f"{val.name}/ is left out: {test.name}/ measures the model"
+    elif test is None:
+        yield f"no test/ is beside {train.name}/, so a fifth of each class is held out"
+    if others:
+        yield f"left out beside {train.name}/: {', '.join(f'{name}/' for name in others[:5])}"
+
+
+def _found(parts: _Parts) -> _Found:
+    classes = class_folders(parts.train)
+    check_every_class(parts.train, classes, field="data_path")
+    whole = images_in(parts.train, classes)
+    remarks = parts.remarks + whole.remarks
+    if parts.test is None:
+        train, test = map(whole.files.taken, held_out(whole.files.labels, len(whole.files.paths)))
+        if not test.paths:
+            count = len(train.paths)
+            remarks += (f"a fifth of each class is held out for tests: {count} images are too few",)
+        return _Found(tuple(classes), train, test, remarks)
+    for name in class_folders(parts.test):
+        if name not in classes:
+            accepted = f"{parts.train.name}/ has no such class"
+            raise SpecError("data_path", f"{parts.test.name}/{name}", accepted)
+    measured = images_in(parts.test, classes)
+    remarks += tuple(f"{parts.test.name}/: {remark}" for remark in measured.remarks)
+    return _Found(tuple(classes), _shuffled(whole.files), _shuffled(measured.files), remarks)
+
+
+def _shuffled(part: ImageFiles) -> ImageFiles:
+    return part.taken(random_order(len(part.paths), len(part.paths)))
+
+
+def _limited(part: ImageFiles, limit: int | None) -> ImageFiles:
+    return ImageFiles(part.paths[:limit], part.labels[:limit])
+
+
+def _read(train: ImageFiles, test: ImageFiles, found: _Found, size: int | None) -> Arrays:
+    channels = 1 if all(is_gray(path) for path in train.paths + test.paths) else 3
+    return Arrays(
+        train_x=decoded_images(train.paths, channels, size),
+        train_y=train.labels,
+        test_x=decoded_images(test.paths, channels, size),
+        test_y=test.labels,
+        classes=found.classes,
+        remarks=found.remarks,
+    )
+
+
+def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArray[np.uint8]:
+    """Decode images into bytes [n, h, w, channels], resized to squares of `size` pixels if given.
+
+    Raises:
+        SpecError: one cannot be decoded, or they differ in size.
+    """
+    images: NDArray[np.uint8] | None = None
+    for number, path in enumerate(paths):
+        pixels = pixels_of(path, channels)
+        pixels = pixels if size is None else resized(pixels, size)
+        if images is None:
+            shape = len(paths), *pixels.shape[1:]
+            check_room(shape, 1, field="data_path", value=place_of(path))
+            images = np.empty(shape, dtype=np.uint8)
+        if pixels.shape[1:] != images.shape[1:]:
+            raise SpecError(
+                "image_size", size, f"is required, because {place_of(path)} differs in size"
+            )
+        images[number] = pixels[0]
+    return np.zeros((0, 1, 1, channels), dtype=np.uint8) if images is None else images

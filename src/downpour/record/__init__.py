@@ -1,0 +1,26 @@
+"""Turns an experiment's record into views for people: a `Result`, and tables for the terminal.
+
+Nothing here asks a manager or changes an experiment; a record is all it needs.
+"""
+
+from __future__ import annotations
+
+from downpour.record.mitigation import Stragglers
+from downpour.record.result import Result
+from downpour.record.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+)
+
+__all__ = [
+    "BestModel",
+    "FailureResult",
+    "Result",
+    "RoundResult",
+    "Stragglers",
+    "TaskResult",
+    "TestResult",
+]

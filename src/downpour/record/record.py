@@ -1,0 +1,287 @@
+"""An experiment's record: everything that happened, one JSON line each, for people to read.
+
+While an experiment runs, readers get its record as a projection of its journal (`view.py`), so the
+two can't differ. When the experiment ends, `export_record` writes the lines to `record.jsonl` in
+the folder, once and as a whole. Readers of a folder use that file if it is there and project the
+journal otherwise. No decision depends on a record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import accumulate, starmap
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.core.node.journal import Line
+from downpour.files.store.directory import open_regular, read_regular
+from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.publish import publish, reading
+from downpour.record.journal import (
+    PIECE_BYTES,
+    first_number,
+    lines_from,
+    lines_with,
+    segments,
+    term_of,
+)
+from downpour.record.record_lines import RecordLine, from_fields, to_fields
+from downpour.record.view import Dated, View
+
+PAGE_LINES_MAX = 1000
+PAGE_BYTES_MAX = 4_000_000
+
+
+class RecordReader:
+    """Reads the record of an experiment page by page; safe to share between threads.
+
+    Until the record is exported, the reader projects it from the journal, and follows the journal.
+    The journal's lines must count, so a manager makes a reader once it has taken up the journal.
+    The lines stay in memory, in compressed blocks.
+
+    Args:
+        folder: the experiment's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._view = View()
+        self._next = 1
+        self._first: dict[Path, int] = {}
+        self._read: dict[Path, int] = {}
+        self._done: set[Path] = set()
+        self._blocks: list[bytes] = []
+        self._tail: list[str] = []
+        self._is_whole = False
+
+    def lines(self, from_line: int) -> list[str]:
+        """Return a page of lines, without their ends, beginning at `from_line` (from 0).
+
+        A page ends after 1000 lines or about four megabytes, at the earlier limit, so that it fits
+        into a message; continue at `from_line + len(page)` until a page is empty.
+
+        Raises:
+            FileCorrupt: a line of the journal is missing or altered.
+            SharedDirectoryError: a file cannot be read.
+        """
+        if from_line < 0:
+            return []
+        block, skipped = divmod(from_line, PAGE_LINES_MAX)
+        with self._lock:
+            self._catch_up()
+            found = self._block(block)[skipped:]
+        ends = accumulate(len(line) + 1 for line in found)
+        # At least one line, however long, because a reader could not continue after an empty page.
+        return found[: max(1, sum(end <= PAGE_BYTES_MAX for end in ends))]
+
+    def all_lines(self) -> Iterator[str]:
+        """Yield all lines so far."""
+        with self._lock:
+            self._catch_up()
+            blocks = len(self._blocks) + 1
+        for number in range(blocks):
+            yield from self._block(number)
+
+    def take(self) -> Iterator[Dated]:
+        """Yield the record's new lines since the last call, and keep none of them."""
+        for line in self._gained():
+            yield from self._view.take(line)
+
+    def _block(self, number: int) -> list[str]:
+        if number < len(self._blocks):
+            return zlib.decompress(self._blocks[number]).decode().splitlines()
+        return list(self._tail) if number == len(self._blocks) else []
+
+    def _catch_up(self) -> None:
+        if self._is_whole:
+            return
+        exported = _is_there(self._folder / RECORD_NAME)
+        if not exported or (self._next > 1 and segments(self._folder)):
+            try:
+                self._append(starmap(line_text, self.take()))
+            except SharedDirectoryError:
+                # A run removes its journal once the record is exported, perhaps while we read it.
+                if not _is_there(self._folder / RECORD_NAME):
+                    raise
+            else:
+                return
+        self._is_whole = True
+        content = read_regular(self._folder / RECORD_NAME)
+        known = PAGE_LINES_MAX * len(self._blocks) + len(self._tail)
+        self._append(content.decode(errors="replace").split("\n")[known:-1])
+
+    def _append(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self._tail.append(text)
+            if len(self._tail) == PAGE_LINES_MAX:
+                self._blocks.append(zlib.compress("\n".join(self._tail).encode(), level=1))
+                self._tail = []
+
+    def _gained(self) -> Iterator[Line]:
+        """Yield the lines that count, in order, as `in_order` does, without holding all of them."""
+        files = [path for path in segments(self._folder) if path not in self._done]
+        for path in files:
+            if path not in self._first and (number := first_number(path)) is not None:
+                self._first[path] = number
+        for path in files:
+            # The lines of this term end where a later term begins.
+            later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
+            end = min(later, default=None)
+            for lines in self._pieces(path):
+                yield from self._counting(lines, end)
+        self._done.update(files[:-1])  # a manager appends only to its last segment
+
+    def _pieces(self, path: Path) -> Iterator[list[Line]]:
+        """Yield a segment's new lines, piece by piece."""
+        while True:
+            offset = self._read.get(path, 0)
+            lines, self._read[path] = lines_from(path, offset)
+            yield lines
+            if self._read[path] - offset < PIECE_BYTES:
+                return
+
+    def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
+        # An earlier version began at 1 with each checkpoint; its entries make no line of the
+        # record.
+        if lines and lines[0].number == 1 and lines[0].record_lines is not None:
+            self._next = 1
+        for line in lines:
+            if end is not None and line.number >= end:
+                return
+            if line.number > self._next:
+                raise FileCorrupt("journal", f"entry {self._next} is missing or altered")
+            # If a manager doubts that a line is durable, it repeats the line in the next segment.
+            if line.number == self._next:
+                self._next += 1
+                yield line
+
+
+def line_text(at_seconds: float, line: RecordLine) -> str:
+    """Return the text of a record's line, without the line end."""
+    # `to_fields` writes null for NaN; a NaN that got through would make a line that is not JSON.
+    return json.dumps({"at": at_seconds, **to_fields(line)}, allow_nan=False)
+
+
+def export_record(folder: Path, lines: Iterable[str]) -> None:
+    """Write the record of an experiment that has ended, unless the file exists.
+
+    Raises:
+        SharedDirectoryError: the file cannot be written.
+    """
+    if not (folder / RECORD_NAME).exists():
+        publish(folder, RECORD_NAME, [f"{line}\n".encode() for line in lines])
+
+
+def has_record(folder: Path) -> bool:
+    """Whether a folder has a record, or a journal to make one from."""
+    return (folder / RECORD_NAME).is_file() or bool(segments(folder))
+
+
+def read_record(path: Path) -> list[Dated]:
+    """Read a record as (seconds, line) in the order written; a torn last line is left out.
+
+    Args:
+        path: its file; until that exists, we project the record from the journal beside it.
+
+    Raises:
+        FileMissing: neither exists.
+        FileCorrupt: a line is invalid; names the first one.
+        SharedDirectoryError: we cannot read it now, though it may exist.
+    """
+    if not _is_there(path):
+        projected = _projected(path.parent)
+        # We look once more, because a run removes its journal when its record exists.
+        if not _is_there(path):
+            if projected is None:
+                raise FileMissing(str(path))
+            return projected
+    content = read_regular(path)
+    whole = content[: content.rfind(b"\n") + 1]
+    return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
+
+
+def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
+    """Yield a record's lines about the attempts at one task, without parsing other lines.
+
+    Round and shard count from 0. This takes as long as reading the file.
+
+    Raises:
+        FileCorrupt: a line about the task is invalid.
+        SharedDirectoryError: a file cannot be read.
+    """
+    path = folder / RECORD_NAME
+    if _is_there(path):
+        words = f'"round": {round_number}, "shard": {shard}, '.encode()
+        with reading(folder, path.name), open(open_regular(path), "rb") as record:
+            found = [text.decode(errors="replace") for text in record if words in text]
+        yield from parse_lines(found, source=path.name)
+        return
+    words = f'"round":{round_number},"shard":{shard},'.encode()
+    files = segments(folder)
+    first = {file: number for file in files if (number := first_number(file)) is not None}
+    last = 0
+    for file in files:
+        end = min((n for other, n in first.items() if term_of(other) > term_of(file)), default=None)
+        for line in lines_with(file, words):
+            if line.number > last and (end is None or line.number < end):
+                last = line.number
+                yield from View().take(line)
+
+
+def _is_there(path: Path) -> bool:
+    # We don't take an error for a missing file: a folder without a record counts as never begun,
+    # and the next manager to start removes it.
+    with reading(path.parent, path.name):
+        return path.exists()
+
+
+def _projected(folder: Path) -> list[Dated] | None:
+    """Return the record that follows from a journal; None if there is no journal."""
+    return list(RecordReader(folder).take()) if folder.is_dir() and segments(folder) else None
+
+
+def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
+    """Parse whole lines of a record; skip kinds that this version does not know.
+
+    Raises:
+        FileCorrupt: a line is invalid; names the first one, counted from 1.
+    """
+    facts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+            at_seconds, fact = _finite(fields["at"]), from_fields(fields)
+        # `json` raises RecursionError for brackets nested by the thousand.
+        except (ValueError, OverflowError, TypeError, KeyError, RecursionError):
+            raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
+        if fact is not None:
+            facts.append((at_seconds, fact))
+    return facts
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError
+    return float(number)
+
+
+def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
+    """Return the first lines of the record that an earlier version kept beside its journal.
+
+    That version wrote the record before the journal, so the file may have more lines than count.
+    """
+    known: list[dict[str, Any]] = []
+    if not _is_there(folder / RECORD_NAME):
+        return known
+    for line in read_regular(folder / RECORD_NAME).splitlines()[:length]:
+        with suppress(FileCorrupt):  # a damaged record only costs the record
+            parse_lines([line.decode("utf-8", errors="replace")])
+            known.append(json.loads(line))
+    return known

@@ -1,0 +1,370 @@
+"""The closed list of the lines in an experiment's record.
+
+Writers and readers share these types, so a report never guesses at keys. Rounds and shards count
+from 0 here; reports show rounds to people as epochs from 1. Seconds are the manager's clock unless
+a field says otherwise. We never change a line once it is written. A kind may gain fields with
+defaults, and readers skip kinds and fields that they do not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from downpour.base.devices import CPU
+from downpour.base.values import Part
+from downpour.record.attempt_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    ContradictedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    Measured,
+    ResourcesUsedLine,
+    SavedLine,
+    UpdatedLine,
+)
+
+SHARD_CLASSES_MAX = 5_000
+"""The most counts in a line, a few bytes each: a record has one such line, and people read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedLine:
+    """The manager accepted an experiment; `spec` holds the fields of the resolved spec."""
+
+    experiment: str
+    name: str
+    spec: dict[str, Any]
+    version: str
+    shards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoinedLine:
+    """From now on, the manager may give tasks to a worker.
+
+    `processor_class` is its class for tasks on a CPU, if its `numeric_class` belongs to another
+    device.
+    """
+
+    worker: str
+    address: str
+    numeric_class: str
+    processor_class: str = ""
+
+    def class_for(self, asked: object) -> str:
+        """Return the numeric class in which the worker trains a spec that asks for a device."""
+        return self.processor_class or self.numeric_class if asked == CPU else self.numeric_class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeftLine:
+    """A worker was `lost`, or left on its own; old records do not say which."""
+
+    worker: str
+    reason: str
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPackagesLine:
+    """A worker has other versions of packages than the manager: one phrase per package."""
+
+    worker: str
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLine:
+    """Dataset, split and initial model are ready; `bytes` is the model file's size.
+
+    `numeric_class` is that of the manager, which made the initial model; it is empty in old
+    records. `dataset` is the key of the prepared dataset, `understood` describes how we read it,
+    and `remarks` are its oddities. `warnings` name fields of the spec that have no effect. In the
+    trial, a training step took `step_seconds` and `step_bytes` of memory. `frozen_bytes` is the
+    size of the file with the untrained parameters. `checksum` is the initial model's; it is empty
+    in old records. `shard_classes` counts each shard's examples of each class; it is empty in old
+    records, for examples without classes, and for more than `SHARD_CLASSES_MAX` counts. `trial` is
+    the checksum of the trial's steps in the manager, in the numeric class `tried_with`; both are
+    empty without a user's code. Another process has `rehearsed` the steps with the same result.
+    """
+
+    train_samples: int
+    test_samples: int
+    classes: int
+    shard_samples: tuple[int, ...]
+    prepare_seconds: float
+    split_seconds: float
+    bytes: int
+    parameters: int
+    numeric_class: str = ""
+    dataset: str = ""
+    understood: str = ""
+    remarks: tuple[str, ...] = ()
+    step_seconds: float | None = None
+    step_bytes: int | None = None
+    frozen_bytes: int = 0
+    checksum: str = ""
+    warnings: tuple[str, ...] = ()
+    shard_classes: tuple[tuple[int, ...], ...] = ()
+    trial: str = ""
+    tried_with: str = ""
+    rehearsed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedLine:
+    """The manager closed a round without these shards, for this reason."""
+
+    round: int
+    shards: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizedLine:
+    """The manager cut a round into shards of these sizes, in samples, for this reason."""
+
+    round: int
+    samples: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRequestedLine:
+    """A policy asked for one more worker, for this reason; possibly none starts."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisturbedLine:
+    """Someone disturbed a process on purpose: `who` is a worker's name or the manager."""
+
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedLine:
+    """Why the policy leaves a late shard with a worker, or gives that worker no waiting shard.
+
+    The record has one per round and shard, and one for each time that a worker begins to stand by.
+    """
+
+    round: int
+    worker: str
+    reason: str
+    shard: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatedLine:
+    """Updates became the next model version.
+
+    `round` numbers aggregations; if shards are in step, these are rounds. `train_seconds` run from
+    the round's first assignment to its last update or, if shards are not in step, from the previous
+    version to this aggregation. `loss` is the sample-weighted mean of the updates' losses. If
+    shards are not in step, `parts` are the version's tasks, by round and shard. `staleness` is the
+    age, in versions, of the models that they began from. `summed` names the order of the additions
+    in a round in step; another order gives different rounding. `checksum` is that of the version's
+    file, which is `whole`, or else a step from the previous version. `summed` and `checksum` are
+    empty in old records.
+    """
+
+    round: int
+    version: int
+    file: str
+    bytes: int
+    seconds: float
+    train_seconds: float
+    loss: Measured
+    parts: tuple[tuple[int, int], ...] = ()
+    staleness: tuple[int, ...] = ()
+    summed: str = ""
+    whole: bool = True
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedLine:
+    """The model's quality after a round: its loss, and the task's metrics by name, in order.
+
+    `class_accuracy` has one entry per class, NaN for a class without examples. `part` names the
+    examples: the spec's `validation` sets training examples apart for evaluations.
+    """
+
+    round: int
+    loss: Measured
+    metrics: dict[str, Measured]
+    class_accuracy: tuple[Measured, ...]
+    seconds: float
+    part: Part = "test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImprovedLine:
+    """The model after a round, in `file`, is the best so far.
+
+    `value` is the metric that the spec's `keep_best` names, or the loss. A round below 0 belongs to
+    an earlier experiment that this one continues; `file` is empty if that one did not keep it.
+    """
+
+    round: int
+    value: float
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedLine:
+    """The experiment is done; `file` is the name of the final model.
+
+    `reason` says why there were no more rounds; `checksum` is the final model's. Both are empty in
+    old records.
+    """
+
+    file: str
+    total_seconds: float
+    reason: str = ""
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedLine:
+    """The experiment ended without a model; `asked_wrongly` if the user must correct the spec."""
+
+    reason: str
+    asked_wrongly: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelledLine:
+    """The experiment was cancelled."""
+
+    reason: str
+
+
+RecordLine = (
+    SubmittedLine
+    | WorkerJoinedLine
+    | WorkerLeftLine
+    | OtherPackagesLine
+    | PreparedLine
+    | AssignedLine
+    | ForeseenLine
+    | SavedLine
+    | ContradictedLine
+    | HandOverAskedLine
+    | DroppedLine
+    | ResizedLine
+    | WorkerRequestedLine
+    | ExplainedLine
+    | DisturbedLine
+    | UpdatedLine
+    | ResourcesUsedLine
+    | AttemptFailedLine
+    | AggregatedLine
+    | EvaluatedLine
+    | ImprovedLine
+    | FinishedLine
+    | FailedLine
+    | CancelledLine
+)
+
+# These words are on disk. Readers skip a kind that they do not know, so if we rename one, reports
+# of older records lose its lines.
+KINDS: dict[str, type[RecordLine]] = {
+    "submitted": SubmittedLine,
+    "worker-joined": WorkerJoinedLine,
+    "worker-left": WorkerLeftLine,
+    "other-packages": OtherPackagesLine,
+    "prepared": PreparedLine,
+    "assigned": AssignedLine,
+    "foreseen": ForeseenLine,
+    "saved": SavedLine,
+    "contradicted": ContradictedLine,
+    "hand-over-asked": HandOverAskedLine,
+    "dropped": DroppedLine,
+    "resized": ResizedLine,
+    "worker-requested": WorkerRequestedLine,
+    "explained": ExplainedLine,
+    "disturbed": DisturbedLine,
+    "updated": UpdatedLine,
+    "resources-used": ResourcesUsedLine,
+    "attempt-failed": AttemptFailedLine,
+    "aggregated": AggregatedLine,
+    "measured": EvaluatedLine,
+    "improved": ImprovedLine,
+    "finished": FinishedLine,
+    "failed": FailedLine,
+    "cancelled": CancelledLine,
+}
+_KIND_OF = {fact: kind for kind, fact in KINDS.items()}
+
+
+_UNSAID = {
+    "summed": "",
+    "whole": True,
+    "processes": 1,
+    "shortages": 0,
+    "processor_class": "",
+    "shard_classes": (),
+    "trial": "",
+    "tried_with": "",
+    "rehearsed": False,
+}
+"""Values of newer fields that old lines leave out; they describe the former behavior."""
+
+
+def to_fields(fact: RecordLine) -> dict[str, Any]:
+    """Turn a fact into its kind and plain fields that JSON can hold."""
+    # We avoid `asdict`, which copies every value and takes half of a projection's time.
+    named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
+    # Lines of an earlier release stay as that release wrote them.
+    for name, unsaid in _UNSAID.items():
+        if named.get(name) == unsaid:
+            del named[name]
+    return {"kind": _KIND_OF[type(fact)], **_plain(named)}
+
+
+def from_fields(fields: dict[str, Any]) -> RecordLine | None:
+    """Turn plain fields back into a fact; None for a kind that this version does not know.
+
+    Raises:
+        ValueError: a field is missing or of another type.
+    """
+    fields = _of_this_version(fields)
+    kind = fields["kind"]
+    return _reader(kind).validate_python(fields) if kind in KINDS else None
+
+
+def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
+    # We renamed the kind, because earlier readers skip kinds that they do not know. They would take
+    # a line of a known kind without an accuracy for a damaged one.
+    if fields["kind"] != "evaluated":
+        return fields
+    return {**fields, "kind": "measured", "metrics": {"accuracy": fields["accuracy"]}}
+
+
+@cache
+def _reader(kind: str) -> TypeAdapter[RecordLine]:
+    # Cached, because pydantic compiles a validator for each adapter, and a record may have
+    # thousands of lines of a kind.
+    return TypeAdapter(KINDS[kind])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

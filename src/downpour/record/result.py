@@ -1,0 +1,427 @@
+"""The result of an experiment, folded from its record: a value to print, plot or compare.
+
+You can make a result at any moment of an experiment, from its record so far. Epochs and rounds
+count from 1 here; a round is an epoch if the shards meet once in it. A missing measurement is None,
+never NaN, so that you can compare results and write them as JSON. If a restarted manager recorded
+something twice, the later fact counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from downpour.base.errors import FileCorrupt
+from downpour.base.states import LOSS, ExperimentState
+from downpour.base.values import Part
+from downpour.files.store.layout import RECORD_NAME
+from downpour.host.extras import require
+from downpour.host.paths import path_of
+from downpour.host.text import one_line
+from downpour.record.mitigation import Stragglers, costs_of, stragglers_of
+from downpour.record.notebook import NotebookPage, html_of, page_of, plot_of, timeline_of
+from downpour.record.record import parse_lines, read_record
+from downpour.record.record_fold import RecordFold, best_of, reason_of, state_of, test_of
+from downpour.record.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
+from downpour.record.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+    in_words,
+    names_of,
+)
+from downpour.record.timeline import (
+    AttemptSpan,
+    attempt_spans,
+    disturbed_seconds,
+    worker_changes_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_REASON_SHOWN = 200
+_LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An experiment as far as it has come.
+
+    `reason` says why it failed, was cancelled, or ended before its last epoch. `asked_wrongly` says
+    that the user can fix it by changing the spec. `model_file` is the final model, if the
+    experiment is finished and its folder known. `best` is set if the spec keeps the best model, or
+    stops early. `tested` is set if the spec's `validation` sets training examples apart. Downpour
+    then evaluates epochs on these. The seconds of steps that have not happened yet are 0.
+    `epochs` sum up their rounds. `stragglers` sums all of them up, if the policy was not `wait` or
+    work was lost.
+    `dataset` says how Downpour understood the examples; further lines say what is unusual about
+    them. `numeric_classes` maps each numeric class to the processes that computed in it. These are
+    the workers whose updates counted. If the workers train on the processor, the manager is one of
+    them, because it drew the initial model there. `verified` says whether two processes have
+    trained the first steps of your code to the same bytes; it is None if the spec trains none.
+    `worker_changes` has a line for each worker that joined late, left or was lost, and for each
+    process that its user disturbed on purpose. `spans` are the attempts at shards over time, and at
+    `disturbed_seconds` a user disturbed a process; `timeline` draws both.
+    """
+
+    experiment: str
+    name: str
+    spec: dict[str, Any]
+    shards: int
+    state: ExperimentState
+    reason: str | None
+    asked_wrongly: bool
+    train_samples: int
+    test_samples: int
+    classes: int
+    parameters: int
+    rounds: tuple[RoundResult, ...]
+    epochs: tuple[RoundResult, ...]
+    tasks: tuple[TaskResult, ...]
+    failures: tuple[FailureResult, ...]
+    prepare_seconds: float
+    split_seconds: float
+    total_seconds: float
+    model_file: Path | None
+    stragglers: Stragglers | None = None
+    numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    verified: bool | None = None
+    dataset: tuple[str, ...] = ()
+    worker_changes: tuple[str, ...] = ()
+    best: BestModel | None = None
+    tested: TestResult | None = None
+    spans: tuple[AttemptSpan, ...] = field(default=(), repr=False, compare=False)
+    disturbed_seconds: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> Result:
+        """Read the result of the experiment in a folder, `SHARED/experiments/ID`.
+
+        Raises:
+            SpecError: the argument is not a path.
+            FileMissing: the folder has no record.
+            FileCorrupt: someone altered the record.
+        """
+        folder = path_of("folder", folder)
+        return _folded(read_record(folder / RECORD_NAME), folder)
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[str], folder: Path | None = None) -> Result:
+        """Make a result from the lines of a record, beginning with the first.
+
+        Raises:
+            FileCorrupt: a line cannot be read, or no line is a submission.
+        """
+        return _folded(parse_lines(lines), folder)
+
+    @classmethod
+    def from_record(
+        cls, record: Sequence[tuple[float, RecordLine]], folder: Path | None = None
+    ) -> Result:
+        """Make a result from a record.
+
+        Raises:
+            FileCorrupt: the record has no submission.
+        """
+        return _folded(record, folder)
+
+    def __repr__(self) -> str:
+        """Say in one line which experiment it is, how far it came and how good it is."""
+        count = len(self.epochs)
+        parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
+        parts += (
+            [measured]
+            if (measured := in_words(self.metrics, self.test_loss, self.last_part))
+            else []
+        )
+        parts += [f"{self.total_seconds:.1f} s"]
+        parts += ["not verified"] if self.verified is False else []
+        parts += [self.reason[:_REASON_SHOWN]] if self.reason else []
+        return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def plot(self) -> Figure:
+        """Draw metrics and losses by epoch; a notebook shows the figure.
+
+        Raises:
+            MissingPackage: Matplotlib is not installed.
+        """
+        return plot_of(self)
+
+    def timeline(self) -> Figure:
+        """Draw when each worker trained each shard; a notebook shows the figure.
+
+        Raises:
+            MissingPackage: Matplotlib is not installed.
+        """
+        return timeline_of(self)
+
+    def page(self) -> NotebookPage:
+        """Return the page of `downpour dashboard` with this experiment inside; a notebook shows it.
+
+        Raises:
+            SpecError: this machine does not see the experiment's folder.
+        """
+        return page_of(self)
+
+    @property
+    def part(self) -> Part:
+        """The examples that Downpour evaluates epochs on."""
+        return "validation" if self.spec.get("validation") else "test"
+
+    @property
+    def last_part(self) -> Part:
+        """The examples of the last evaluation."""
+        return self.part if self.tested is None else "test"
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The task's metrics at the last evaluation, by name and in its order.
+
+        If the spec sets training examples apart for validation, this is the evaluation on the test
+        examples, once Downpour has made it.
+        """
+        if self.tested is not None:
+            return self.tested.metrics
+        return next((r.metrics for r in reversed(self.rounds) if r.metrics), {})
+
+    @property
+    def test_loss(self) -> float | None:
+        """The loss on the test examples at the last evaluation; None before the first."""
+        return self.measured(LOSS)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers in the last evaluation, in 0..1; None before the first.
+
+        It is also None if the task has no metric named `accuracy`: `metrics` has all its metrics.
+        """
+        return self.measured("accuracy")
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric, or the loss as "loss", from the last evaluation that has it."""
+        tested = [] if self.tested is None else [self.tested.measured(name)]
+        found = chain(tested, (r.measured(name) for r in reversed(self.rounds)))
+        return next((value for value in found if value is not None), None)
+
+    @property
+    def train_seconds(self) -> float:
+        """The training time of all epochs together, without aggregation and evaluation."""
+        return sum(r.train_seconds for r in self.rounds)
+
+    @property
+    def aggregate_seconds(self) -> float:
+        """The aggregation time of all epochs together."""
+        return sum(r.aggregate_seconds for r in self.rounds)
+
+    @property
+    def evaluate_seconds(self) -> float:
+        """The evaluation time of all epochs together."""
+        return sum(r.evaluate_seconds for r in self.rounds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn the whole result into values that JSON can hold."""
+        file = None if self.model_file is None else str(self.model_file)
+        fields = {**dataclasses.asdict(dataclasses.replace(self, spans=())), "model_file": file}
+        del fields["spans"], fields["disturbed_seconds"], fields["folder"]
+        for rows in ("rounds", "epochs"):
+            fields[rows] = [self._with_metrics(row) for row in fields[rows]]
+        if self.tested is None:
+            del fields["tested"]
+        if self.best is None:
+            del fields["best"]
+        else:
+            fields["best"]["file"] = None if self.best.file is None else str(self.best.file)
+        for part in (fields, *fields["rounds"], *fields["epochs"]):
+            if part["stragglers"] is None:
+                del part["stragglers"]
+        if self.epochs == self.rounds:  # they would be the same thing under another name
+            del fields["epochs"]
+        return fields
+
+    def to_json(self) -> str:
+        """Write the whole result as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_csv(self, table: Literal["rounds", "tasks"] = "rounds") -> str:
+        """Write the epochs, or the tasks, as CSV with a header; missing measurements are empty."""
+        rows = self._rounds_rows() if table == "rounds" else self._tasks_rows()
+        columns = _columns(RoundResult if table == "rounds" else TaskResult, rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def to_frame(self, *, every_column: bool = False) -> pd.DataFrame:
+        """Turn the epochs into a data frame, one row each.
+
+        Args:
+            every_column: Add the cost of stragglers, the seconds of each stage, and a column for
+                each class. Without it, the frame has the metrics, losses, seconds and bytes.
+
+        Raises:
+            MissingPackage: pandas is not installed.
+        """
+        rows = self._rounds_rows()
+        columns = _columns(RoundResult, rows)
+        if not every_column:  # pandas prints these in 80 columns and leaves none out
+            metrics = names_of(r.metrics for r in self.rounds)
+            shown = ["epoch", *(f"metric_{m}" if m not in columns else m for m in metrics)]
+            losses = "train_loss", "validation_loss", "test_loss"
+            shown += [name for name in (*losses, "train_seconds", "bytes") if name in columns]
+            rows = [{name: row.get(name) for name in shown} for row in rows]
+            columns = shown
+        return _frame(rows, columns)
+
+    def tasks_frame(self) -> pd.DataFrame:
+        """Turn the tasks into a data frame, one row each.
+
+        Raises:
+            MissingPackage: pandas is not installed.
+        """
+        rows = self._tasks_rows()
+        return _frame(rows, _columns(TaskResult, rows))
+
+    def _rounds_rows(self) -> list[dict[str, Any]]:
+        """Flatten each epoch: the cost of stragglers, if known, and the accuracy of each class."""
+        rows = []
+        for row in (self._with_metrics(dataclasses.asdict(r)) for r in self.epochs):
+            by_class = enumerate(row.pop("class_accuracy"))
+            stragglers = row.pop("stragglers") or {}
+            classes = {f"accuracy_class_{label}": a for label, a in by_class}
+            rows.append({**row, **stragglers, **classes})
+        return rows
+
+    def _with_metrics(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Flatten an epoch's metrics, each under its own name, or under "metric_" and its name.
+
+        They come after the epoch. The longer name avoids the name of an existing column.
+        """
+        place = {"epoch": row.pop("epoch"), "round": row.pop("round")}
+        metrics = row.pop("metrics")
+        if self.part == "validation":
+            row["validation_loss"] = row.pop("test_loss")
+        named = {
+            f"metric_{name}" if name in row or name in place else name: metrics.get(name)
+            for name in names_of(r.metrics for r in self.rounds)
+        }
+        return {**place, **named, **row}
+
+    def _tasks_rows(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(task) for task in self.tasks]
+
+
+def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> Result:
+    fold = RecordFold()
+    for _, fact in record:
+        fold.take(fact)
+    if fold.submitted is None:
+        raise FileCorrupt(str(folder or "record"), "the record has no submission")
+    prepared, end = fold.prepared or _NOT_PREPARED, fold.end
+    costs = costs_of(record)
+    lossless = all(cost.lossless for cost in costs.values())
+    if lossless and fold.submitted.spec.get("policy", "wait") == "wait":
+        costs = {}
+    finished = end if isinstance(end, FinishedLine) else None
+    return Result(
+        experiment=fold.submitted.experiment,
+        name=fold.submitted.name,
+        spec=fold.submitted.spec,
+        shards=len(prepared.shard_samples) or fold.submitted.shards,
+        state=state_of(fold),
+        reason=reason_of(fold),
+        asked_wrongly=isinstance(end, FailedLine) and end.asked_wrongly,
+        train_samples=prepared.train_samples,
+        test_samples=prepared.test_samples,
+        classes=prepared.classes,
+        parameters=prepared.parameters,
+        rounds=fold.rounds(costs),
+        epochs=fold.epochs(costs),
+        tasks=tuple(map(fold.task_of, fold.updates())),
+        failures=tuple(fold.failure_of(fact, update_lost=lost) for fact, lost in fold.failed),
+        prepare_seconds=prepared.prepare_seconds,
+        split_seconds=prepared.split_seconds,
+        total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
+        model_file=folder / finished.file if folder and finished else None,
+        stragglers=stragglers_of(costs.values()) if costs else None,
+        numeric_classes=fold.numeric_classes(),
+        verified=fold.verified,
+        worker_changes=worker_changes_of(record),
+        best=best_of(fold, folder),
+        tested=test_of(fold),
+        dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
+        spans=attempt_spans(record),
+        disturbed_seconds=disturbed_seconds(record),
+        folder=folder,
+    )
+
+
+def _remarks(prepared: PreparedLine) -> Iterator[str]:
+    """Yield how Downpour understood the examples, the cost of a step, and what to check again."""
+    if prepared.understood:
+        yield prepared.understood
+    yield from prepared.remarks
+    if prepared.step_seconds is not None and prepared.step_bytes is not None:
+        megabytes = prepared.step_bytes / 1e6
+        yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"
+    yield from prepared.warnings
+
+
+def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sizes of an update and of a model version, if the spec compresses them."""
+    if not fold.updated or not fold.aggregated or fold.prepared is None:
+        return
+    model, versions = fold.prepared.bytes, fold.aggregated.values()
+    update = max(line.bytes for line in fold.updates())
+    steps = [line.bytes for line in versions if not line.whole]
+    sent = [("updates", "compression", update)]
+    sent += [("model versions", "model_compression", max(steps))] if steps else []
+    for what, name, size in sent:
+        codec = spec.get(name, "none")
+        if codec != "none":
+            fewer = f"{model / size:.3g} times fewer than the model's {model:,}"
+            yield f"{what} ({codec}): {size:,} bytes each, {fewer}"
+
+
+_NOT_PREPARED = PreparedLine(
+    train_samples=0,
+    test_samples=0,
+    classes=0,
+    shard_samples=(),
+    prepare_seconds=0.0,
+    split_seconds=0.0,
+    bytes=0,
+    parameters=0,
+)
+
+
+def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:
+    """Name the columns, even if the table has no rows."""
+    if rows:
+        return list(dict.fromkeys(key for row in rows for key in row))
+    return [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    require("a data frame", "frames")
+    import pandas as pd
+
+    numbers = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+    return pd.DataFrame(numbers, columns=columns)

@@ -1,0 +1,351 @@
+"""The parts of a result, and its measures as people read them.
+
+A task names its metrics. We show shares of right answers in percent, such as `accuracy` and
+`top5_accuracy`. All other metrics, and the loss, are plain numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from downpour.base.states import BLAMELESS, LOSS
+from downpour.base.values import Part
+from downpour.core.splitters import ShardCounts
+from downpour.host.text import one_line
+from downpour.network.rpc.messages import Status
+from downpour.record.mitigation import Stragglers
+from downpour.record.record_lines import PreparedLine, RecordLine, SubmittedLine
+
+_SHARES = {"acc", "accuracy"}
+_LARGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A metric by its name, or the loss, whose name is `LOSS`, on a part of the examples."""
+
+    name: str
+    part: Part = "test"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its values are shares in 0..1 that people read in percent."""
+        return not _SHARES.isdisjoint(re.split(r"[^a-z]+", self.name.lower()))
+
+    @property
+    def words(self) -> str:
+        """Its name for people, in one line."""
+        return one_line(self.name).replace("_", " ")
+
+    @property
+    def header(self) -> str:
+        """Its header above a column of values, with the unit."""
+        return f"{self.words} %" if self.is_share else self._on_part
+
+    @property
+    def axis(self) -> str:
+        """Its label beside an axis, with the unit."""
+        return f"{self.part} {self.words}, %" if self.is_share else self._on_part
+
+    @property
+    def key(self) -> str:
+        """The key of a column of its values, for programs; the values are as people read them."""
+        return f"{self.name}_percent" if self.is_share else self._on_part.replace(" ", "_")
+
+    @property
+    def file_stem(self) -> str:
+        """Its name as a part of a file's name."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.name)
+
+    @property
+    def decimals(self) -> int:
+        """How many of its decimals are worth reading."""
+        return 2 if self.is_share else 4
+
+    @property
+    def _on_part(self) -> str:
+        # Only the loss is also measured on the training examples.
+        return f"{self.part} {LOSS}" if self.name == LOSS else self.words
+
+    def shown(self, value: float | None) -> float | None:
+        """Return a value in the unit that people read."""
+        return 100 * value if self.is_share and value is not None else value
+
+    def text(self, value: float) -> str:
+        """Write a value with its unit: "91.82%", "0.2813"."""
+        return f"{value:.2%}" if self.is_share else number(value)
+
+
+def number(value: float) -> str:
+    """Write a number with four decimals, or a large one with four digits."""
+    return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
+
+
+def first_of(
+    metrics: Mapping[str, float | None], loss: float | None
+) -> tuple[Measure, float] | None:
+    """Return the measure that stands for a model if there is room for only one: its first metric.
+
+    Without metrics, return the loss; if nothing was measured, return None.
+    """
+    for name, value in ({**metrics} or {LOSS: loss}).items():
+        if value is not None:
+            return Measure(name), value
+    return None
+
+
+def in_words(metrics: Mapping[str, float | None], loss: float | None, part: Part = "test") -> str:
+    """Say how good a model is in two words: "accuracy 91.82%"; empty if nothing was measured."""
+    best = first_of(metrics, loss)
+    on = "" if part == "test" else f"{part} "
+    return f"{on}{best[0].words} {best[0].text(best[1])}" if best else ""
+
+
+def names_of(measured: Iterable[Mapping[str, float | None]]) -> list[str]:
+    """Return the names of all metrics in the order in which they first occur."""
+    return list(dict.fromkeys(name for metrics in measured for name in metrics))
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean of `count` values; `half_width` of its interval is None for a single one."""
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Estimate | None:
+        """Estimate from the measured values; None if there are none."""
+        measured = [value for value in values if value is not None and math.isfinite(value)]
+        if not measured:
+            return None
+        count = len(measured)
+        if count == 1:
+            return cls(measured[0], None, 1)
+        error = stdev(measured) / math.sqrt(count)
+        return cls(fmean(measured), t_quantile(count - 1) * error, count)
+
+
+def t_quantile(degrees: int) -> float:
+    """Return how many standard errors the 95 % interval reaches to either side of a mean."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+def split_of(record: Sequence[tuple[float, RecordLine]]) -> ShardCounts | None:
+    """Return how many examples of each class each shard has; None if the record does not say."""
+    prepared = next((line for _, line in record if isinstance(line, PreparedLine)), None)
+    if prepared is None or not prepared.shard_classes:
+        return None
+    submitted = next(line for _, line in record if isinstance(line, SubmittedLine))
+    sizes = np.array(prepared.shard_samples, np.int64)
+    return ShardCounts(
+        split=str(submitted.spec["split"]),
+        sizes=sizes,
+        by_class=np.array(prepared.shard_classes, np.int64),
+        held_out=prepared.train_samples - int(sizes.sum()),
+    )
+
+
+MANAGER = "manager"
+_NAMES_MAX = 3
+_MIXED = (
+    "the workers have different numeric classes, so another run of this spec may give "
+    "different bytes:"
+)
+
+
+def mixture_of(who_by_class: Mapping[str, Iterable[str]]) -> str:
+    """List the processes of each numeric class if there are several; else return nothing."""
+    if len(who_by_class) < 2:
+        return ""
+    lines = [f"{_listed(list(who))}: {name}" for name, who in who_by_class.items()]
+    return "\n  ".join([_MIXED, *lines])
+
+
+def mixture_now(status: Status) -> str:
+    """Return the warning for the current workers, and the manager if they train on its device."""
+    who_by_class: dict[str, list[str]] = {}
+    classes = [worker.numeric_class for worker in status.workers]
+    own = status.numeric_class
+    if own is not None and any(one is not None and one.device == own.device for one in classes):
+        who_by_class[str(own)] = [MANAGER]
+    for worker, its in zip(status.workers, classes, strict=True):
+        if its is not None:
+            who_by_class.setdefault(str(its), []).append(worker.worker)
+    return mixture_of(who_by_class)
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _NAMES_MAX
+    return ", ".join(names[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """A round, or all rounds of an epoch: how good the model became, and what that took.
+
+    `round` is the number of the round, or of the epoch's last round so far.
+    Metrics and `test_loss` are of the test examples, or of the examples that the spec's
+    `validation` sets apart. `metrics` are the task's, by name, and empty if Downpour did not
+    evaluate the model; an accuracy is a share in 0..1. `train_seconds` run from the first
+    assignment to the last update and leave out evaluation; `bytes` are those of the updates and of
+    the model they became.
+    `stragglers` is set if a policy was used, or work was lost.
+    """
+
+    epoch: int
+    round: int
+    metrics: dict[str, float | None]
+    class_accuracy: tuple[float | None, ...]
+    train_loss: float | None
+    test_loss: float | None
+    train_seconds: float
+    aggregate_seconds: float
+    evaluate_seconds: float
+    bytes: int
+    stragglers: Stragglers | None = None
+
+    def __repr__(self) -> str:
+        """Say in one line which round it is, and how good the model became."""
+        good = in_words(self.metrics, self.test_loss)
+        parts = [f"epoch {self.epoch}, round {self.round}", *([good] if good else [])]
+        return f"<RoundResult {', '.join(parts)}, {self.train_seconds:.1f} s>"
+
+    @property
+    def accuracy(self) -> float | None:
+        """The metric "accuracy"; None if the task has none, or the model was not evaluated."""
+        return self.metrics.get("accuracy")
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric by its name, or the loss on the test examples as "loss"."""
+        return self.test_loss if name == LOSS else self.metrics.get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestResult:
+    """How good a model was on the test examples, if the spec set others apart for validation.
+
+    It is the model after `epoch`: the best if the spec keeps it, otherwise the last.
+    """
+
+    __test__ = False
+
+    epoch: int
+    metrics: dict[str, float | None]
+    class_accuracy: tuple[float | None, ...]
+    loss: float | None
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric by its name, or the loss as "loss"."""
+        return self.loss if name == LOSS else self.metrics.get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A shard trained in a round: by which worker and how fast.
+
+    `completion_seconds` run from the assignment to the report, on the manager's clock; the other
+    seconds are the worker's own. If a task was `retrained`, it had another update before, which was
+    lost when a manager crashed, or found damaged. The worker computed the last step with this many
+    `processes`. In `shortages` steps of the experiment, it has run short of memory so far.
+    """
+
+    epoch: int
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    samples: int
+    steps: int
+    loss: float | None
+    load_seconds: float
+    train_seconds: float
+    publish_seconds: float
+    completion_seconds: float
+    bytes: int
+    retrained: bool = False
+    processes: int = 1
+    shortages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureResult:
+    """An attempt without an update; `blameless` if a decision, such as a move, ended it.
+
+    With `update_lost`, it had an update, which was lost when a manager crashed, or found damaged.
+    """
+
+    epoch: int
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    failure: str
+    reason: str
+    update_lost: bool = False
+
+    @property
+    def blameless(self) -> bool:
+        """Whether nothing failed: the work continued elsewhere, or was no longer needed."""
+        return self.failure in BLAMELESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestModel:
+    """The best model so far: its epoch, and its value of the `metric`, or of the loss.
+
+    `file` is its path, if the spec keeps it and the experiment's folder is known.
+    """
+
+    epoch: int
+    metric: str
+    value: float
+    file: Path | None
+
+
+NOT_VERIFIED = "not verified: no two processes have trained the first steps to the same bytes"
+
+
+@dataclass(slots=True)
+class Verification:
+    """The checksums of the first steps so far, by numeric class, and the processes of each."""
+
+    _found: defaultdict[str, defaultdict[str, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+
+    def prepared(self, line: PreparedLine) -> None:
+        """Take in the steps of the manager and of its rehearsal."""
+        self.updated(MANAGER, line.tried_with, line.trial)
+        if line.rehearsed:
+            self.updated("rehearsal", line.tried_with, line.trial)
+
+    def updated(self, process: str, its_class: str, checksum: str) -> None:
+        """Take in the steps of a process, if it has repeated them."""
+        if checksum:
+            self._found[its_class][checksum].add(process)
+
+    def of(self, spec: Mapping[str, Any]) -> bool | None:
+        """Say whether two processes of one class agree, and none of it disagrees.
+
+        None if the spec trains no code of a user's.
+        """
+        if not spec.get("task") and ":" not in spec.get("model", ""):
+            return None
+        agree = any(len(who) > 1 for sums in self._found.values() for who in sums.values())
+        return agree and all(len(sums) == 1 for sums in self._found.values())

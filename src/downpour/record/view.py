@@ -1,0 +1,229 @@
+"""The record that people read: a projection of an experiment's journal, computed on demand.
+
+`View.take` is pure: it takes the lines of a journal in order, and returns the lines of the record
+(`record_lines.py`) that follow from each. A fact makes a line on its own. If a line of the record
+needs more than its entry says, the manager writes an `Observed` before the entry (`observed`,
+`aggregating`). The view keeps it until the entry comes, so work that a crash cut off makes no line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from downpour.base.states import ExperimentState
+from downpour.base.values import Forecast
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Journaled, Observed, TakenUp, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.files.aggregators.passes import ORDER
+from downpour.record.attempt_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    ContradictedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.record.record_lines import (
+    AggregatedLine,
+    CancelledLine,
+    DroppedLine,
+    EvaluatedLine,
+    ExplainedLine,
+    FailedLine,
+    FinishedLine,
+    ImprovedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SubmittedLine,
+    WorkerLeftLine,
+    WorkerRequestedLine,
+    from_fields,
+    to_fields,
+)
+
+Dated = tuple[float, RecordLine]
+"""The time of a line of the record, and the line."""
+
+_AGGREGATING = "aggregating"
+
+
+def observed(experiment: str, line: RecordLine) -> Observed:
+    """Return the entry for a line that only the manager can make."""
+    return Observed(experiment=experiment, line=to_fields(line))
+
+
+def aggregating(command: do.Aggregate) -> Observed:
+    """Return the entry that begins an aggregation; the record's line comes with the result."""
+    samples = sum(update.samples for update in command.updates)
+    weighted = sum(update.samples * update.loss for update in command.updates)
+    line = {
+        "kind": _AGGREGATING,
+        "train_seconds": command.train_seconds,
+        "loss": weighted / samples if samples else 0.0,
+        "parts": command.parts,
+        "summed": ORDER if command.in_step else "",
+        "whole": command.whole,
+        "staleness": tuple(push.staleness for push in command.pushes) if command.parts else (),
+    }
+    return Observed(experiment=command.experiment, line=line)
+
+
+class View:
+    """Projects one journal; takes each of its lines once, in order."""
+
+    def __init__(self) -> None:
+        self._submitted_at: float | None = None
+        self._prepared: RecordLine | None = None
+        self._aggregating: tuple[float, dict[str, Any]] | None = None
+
+    def take(self, line: Line) -> list[Dated]:
+        """Return the lines of the record that follow from a line of the journal."""
+        made = [*self._made(line.at_seconds, line.entry)]
+        # An earlier version wrote the line to a record beside the journal; `TakenUp` brings it.
+        return made if line.record_lines is None else []
+
+    def _made(self, at: float, entry: Journaled) -> Iterator[Dated]:
+        match entry:
+            case TakenUp():
+                dated = ((float(fields["at"]), from_fields(fields)) for fields in entry.record)
+                yield from ((when, line) for when, line in dated if line is not None)
+            case Observed():
+                yield from self._observed(at, entry.line)
+            case on.Prepared():
+                # A manager that continues an experiment prepares it as well, but observes nothing.
+                if self._prepared is not None:
+                    yield at, self._prepared
+                self._prepared = None
+            case on.Aggregated():
+                yield from self._aggregated(at, entry)
+            case facts.Concluded():
+                yield at, self._concluded(at, entry)
+            case _:
+                if isinstance(entry, on.ExperimentSubmitted):
+                    self._submitted_at = at
+                line = line_of(entry)
+                if line is not None:
+                    yield at, line
+
+    def _observed(self, at: float, fields: dict[str, Any]) -> Iterator[Dated]:
+        if fields["kind"] == _AGGREGATING:
+            self._aggregating = at, fields
+            return
+        line = from_fields(fields)
+        if isinstance(line, PreparedLine):
+            self._prepared = line
+        elif line is not None:
+            yield at, line
+
+    def _aggregated(self, at: float, event: on.Aggregated) -> Iterator[Dated]:
+        if self._aggregating is None:
+            return
+        began, known = self._aggregating
+        self._aggregating = None
+        yield (
+            at,
+            AggregatedLine(
+                round=event.round,
+                version=event.round + 1,
+                file=event.model.name,
+                bytes=event.model.size_bytes,
+                seconds=at - began,
+                train_seconds=known["train_seconds"],
+                loss=known["loss"],
+                parts=tuple((number, shard) for number, shard in known["parts"]),
+                staleness=tuple(known["staleness"]),
+                summed=known.get("summed", ""),
+                whole=known.get("whole", True),
+                checksum=event.model.checksum,
+            ),
+        )
+
+    def _concluded(self, at: float, ended: facts.Concluded) -> RecordLine:
+        if ended.ending is ExperimentState.FINISHED and ended.model is not None:
+            began = self._submitted_at if self._submitted_at is not None else at
+            return FinishedLine(
+                file=ended.model.name,
+                total_seconds=at - began,
+                reason=ended.reason,
+                checksum=ended.model.checksum,
+            )
+        if ended.ending is ExperimentState.CANCELLED:
+            return CancelledLine(reason=ended.reason)
+        return FailedLine(reason=ended.reason, asked_wrongly=ended.asked_wrongly)
+
+
+def line_of(entry: Journaled) -> RecordLine | None:
+    """Return the line for an entry that has all of the line's values; None for other entries."""
+    kind = _LINES.get(type(entry))
+    if kind is None:
+        return None
+    known = _renamed(entry)
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in known]
+    return kind(**known, **{name: _found(entry, name) for name in names})
+
+
+_LINES: dict[type[Journaled], type[RecordLine]] = {
+    on.ExperimentSubmitted: SubmittedLine,
+    on.Evaluated: EvaluatedLine,
+    facts.Assigned: AssignedLine,
+    facts.HandOverAsked: HandOverAskedLine,
+    facts.ForecastRecorded: ForeseenLine,
+    facts.Accepted: UpdatedLine,
+    facts.Saved: SavedLine,
+    facts.Contradicted: ContradictedLine,
+    facts.GivenUp: AttemptFailedLine,
+    facts.Dropped: DroppedLine,
+    facts.Resized: ResizedLine,
+    facts.Improved: ImprovedLine,
+    facts.WorkerRequested: WorkerRequestedLine,
+    facts.Explained: ExplainedLine,
+    facts.Dismissed: WorkerLeftLine,
+}
+"""Lines whose fields have the same names in the entry, or in a part of it."""
+
+_PARTS = "attempt", "update", "evaluation"
+
+
+def _found(entry: Journaled, name: str) -> Any:
+    parts = (getattr(entry, part, None) for part in _PARTS)
+    return getattr(next((part for part in parts if hasattr(part, name)), entry), name)
+
+
+def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an entry
+    """Return the fields of an entry's line that have other names in the entry."""
+    match entry:
+        case on.ExperimentSubmitted():
+            spec = entry.spec
+            return {"name": spec.name, "spec": spec.model_dump(mode="json"), "shards": spec.shards}
+        case on.Evaluated():
+            return {"metrics": dict(entry.evaluation.metrics)}
+        case facts.Assigned():
+            from_step = entry.snapshot.steps_done if entry.snapshot else 0
+            return {"from_step": from_step, **_quantiles(entry.forecast)}
+        case facts.ForecastRecorded():
+            # We count from the assignment, so that readers can compare this with the forecast
+            # there.
+            return _quantiles(entry.remaining.later(entry.elapsed_seconds))
+        case facts.Accepted():
+            file = entry.update.file
+            return {"bytes": file.size_bytes, "checksum": file.checksum}
+        case facts.Saved():
+            snapshot = entry.snapshot
+            return {"step": snapshot.steps_done, "bytes": snapshot.file.size_bytes}
+        case facts.Contradicted():
+            accepted = entry.accepted.file.checksum
+            return {"checksum": entry.update.file.checksum, "accepted_checksum": accepted}
+        case facts.Improved():
+            return {"file": entry.model.name if entry.model is not None else ""}
+        case _:
+            return {}
+
+
+def _quantiles(forecast: Forecast | None) -> dict[str, Any]:
+    return {f"{name}_seconds": getattr(forecast, name, None) for name in ("q10", "q50", "q90")}

@@ -1,0 +1,326 @@
+"""Attempts in columns: tens of bytes each, because a long experiment has millions.
+
+An attempt's number is its index. Blocks of a few thousand attempts hold the columns. Once all
+attempts of a block have ended, we compress it. We then unpack it only for a new viewer.
+
+We read the frequent kinds of lines without pydantic, which would take most of the time of opening a
+long record. These functions accept the same values as the lines' own types, as `to_fields` writes
+them. For anything else they raise ValueError.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+Fields = Mapping[str, Any]
+_WHOLE_MAX = 2**31 - 1
+_EXACT = 2**53
+
+
+def whole(value: Any) -> int:
+    """Return a whole number, at least 0, that a column can hold."""
+    if type(value) is not int or not 0 <= value <= _WHOLE_MAX:
+        raise ValueError(f"not a whole number: {value!r:.50}")
+    return value
+
+
+def number(value: Any) -> float:
+    """Return a finite number."""
+    if type(value) is float and value - value == 0:  # neither NaN nor infinite
+        return value
+    if type(value) is int and -_EXACT <= value <= _EXACT:
+        return float(value)
+    raise ValueError(f"not a number: {value!r:.50}")
+
+
+def measured(value: Any) -> float | None:
+    """Return a number; None for NaN or infinity, which JSON cannot express."""
+    return None if value is None else number(value)
+
+
+def text(value: Any) -> str:
+    """Return a text."""
+    if type(value) is not str:
+        raise ValueError(f"not a text: {value!r:.50}")
+    return value
+
+
+def task_of(fields: Fields) -> tuple[int, int, int]:
+    """Return the round, the shard and the attempt of a line."""
+    return whole(fields["round"]), whole(fields["shard"]), whole(fields["attempt"])
+
+
+def quantiles(fields: Fields) -> tuple[float, float, float] | None:
+    """Return the forecast of a line; None if it has none."""
+    low, middle, high = map(fields.get, ("q10_seconds", "q50_seconds", "q90_seconds"))
+    if low is None or middle is None or high is None:
+        return None
+    return number(low), number(middle), number(high)
+
+
+Key = TypeVar("Key", bound=Hashable)
+Row = Sequence[Any]
+"""A row as the page receives it; its first columns are its key."""
+
+
+class RowTable(Generic[Key]):
+    """A table whose rows we replace and never change.
+
+    Args:
+        rows_max: how many rows it keeps; the row with the oldest change leaves first. None: all.
+    """
+
+    def __init__(self, rows_max: int | None = None) -> None:
+        self._rows_max = rows_max
+        self._rows: dict[Key, tuple[int, Row]] = {}  # the row with the newest change comes last
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, key: Key, row: Row, line: int) -> None:
+        """Set a row that a line of the record has changed; setting an equal row is no change."""
+        before = self._rows.get(key)
+        if before is not None:
+            if before[1] == row:
+                return
+            del self._rows[key]
+        self._rows[key] = line, row
+        if self._rows_max is not None and len(self._rows) > self._rows_max:
+            del self._rows[next(iter(self._rows))]
+
+    def since(self, after: int, upto: int) -> list[Row]:
+        """Return the rows that changed last after line `after`, up to line `upto`."""
+        found = []
+        for line, row in reversed(self._rows.values()):
+            if line <= after:
+                break
+            if line <= upto:
+                found.append(row)
+        return found[::-1]
+
+
+BLOCK = 4096
+_LOOSE_BLOCKS = 4
+"""The newest blocks stay unpacked, because viewers ask for their rows twice a second."""
+
+Outcome = str
+OUTCOMES: tuple[Outcome | None, ...] = (
+    *(None, "trained", "last", "moved", "stopped", "failed"),
+    "stopped",  # needless, as far as we know (`rounds.py`)
+)
+"""How an attempt ended, by its number in the column; None means that it has not ended."""
+
+_COLUMNS = {
+    "worker": "i",
+    "round": "i",
+    "shard": "i",
+    "attempt": "i",
+    "begin": "I",
+    "share": "I",
+    "from_step": "i",
+    "born": "I",
+    "end": "I",
+    "outcome": "b",
+    "ended": "I",
+    "at": "I",
+    "done": "I",
+    "q10": "I",
+    "q50": "I",
+    "q90": "I",
+    "foreseen": "I",
+}
+"""Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes.
+
+Seconds and shares are whole thousandths, because compressed floats would take three times the room.
+"""
+_MOST = 4_000_000.0
+"""The seconds that a column can hold: 46 days."""
+_FORESEEN = ("at", "done", "q10", "q50", "q90")
+_NOTHING = (0,) * 9
+"""The values of a new attempt in the columns from `end` on."""
+
+
+class _Block:
+    """Up to `BLOCK` attempts, with the lines of its first attempt and of its last change."""
+
+    def __init__(self, line: int) -> None:
+        self.begun = line
+        self.count = 0
+        self.open = 0
+        self.changed = 0
+        self._columns: dict[str, Any] = {name: array(code) for name, code in _COLUMNS.items()}
+        self._packed = b""
+
+    @property
+    def is_packed(self) -> bool:
+        return bool(self._packed)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns for reading; for a packed block, they are a copy."""
+        return self._unpacked() if self._packed else self._columns
+
+    def pack(self) -> None:
+        """Compress the block."""
+        if not self._packed:
+            content = b"".join(column.tobytes() for column in self._columns.values())
+            self._packed, self._columns = zlib.compress(content, level=6), {}
+
+    def unpack(self) -> dict[str, Any]:
+        """Return the columns for writing."""
+        if self._packed:
+            self._columns, self._packed = self._unpacked(), b""
+        return self._columns
+
+    def _unpacked(self) -> dict[str, Any]:
+        content, offset = zlib.decompress(self._packed), 0
+        columns = {}
+        for name, code in _COLUMNS.items():
+            column = columns[name] = array(code)
+            size = column.itemsize * self.count
+            column.frombytes(content[offset : offset + size])
+            offset += size
+        return columns
+
+
+class AttemptColumns:
+    """All attempts of an experiment, in blocks. A `line` is the number of a line of the record."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._loose: list[_Block] = []
+        self.count = 0
+
+    def add(self, known: tuple[int, int, int, int, float, float, int], line: int) -> int:
+        """Add an attempt and return its number.
+
+        Args:
+            known: worker, round, shard, attempt, begin, share and the step that it continues from.
+            line: the line that reports it.
+        """
+        *task, begin, share, step = known
+        if self.count % BLOCK == 0:
+            self._begin_block(line)
+        block = self._blocks[-1]
+        row = (*task, _thousandths(begin), _thousandths(share), step, line, *_NOTHING)
+        for column, value in zip(block.unpack().values(), row, strict=True):
+            column.append(value)
+        block.count += 1
+        block.open += 1
+        block.changed = line
+        self.count += 1
+        return self.count - 1
+
+    def replace(self, number: int, worker: int, begin: float, line: int) -> None:
+        """Let an attempt begin once more, if an earlier manager had begun it before."""
+        _, columns, place = self._changing(number, line)
+        columns["worker"][place], columns["begin"][place] = worker, _thousandths(begin)
+        columns["born"][place] = line
+
+    def end(self, number: int, at: float, outcome: int, line: int) -> None:
+        """Let an attempt end; an `outcome` of 0 opens it again."""
+        block, columns, place = self._changing(number, line)
+        block.open += (outcome == 0) - (columns["outcome"][place] == 0)
+        columns["end"][place], columns["outcome"][place] = _thousandths(at), outcome
+        columns["ended"][place] = line
+
+    def foresee(self, number: int, forecast: Sequence[float], line: int) -> None:
+        """Set an attempt's forecast: elapsed seconds, the finished share, three quantiles."""
+        _, columns, place = self._changing(number, line)
+        for name, value in zip(_FORESEEN, forecast, strict=True):
+            columns[name][place] = _thousandths(value)
+        columns["foreseen"][place] = line
+
+    def value(self, number: int, name: str) -> Any:
+        """Return an attempt's value in a column."""
+        return self._blocks[number // BLOCK].columns()[name][number % BLOCK]
+
+    def seconds(self, number: int, name: str) -> float:
+        """Return a time of an attempt, in seconds."""
+        return float(self.value(number, name)) / 1000
+
+    def find(self, first: int, last: int, task: tuple[int, int, int]) -> int | None:
+        """Return the number of an attempt (round, shard, attempt) within a range of numbers."""
+        for place in range(first // BLOCK, last // BLOCK + 1):
+            columns = self._blocks[place].columns()
+            keys = zip(columns["round"], columns["shard"], columns["attempt"], strict=True)
+            for offset, key in enumerate(keys):
+                if key == task:
+                    return place * BLOCK + offset
+        return None
+
+    def since(self, after: int, upto: int) -> tuple[list[Row], list[Row], list[Row]]:
+        """Return the rows of attempts, ends and forecasts that changed after line `after`."""
+        attempts: list[Row] = []
+        ends: list[Row] = []
+        forecasts: list[Row] = []
+        for place, block in enumerate(self._blocks):
+            if block.begun > upto:
+                break
+            if block.changed <= after:
+                continue
+            first, columns = place * BLOCK, block.columns()
+            attempts += _attempts(columns, first, after, upto)
+            ends += _ends(columns, first, after, upto)
+            forecasts += _forecasts(columns, first, after, upto)
+        return attempts, ends, forecasts
+
+    def _begin_block(self, line: int) -> None:
+        block = _Block(line)
+        self._blocks.append(block)
+        self._loose = [one for one in self._loose if not one.is_packed]
+        for one in self._loose[:-_LOOSE_BLOCKS]:
+            if not one.open:
+                one.pack()
+        self._loose.append(block)
+
+    def _changing(self, number: int, line: int) -> tuple[_Block, dict[str, Any], int]:
+        block = self._blocks[number // BLOCK]
+        if block.is_packed:
+            self._loose.insert(0, block)
+        block.changed = line
+        return block, block.unpack(), number % BLOCK
+
+
+def _attempts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    names = ("worker", "round", "shard", "attempt", "begin", "share", "from_step")
+    told = [columns[name] for name in names]
+    for place, line in enumerate(columns["born"]):
+        if after < line <= upto:
+            worker, number, shard, attempt, begin, share, step = (one[place] for one in told)
+            yield (
+                first + place,
+                worker,
+                number + 1,
+                shard,
+                attempt,
+                _short(begin),
+                _short(share),
+                step,
+            )
+
+
+def _ends(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    end, outcome = columns["end"], columns["outcome"]
+    for place, line in enumerate(columns["ended"]):
+        if after < line <= upto:
+            how = outcome[place]
+            yield first + place, _short(end[place]) if how else None, OUTCOMES[how]
+
+
+def _forecasts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
+    told = [columns[name] for name in _FORESEEN]
+    for place, line in enumerate(columns["foreseen"]):
+        if after < line <= upto:
+            yield first + place, *(_short(one[place]) for one in told)
+
+
+def _thousandths(value: float) -> int:
+    return round(min(max(0.0, value), _MOST) * 1000)
+
+
+def _short(thousandths: int) -> float:
+    """Return a number in few characters: without a point if it is whole."""
+    return thousandths // 1000 if thousandths % 1000 == 0 else thousandths / 1000

@@ -1,0 +1,394 @@
+"""Folds the lines of a record into the tables that the page draws; pure.
+
+We read frequent kinds of lines as they are (`plain.py`), the others as the record's own types.
+Every row knows the line that changed it last, so `since` can tell what has changed after any line.
+A viewer's whole state is therefore the number of a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from downpour.base.states import BLAMELESS, ExperimentState
+from downpour.core.spec import Meetings
+from downpour.record.attempt_lines import ContradictedLine, HandOverAskedLine
+from downpour.record.record_lines import (
+    KINDS,
+    AggregatedLine,
+    CancelledLine,
+    DroppedLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+    from_fields,
+)
+from downpour.record.result_parts import NOT_VERIFIED, Verification, first_of
+from downpour.record.timeline import decision
+from downpour.show.dashboard.columns import (
+    Fields,
+    RowTable,
+    measured,
+    number,
+    quantiles,
+    task_of,
+    text,
+    whole,
+)
+from downpour.show.dashboard.results import Results, WorkerTable, size_of
+from downpour.show.dashboard.rounds import Rounds, Waited, time_left
+
+Frame = dict[str, Any]
+DECISIONS_MAX = 20_000
+_WAITED_SHARE = 0.2
+"""The share of a round's time below which a wait is not worth a line."""
+_CLOCK_SECONDS = 0.02
+"""Smaller errors of the clock are not worth reporting."""
+_STEPPING = {"sync", "k-sync"}
+
+
+class RecordTables:
+    """The tables of one experiment. In rows, rounds count from 1 and times from its submission."""
+
+    def __init__(self) -> None:
+        self.line = 0
+        self.state = ExperimentState.WAITING
+        self._start: float | None = None
+        self._last_at = 0.0
+        self._about: dict[str, Any] = {}
+        self._about_line = 0
+        self._shard_classes: tuple[tuple[int, ...], ...] = ()
+        self._unknown: dict[str, None] = {}
+        self._meetings = Meetings(0)
+        self._workers = WorkerTable()
+        self._verification = Verification()
+        self._rounds = Rounds(self._stopped)
+        self._results = Results()
+        self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
+        self._decided = 0
+        self._frequent: Mapping[str, Callable[[float, Fields], None]] = {
+            "assigned": self._assigned,
+            "foreseen": self._foreseen,
+            "saved": self._saved,
+            "updated": self._updated,
+            "resources-used": self._resources_used,
+            "attempt-failed": self._attempt_failed,
+        }
+
+    def take(self, fields: Fields) -> None:
+        """Fold the next line; it counts even if this refuses it.
+
+        Raises:
+            ValueError: the line is not a fact of an experiment, and has changed nothing.
+        """
+        self.line += 1
+        try:
+            at, kind = number(fields["at"]), text(fields["kind"])
+            if self._start is None:
+                self._start = at
+            relative = round(at - self._start, 3)
+            take = self._frequent.get(kind)
+            if take is not None:
+                take(relative, fields)
+            elif kind in KINDS or kind == "evaluated":
+                line = from_fields(dict(fields))
+                if line is not None:
+                    self._take_typed(at, relative, line)
+            else:
+                self._note_unknown(kind)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"line {self.line} is not a fact of an experiment") from error
+        self._last_at = relative
+
+    def set_clock(self, begins: float) -> None:
+        """Set where the record's clock begins, in seconds of unix time."""
+        start = begins + self.start
+        # Without its first line, which may be damaged, a record does not say when it starts.
+        known = self._about.get("start", math.inf)
+        if self._about and abs(start - known) >= _CLOCK_SECONDS:
+            self._about["start"] = round(start, 3)
+            self._about_line = self.line
+
+    def since(self, after: int, upto: int) -> Frame:
+        """Return what changed after line `after`, up to line `upto`, which is the frame's `seq`.
+
+        If a later line has changed a row again, we leave the row out; it comes with that line.
+        """
+        attempts, ends, forecasts = self._rounds.attempts.since(after, upto)
+        tables = {
+            "workers": list(self._workers.since(after, upto)),
+            "attempts": attempts,
+            "ends": ends,
+            "forecasts": forecasts,
+            "rounds": self._rounds.rows.since(after, upto),
+            "versions": self._results.versions.since(after, upto),
+            "evaluations": self._results.evaluations.since(after, upto),
+            "decisions": self._decisions.since(after, upto),
+        }
+        frame: Frame = {"seq": upto}
+        # A new viewer must know from the first frame on which experiment it looks at.
+        if self._about and (after == 0 or after < self._about_line <= upto):
+            frame["experiment"] = self.about()
+        if upto > after:
+            frame["totals"] = self.totals()
+        return frame | {name: rows for name, rows in tables.items() if rows}
+
+    def about(self) -> dict[str, Any]:
+        """Return the facts about the experiment as a whole."""
+        unknown = ", ".join(self._unknown)
+        newer = (
+            [f"lines that this version does not know are left out: {unknown}"] if unknown else []
+        )
+        return {
+            **self._about,
+            "state": str(self.state),
+            "metrics": self._results.measures(),
+            "splits": bool(self._shard_classes),
+            "warnings": [*self._about.get("warnings", ()), *self._unverified(), *newer],
+        }
+
+    def _unverified(self) -> list[str]:
+        is_begun = self._about.get("prepared_at") is not None
+        verified = self._verification.of(self._about["spec"]) if is_begun else None
+        return [NOT_VERIFIED] if verified is False else []
+
+    def totals(self) -> dict[str, Any]:
+        """Return the sums; the remaining seconds count from `last_line_at`."""
+        rounds, left = self._rounds, None
+        if not self.state.ended and rounds.last_closed is not None:
+            left = time_left(rounds.durations, self._meetings.rounds - rounds.closed_count)
+            passed = self._last_at - rounds.last_closed
+            left = left and {name: round(max(0.0, s - passed), 1) for name, s in left.items()}
+        return {
+            "bytes_read": self._results.bytes_read,
+            "bytes_written": self._results.bytes_written,
+            "queue": rounds.waiting(in_step=self._in_step) if not self.state.ended else 0,
+            "staleness": self._results.staleness,
+            "left": left,
+            "last_line_at": self._last_at,
+        }
+
+    def rounds_done(self) -> tuple[int, int, int, int]:
+        """Return the finished rounds and all rounds, and the same for epochs."""
+        done, meetings = self._rounds.reached, self._meetings
+        if self.state is ExperimentState.FINISHED and not self._about.get("reason"):
+            done = meetings.rounds
+        return done, meetings.rounds, meetings.epoch_of(done), meetings.epochs_in_all
+
+    @property
+    def start(self) -> float:
+        """When the user submitted the experiment, by the record's clock."""
+        return self._start or 0.0
+
+    @property
+    def last_at(self) -> float:
+        """The time of the last line, in seconds since the experiment's submission."""
+        return self._last_at
+
+    def splits(self) -> dict[str, Any] | None:
+        """Return how many examples of each class each shard has; None if we don't know."""
+        counts = self._shard_classes
+        if not counts:
+            return None
+        names = [str(number) for number in range(max(map(len, counts)))]
+        return {"classes": names, "shards": [list(shard) for shard in counts]}
+
+    def measure(self) -> dict[str, str] | None:
+        """Return how good the model is, if it was measured: the measure's name and its value."""
+        last = self._results.last
+        best = first_of(last.metrics, last.loss) if last else None
+        return {"words": best[0].words, "text": best[0].text(best[1])} if best else None
+
+    @property
+    def _in_step(self) -> bool:
+        mode = self._about.get("mode") or "sync"
+        return mode in _STEPPING and not self._results.has_parts
+
+    def _note_unknown(self, kind: str) -> None:
+        if kind not in self._unknown and len(self._unknown) < 10:
+            self._unknown[kind[:40]] = None
+            self._about_line = self.line
+
+    def _assigned(self, at: float, fields: Fields) -> None:
+        task, name = task_of(fields), text(fields["worker"])
+        share, step = number(fields.get("share", 1.0)), whole(fields.get("from_step", 0))
+        forecast, reason = quantiles(fields), text(fields["reason"])
+        worker = self._workers.named(name)
+        attempt, is_copy = self._rounds.assigned(task, at, (worker.number, share, step), self.line)
+        if forecast is not None:
+            self._rounds.foreseen(task, (0.0, 0.0, *forecast), self.line)
+        self._workers.began(worker.number, attempt, self.line)
+        self._results.began()
+        if is_copy:
+            said = f"round {task[0] + 1} shard {task[1]} also to {name}: {reason}"
+            self._decide(at, "copy", said, attempt)
+
+    def _foreseen(self, _: float, fields: Fields) -> None:
+        task, forecast = task_of(fields), quantiles(fields)
+        elapsed, done = number(fields["elapsed_seconds"]), number(fields["done"])
+        if forecast is not None:
+            self._rounds.foreseen(task, (elapsed, done, *forecast), self.line)
+
+    def _saved(self, _: float, fields: Fields) -> None:
+        task_of(fields)
+        self._results.saved(size_of(fields))
+
+    def _updated(self, at: float, fields: Fields) -> None:
+        task, name = task_of(fields), text(fields["worker"])
+        samples, seconds = whole(fields["samples"]), number(fields["train_seconds"])
+        measured(fields["loss"])
+        size = size_of(fields)
+        worker = self._workers.named(name)
+        worker.tasks_done += 1
+        worker.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
+        worker.changed = self.line
+        self._rounds.updated(task, at, self.line)
+        self._results.updated(size)
+        before = self._unverified()
+        self._verification.updated(name, worker.numeric_class, text(fields.get("trial", "")))
+        if self._unverified() != before:
+            self._about_line = self.line
+
+    def _resources_used(self, _: float, fields: Fields) -> None:
+        task_of(fields)
+        name, samples = text(fields["worker"]), fields["samples"]
+        if not samples:
+            return
+        _, share, memory, *_ = samples[-1]
+        used = round(number(share), 2), round(number(memory))
+        worker = self._workers.named(name)
+        worker.cpu_share, worker.memory_bytes = used
+        worker.changed = self.line
+
+    def _attempt_failed(self, at: float, fields: Fields) -> None:
+        task, name = task_of(fields), text(fields["worker"])
+        failure, reason = text(fields["failure"]), text(fields["reason"])
+        attempt = self._rounds.failed(task, at, failure, self.line)
+        if failure not in BLAMELESS:
+            where = f"round {task[0] + 1} shard {task[1]}"
+            self._decide(at, "fail", f"{name} failed at {where}: {failure}: {reason}", attempt)
+
+    def _take_typed(self, wall: float, at: float, line: RecordLine) -> None:
+        match line:
+            case SubmittedLine():
+                self._submitted(wall, line)
+            case PreparedLine():
+                self._prepared(at, line)
+            case WorkerJoinedLine() | WorkerLeftLine():
+                self._worker(at, line)
+            case DroppedLine():
+                self._rounds.dropped(line.round, line.shards)
+            case AggregatedLine():
+                self._aggregated(at, line)
+            case EvaluatedLine():
+                self._evaluated(at, line)
+            case FinishedLine() | FailedLine() | CancelledLine():
+                self._ended(at, line)
+        made = decision(line)
+        if made is not None:
+            attempt = None
+            if isinstance(line, HandOverAskedLine | ContradictedLine):
+                attempt = self._rounds.number_of((line.round, line.shard, line.attempt))
+            self._decide(at, made.kind, str(made), attempt)
+
+    def _submitted(self, wall: float, line: SubmittedLine) -> None:
+        self._start, spec = wall, line.spec
+        self._meetings = Meetings.of(spec)
+        self._rounds.shards = line.shards
+        self._about |= {
+            "id": line.experiment,
+            "name": line.name,
+            "reason": None,
+            "start": wall,
+            "prepared_at": None,
+            "ended_at": None,
+            "mode": spec.get("mode", "sync"),
+            "policy": spec.get("policy"),
+            "aggregator": spec.get("aggregate"),
+            "splitter": spec.get("split"),
+            "shards": line.shards,
+            "rounds": self._meetings.rounds,
+            "rounds_before": self._meetings.before,
+            "epochs": self._meetings.epochs_in_all,
+            "rounds_per_epoch": self._meetings.each,
+            "dataset": spec.get("dataset"),
+            "spec": spec,
+            "version": line.version,
+            "warnings": [],
+        }
+        self._change_state(ExperimentState.PREPARING)
+
+    def _prepared(self, at: float, line: PreparedLine) -> None:
+        self._about |= {
+            "prepared_at": at,
+            "parameters": line.parameters,
+            "classes": line.classes,
+            "train_samples": line.train_samples,
+            "warnings": [*line.warnings, *line.remarks],
+        }
+        self._shard_classes = line.shard_classes
+        self._verification.prepared(line)
+        self._results.prepared(line.bytes)
+        self._change_state(ExperimentState.RUNNING)
+
+    def _worker(self, at: float, line: WorkerJoinedLine | WorkerLeftLine) -> None:
+        worker = self._workers.named(line.worker)
+        worker.changed = self.line
+        if isinstance(line, WorkerJoinedLine):
+            spec = self._about.get("spec", {})
+            worker.state, worker.joined, worker.left = "idle", at, None
+            worker.numeric_class = line.class_for(spec.get("device"))
+            worker.address = line.address
+            if self.state is ExperimentState.RUNNING:
+                self._decide(at, "worker", f"{line.worker} joined", None)
+            return
+        worker.state, worker.left = "lost" if line.lost else "left", at
+        how = "was lost" if line.lost else "left"
+        self._decide(at, "worker", f"{line.worker} {how}: {line.reason}", None)
+
+    def _aggregated(self, at: float, line: AggregatedLine) -> None:
+        updates = self._rounds.updates_of(line.round)
+        waited = self._rounds.aggregated(line.round, line.parts, at, self.line)
+        self._results.aggregated(at, line, updates, self.line)
+        if waited is not None and waited.seconds >= _WAITED_SHARE * waited.training_seconds > 0:
+            self._decide_wait(at, line.round, waited)
+
+    def _evaluated(self, at: float, line: EvaluatedLine) -> None:
+        known = len(self._results.metrics)
+        self._results.evaluated(at, line, self.line)
+        if len(self._results.metrics) > known:
+            self._about_line = self.line
+
+    def _decide_wait(self, at: float, closed: int, waited: Waited) -> None:
+        worker, _, shard, _ = self._rounds.attempt_at(waited.attempt)
+        name = self._workers.at(worker).name
+        said = f"round {closed + 1} waited {waited.seconds:.1f} s for shard {shard} at {name}"
+        self._decide(at, "wait", said, waited.attempt)
+
+    def _ended(self, at: float, line: FinishedLine | FailedLine | CancelledLine) -> None:
+        self._about |= {"ended_at": at, "reason": line.reason or None}
+        self._rounds.stop_all(at, self.line)
+        match line:
+            case FinishedLine():
+                self._change_state(ExperimentState.FINISHED)
+            case FailedLine():
+                self._change_state(ExperimentState.FAILED)
+            case CancelledLine():
+                self._change_state(ExperimentState.CANCELLED)
+
+    def _change_state(self, state: ExperimentState) -> None:
+        self.state, self._about_line = state, self.line
+
+    def _decide(self, at: float, kind: str, said: str, attempt: int | None) -> None:
+        self._decided += 1
+        self._decisions.put(self._decided, (self._decided, at, kind, said, attempt), self.line)
+
+    def _stopped(self, attempt: int, line: int) -> None:
+        worker, *_ = self._rounds.attempt_at(attempt)
+        self._workers.stopped(worker, attempt, line)

@@ -1,0 +1,302 @@
+"""Versions, workers, and the history of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from downpour.base.states import BLAMELESS, LOSS, Goal
+from downpour.record.attempt_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    ContradictedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    ResourcesUsedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.record.record import task_lines
+from downpour.record.record_lines import AggregatedLine, EvaluatedLine, RecordLine
+from downpour.record.result_parts import Measure, number
+from downpour.record.timeline import decision
+from downpour.record.view import Dated
+from downpour.show.dashboard.columns import Fields, Row, RowTable, measured
+
+
+class Results:
+    """Folds versions and evaluations.
+
+    `bytes_read` and `bytes_written` follow from the record: each attempt reads the model version
+    that is newest when it begins, and the manager reads each update that counts.
+    """
+
+    def __init__(self) -> None:
+        self.versions: RowTable[int] = RowTable()
+        self.evaluations: RowTable[tuple[int, str]] = RowTable()
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.bytes_for_versions = 0
+        self.staleness: float | None = None
+        self.has_parts = False
+        self.metrics: dict[str, None] = {LOSS: None}
+        self.last: EvaluatedLine | None = None
+        self._model_bytes = 0
+
+    def prepared(self, size_bytes: int) -> None:
+        """Note the initial model."""
+        self._model_bytes = size_bytes
+        self.bytes_written += size_bytes
+
+    def began(self) -> None:
+        """Note that an attempt has begun."""
+        self.bytes_read += self._model_bytes
+
+    def saved(self, size_bytes: int) -> None:
+        """Note a snapshot."""
+        self.bytes_written += size_bytes
+
+    def updated(self, size_bytes: int) -> None:
+        """Note an update that counts."""
+        self.bytes_written += size_bytes
+        self.bytes_read += size_bytes
+        self.bytes_for_versions += size_bytes
+
+    def aggregated(self, at: float, made: AggregatedLine, updates: int, line: int) -> None:
+        """Note a version, which was made from `updates` updates."""
+        self._model_bytes = made.bytes
+        self.bytes_written += made.bytes
+        self.bytes_for_versions += made.bytes
+        self.has_parts = self.has_parts or bool(made.parts)
+        stale = made.staleness or ((0,) if not made.parts else ())
+        self.staleness = median(stale) if stale else None
+        row = (
+            made.version,
+            at,
+            made.round + 1,
+            round(made.seconds, 3),
+            round(made.train_seconds, 3),
+            finite(made.loss),
+            made.bytes,
+            min(stale, default=None),
+            self.staleness,
+            max(stale, default=None),
+            len(made.parts) or updates,
+        )
+        self.versions.put(made.version, row, line)
+
+    def evaluated(self, at: float, told: EvaluatedLine, line: int) -> None:
+        """Note how good the model is after a round."""
+        self.last = told
+        self.metrics |= dict.fromkeys(told.metrics)
+        row = (
+            told.round + 1,
+            told.part,
+            at,
+            finite(told.loss),
+            {name: finite(value) for name, value in told.metrics.items()},
+            [finite(value) for value in told.class_accuracy],
+            self.bytes_for_versions,
+            round(told.seconds, 3),
+        )
+        self.evaluations.put((told.round, told.part), row, line)
+
+    def measures(self) -> list[Mapping[str, Any]]:
+        """Return the model's measures: the metrics in their order, then the loss."""
+        names = [*(name for name in self.metrics if name != LOSS), LOSS]
+        return [
+            {
+                "name": name,
+                "words": Measure(name).words,
+                "percent": Measure(name).is_share,
+                "higher_is_better": not Goal.of(name).minimised,
+            }
+            for name in names
+            if name.isprintable() and name.strip() == name != ""
+        ]
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON can hold it, with as many digits as people may want."""
+    return measured(round(value, 6)) if value - value == 0 else None
+
+
+def size_of(fields: Fields) -> int:
+    """Return the bytes that a line reports."""
+    size = fields["bytes"]
+    if type(size) is not int or size < 0:
+        raise ValueError(f"not a size: {size!r:.50}")
+    return size
+
+
+WorkerActivity = Literal["training", "idle", "lost", "left"]
+
+
+@dataclass(slots=True)
+class WorkerRow:
+    """A worker; times are seconds since the experiment's submission, `changed` is a line."""
+
+    number: int
+    name: str
+    changed: int = 0
+    state: WorkerActivity = "idle"
+    joined: float | None = None
+    left: float | None = None
+    numeric_class: str = ""
+    address: str = ""
+    tasks_done: int = 0
+    samples_per_second: float | None = None
+    cpu_share: float | None = None
+    memory_bytes: int | None = None
+    running: dict[int, None] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """Return the row as the page receives it."""
+        return (
+            self.number,
+            self.name,
+            self.state,
+            self.joined,
+            self.left,
+            self.numeric_class,
+            self.tasks_done,
+            self.samples_per_second,
+            self.cpu_share,
+            self.memory_bytes,
+            self.address,
+        )
+
+
+class WorkerTable:
+    """All workers by name, numbered in the order in which the record first names them."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, WorkerRow] = {}
+        self._names: list[str] = []
+
+    def named(self, name: str) -> WorkerRow:
+        """Return a worker, or a new one if the record has not named it before."""
+        known = self._by_name.get(name)
+        if known is None:
+            known = self._by_name[name] = WorkerRow(len(self._names), name)
+            self._names.append(name)
+        return known
+
+    def at(self, number: int) -> WorkerRow:
+        """Return a worker by its number."""
+        return self._by_name[self._names[number]]
+
+    def began(self, number: int, attempt: int, line: int) -> None:
+        """Note that a worker trains an attempt."""
+        worker = self.at(number)
+        worker.running[attempt] = None
+        worker.state, worker.changed = "training", line
+
+    def stopped(self, number: int, attempt: int, line: int) -> None:
+        """Note that a worker no longer trains an attempt."""
+        worker = self.at(number)
+        if worker.running.pop(attempt, attempt) is None and not worker.running:
+            if worker.state == "training":
+                worker.state = "idle"
+            worker.changed = line
+
+    def since(self, after: int, upto: int) -> Iterator[Row]:
+        """Yield the workers that changed last after line `after`, up to line `upto`.
+
+        If `after` is 0, yield all of them, because every attempt names its worker by number.
+        """
+        for worker in self._by_name.values():
+            if after < worker.changed <= upto or (after == 0 and worker.changed):
+                yield worker.row()
+
+
+Told = tuple[float, str, int | None]
+"""Seconds since the experiment was submitted, a sentence, and the attempt within the task."""
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told]:
+    """Return the history of a task from a record.
+
+    Args:
+        folder: the experiment's folder.
+        start: when the user submitted it, by the record's clock.
+        task: round and shard, from 0.
+
+    Raises:
+        StoreError: the record cannot be read.
+    """
+    return list(histories(task_lines(folder, *task), start))
+
+
+def histories(record: Iterable[Dated], start: float) -> Iterator[Told]:
+    """Yield a sentence for each line about a task."""
+    for at, line in record:
+        said = _said(line)
+        if said:
+            yield round(at - start, 3), said, getattr(line, "attempt", None)
+
+
+def _said(line: RecordLine) -> str:  # noqa: PLR0911 - one arm a line
+    match line:
+        case AssignedLine():
+            return _assigned(line)
+        case ForeseenLine():
+            done = f"{line.worker} had done {line.done:.0%} after {line.elapsed_seconds:.1f} s"
+            band = _band(line)
+            return f"{done}; the forecast for the whole task was {band}" if band else done
+        case SavedLine():
+            return f"{line.worker} saved a snapshot after step {line.step}, {_size(line.bytes)}"
+        case HandOverAskedLine() | ContradictedLine():
+            return str(decision(line))
+        case UpdatedLine():
+            return _updated(line)
+        case ResourcesUsedLine():
+            return _used(line)
+        case AttemptFailedLine():
+            how = "ended" if line.failure in BLAMELESS else "failed"
+            return f"{line.worker} {how} ({line.failure}): {line.reason}"
+        case _:
+            return ""
+
+
+def _assigned(line: AssignedLine) -> str:
+    begun = f" from step {line.from_step}" if line.from_step else ""
+    part = f", {line.share:.0%} of its steps" if line.share != 1.0 else ""
+    band = _band(line)
+    forecast = f"; the forecast was {band}" if band else ""
+    return f"the manager gave it to {line.worker}{begun}{part}: {line.reason}{forecast}"
+
+
+def _updated(line: UpdatedLine) -> str:
+    seconds = (
+        f"loading {line.load_seconds:.1f} s, training {line.train_seconds:.1f} s, "
+        f"publishing {line.publish_seconds:.1f} s"
+    )
+    trained = f"{line.samples:,} samples in {line.steps:,} steps, loss {number(line.loss)}"
+    return f"{line.worker} published its update, {_size(line.bytes)}: {trained}; {seconds}"
+
+
+def _used(line: ResourcesUsedLine) -> str:
+    if not line.samples:
+        return ""
+    cores = sum(sample.cpu_share for sample in line.samples) / len(line.samples)
+    memory = max(sample.memory_bytes for sample in line.samples)
+    return f"{line.worker} used {cores:.1f} cores on average and {_size(memory)} at most"
+
+
+def _band(line: AssignedLine | ForeseenLine) -> str:
+    low, middle, high = line.q10_seconds, line.q50_seconds, line.q90_seconds
+    if low is None or middle is None or high is None:
+        return ""
+    return f"{middle:.1f} s ({low:.1f} to {high:.1f} s in eight cases of ten)"
+
+
+def _size(size_bytes: int) -> str:
+    size, unit = float(size_bytes), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"

@@ -1,0 +1,298 @@
+"""Writes TensorBoard's event files from a record, at once or while the experiment runs.
+
+You give TensorBoard a folder of runs. Each run has its own folder in it, named after the experiment
+or its place in a grid. Steps are rounds, counted from 1. The experiment's identifier holds the time
+of its submission, from which we compute times of day. A record is all that we need, so every
+command and call writes event files through this module. The `tensorboard` package defines the
+file's layout and messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import IO, Any, Self
+
+import tomli_w
+
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.base.values import is_bare_name
+from downpour.core.spec import Meetings
+from downpour.files.store.publish import explain
+from downpour.host.extras import require
+from downpour.record.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
+from downpour.record.record import read_record
+from downpour.record.record_lines import (
+    AggregatedLine,
+    EvaluatedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+)
+from downpour.record.result import Result
+from downpour.record.result_parts import RoundResult
+from downpour.record.stored_experiments import submission_seconds
+
+log = logging.getLogger(__name__)
+
+_OURS = "events.out.tfevents.{}.downpour"
+
+Scalars = Mapping[str, float | None]
+
+
+class EventFiles:
+    """The event files of one experiment, which grow as its record does; a context manager.
+
+    Args:
+        folder: TensorBoard's folder of runs; made if it is missing.
+        name: the name of the run; by default, its experiment's identifier. This replaces event
+            files that were written under the same name before, and nothing else.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written. Later calls may raise this too.
+        FileCorrupt: in later calls: the experiment's name would lead out of the folder.
+    """
+
+    does = "event files are written"
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        require("writing event files", "tensorboard")
+        self._folder = folder
+        self._name = name
+        self._file: _EventFile | None = None
+        self._record: list[tuple[float, RecordLine]] = []
+        self._updates: defaultdict[int, dict[int, UpdatedLine]] = defaultdict(dict)
+        self._used: defaultdict[int, list[ResourcesUsedLine]] = defaultdict(list)
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
+        """Write further lines of a record, whose first line is its submission."""
+        with self._writing():
+            for at_seconds, fact in record:
+                self._record.append((at_seconds, fact))
+                self._take(at_seconds, fact)
+            if self._file is not None:
+                self._file.flush()
+
+    def close(self) -> None:
+        """Write the costs of stragglers, which need the whole record, and close the files."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        ended = {fact.round: at for at, fact in self._record if isinstance(fact, AggregatedLine)}
+        with self._writing(), file:
+            for each in Result.from_record(self._record).rounds:
+                file.add_scalars(ended[each.round - 1], each.round, _of_stragglers(each))
+
+    def _take(self, at_seconds: float, fact: RecordLine) -> None:
+        if isinstance(fact, SubmittedLine) and self._file is None:
+            name = self._name or fact.experiment
+            if not is_bare_name(name):
+                raise FileCorrupt("record", "its experiment's name cannot name a file")
+            self._file = _EventFile(self._folder / name, at_seconds, fact)
+        if self._file is None:
+            return
+        match fact:
+            case PreparedLine():
+                self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
+            case UpdatedLine():
+                # We sort by shard, because another update may follow one that was lost.
+                self._updates[fact.round][fact.shard] = fact
+            case ResourcesUsedLine():
+                self._used[fact.round].append(fact)
+            case AggregatedLine():
+                scalars = _of_round(fact, self._updates.pop(fact.round, {}).values())
+                used = _of_resources(self._used.pop(fact.round, []))
+                self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
+            case EvaluatedLine():
+                self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
+            case _:
+                pass
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SpecError("tensorboard", str(self._folder), explain(error)) from None
+
+
+def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
+    """Write the event files of a record; if it has a line twice, the later one counts.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+    latest = {_key(place, fact): place for place, (_, fact) in enumerate(record)}
+    with EventFiles(folder, name) as files:
+        files.take(record[place] for place in sorted(latest.values()))
+
+
+class EndedRuns:
+    """Writes event files of ended runs, each under the name of its record's folder.
+
+    If writing fails, it logs one warning and the study continues.
+
+    Args:
+        folder: TensorBoard's folder of runs.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        EventFiles(folder)  # raises if the folder cannot be used
+        self._folder: Path | None = folder
+
+    def write(self, record: Path) -> None:
+        """Write the event files of one run."""
+        if self._folder is None:
+            return
+        try:
+            write_events(read_record(record), self._folder, record.parent.name)
+        except DownpourError as error:
+            log.warning("no more %s: %s", EventFiles.does, error)
+            self._folder = None
+
+
+class _EventFile:
+    """One file of events: first the spec as text and as hyperparameters, then scalars.
+
+    Args:
+        folder: The run's own folder. We make it, and remove event files of earlier calls from it.
+        at_seconds: The time of the submission, as the record has it.
+        submitted: The record's line of the submission.
+    """
+
+    def __init__(self, folder: Path, at_seconds: float, submitted: SubmittedLine) -> None:
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        submitted_at = submission_seconds(submitted.experiment)
+        self._zero = submitted_at - at_seconds
+        self._rounds_before = Meetings.of(submitted.spec).before
+        folder.mkdir(parents=True, exist_ok=True)
+        for former in folder.glob(_OURS.format("*")):
+            former.unlink()
+        self._file: IO[bytes] = (folder / _OURS.format(int(submitted_at))).open("wb")
+        self._records = RecordWriter(self._file)
+        self._write(at_seconds, file_version="brain.Event:2")
+        spec = {name: value for name, value in submitted.spec.items() if value is not None}
+        values = {name: _plain(value) for name, value in spec.items()}
+        compared = hparams_pb(values, submitted.experiment, submitted_at)
+        self._write(at_seconds, summary=compared)
+        text = "".join(f"    {line}\n" for line in tomli_w.dumps(spec).splitlines())
+        self._write(at_seconds, summary=text_pb("spec", text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
+        """Write numbers by their tags, leaving out missing measurements.
+
+        `step` counts this experiment's rounds; TensorBoard gets the rounds of the whole training.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in measured.items()]
+        if values:
+            self._write(at_seconds, step=self._rounds_before + step, summary=Summary(value=values))
+
+    def flush(self) -> None:
+        """Let TensorBoard see everything written so far."""
+        self._file.flush()
+
+    def _write(self, at_seconds: float, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        event = Event(wall_time=self._zero + at_seconds, **fields)
+        self._records.write(event.SerializeToString())
+
+
+def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
+    """Return an epoch's numbers; if a worker trained several shards, use their mean."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for update in updates:
+        seconds[update.worker].append(update.completion_seconds)
+    took = {f"completion_seconds/{name}": sum(all_) / len(all_) for name, all_ in seconds.items()}
+    return {
+        "loss/train": fact.loss,
+        "seconds/train": fact.train_seconds,
+        "seconds/aggregate": fact.seconds,
+        **took,
+    }
+
+
+def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
+    """Return the resources used in an epoch: mean shares of time, and the maximum of all else."""
+    samples: defaultdict[str, list[Sample]] = defaultdict(list)
+    for attempt in used:
+        for sample in attempt.samples:
+            samples[attempt.worker].append(sample)
+    used_by_tag: dict[str, float] = {}
+    for worker, those in samples.items():
+        used_by_tag[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in those)
+        used_by_tag[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in those)
+        used_by_tag[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in those)
+        used_by_tag[f"threads/{worker}"] = max(sample.threads for sample in those)
+    return used_by_tag
+
+
+def _of_evaluation(fact: EvaluatedLine) -> Scalars:
+    by_class = enumerate(fact.class_accuracy)
+    return {
+        **{f"{name}/{fact.part}": value for name, value in fact.metrics.items()},
+        f"loss/{fact.part}": fact.loss,
+        "seconds/evaluate": fact.seconds,
+        **{f"accuracy_by_class/{label}": accuracy for label, accuracy in by_class},
+    }
+
+
+def _of_stragglers(epoch: RoundResult) -> Scalars:
+    cost = epoch.stragglers
+    if cost is None:
+        return {}
+    return {
+        "stragglers/mitigation": cost.mitigation,
+        "stragglers/moves": cost.moves,
+        "stragglers/extra_work": cost.extra_work,
+        "stragglers/gradient_lost": cost.gradient_lost,
+    }
+
+
+def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
+    """Return a key that is equal for lines of which only the later one counts."""
+    match fact:
+        case PreparedLine():
+            return (PreparedLine,)
+        case UpdatedLine():
+            return UpdatedLine, fact.round, fact.shard
+        case AggregatedLine() | EvaluatedLine():
+            return type(fact), fact.round
+        case _:
+            return (place,)
+
+
+def _plain(value: Any) -> bool | float | str:
+    """Turn a value into one that TensorBoard can compare."""
+    return value if isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,362 @@
+"""Figures of a study: curves, outcomes by setting, and classes.
+
+A line goes through the means of a setting's repetitions. If a subgrid has two axes or more,
+each value of the first axis has a panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from downpour.record.result_parts import Estimate, Measure, RoundResult
+from downpour.record.study_result import RunResult, SubgridResult, label
+from downpour.show.figures.drawing import (
+    Dot,
+    Look,
+    draw_bars,
+    draw_line,
+    draw_whiskers,
+    is_numeric,
+    legend,
+    looks_of,
+    mark_lost,
+    name_clusters,
+    name_numbers,
+    name_of,
+    panels_of,
+    place_of,
+    spoken,
+    tell_heights,
+)
+from downpour.show.figures.style import LIGHT, count_from_one, keep_per_cent, series, styled
+from downpour.show.tables.report_tables import final_classes, measured_by, part_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_LOG_RATIO = 30
+"""We draw losses this far apart in decades: on a linear axis, all small ones look alike."""
+_THIN: Look = {"marker": "", "linewidth": 0.9}
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """The content of lines: a value for each epoch, and the look that all lines share.
+
+    On an axis of decades, a band that reaches zero would fill the panel, so losses have no bands.
+    """
+
+    value: Callable[[RoundResult], float | None]
+    look: Look
+    has_band: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    name: str
+    dots: list[Dot]
+    look: Look
+
+
+def learning_figure(subgrid: SubgridResult) -> Figure:
+    """Draw the first metric by epoch."""
+    figure = _metric_figure(subgrid, _epoch)
+    with styled():
+        figure.axes[-1].set_xlabel("epoch")
+        count_from_one(figure.axes[-1])
+    return figure
+
+
+def pace_figure(subgrid: SubgridResult) -> Figure:
+    """Draw the first metric over the seconds of training and aggregation."""
+    figure = _metric_figure(subgrid, _seconds)
+    with styled():
+        figure.axes[-1].set_xlabel("training and aggregation, s")
+        figure.axes[-1].set_xlim(left=0)
+    return figure
+
+
+def loss_figure(subgrid: SubgridResult) -> Figure:
+    """Draw the losses by epoch; training losses are thin lines without marks."""
+    tested, trained = (
+        _Curve(lambda e: e.test_loss, {}, has_band=False),
+        _Curve(lambda e: e.train_loss, _THIN, has_band=False),
+    )
+    panels = _panels(subgrid, [tested, trained], _epoch)
+    values = [e.mean for lines in panels.values() for line in lines for _, e in line.dots]
+    with styled():
+        figure = _drawn(subgrid, panels)
+        _tell_kinds(figure.axes[0], f"{part_of(subgrid)} loss", is_alone=len(subgrid.settings) == 1)
+        for axis in figure.axes:
+            axis.set_ylabel("loss")
+        if min(values) > 0 and max(values) / min(values) > _LOG_RATIO:
+            _in_decades(figure.axes[0])
+        figure.axes[-1].set_xlabel("epoch")
+        count_from_one(figure.axes[-1])
+    return figure
+
+
+def has_loss_course(subgrid: SubgridResult) -> bool:
+    """Whether there is a loss of several epochs: a single one is no curve."""
+    return _has_course(subgrid, lambda e: e.train_loss) or _has_course(
+        subgrid, lambda e: e.test_loss
+    )
+
+
+def has_course(subgrid: SubgridResult) -> bool:
+    """Whether the first metric was measured after several epochs."""
+    name = measured_by(subgrid)[0].name
+    return _has_course(subgrid, lambda epoch: epoch.measured(name))
+
+
+def _has_course(subgrid: SubgridResult, value: Callable[[RoundResult], float | None]) -> bool:
+    counts = (sum(value(e) is not None for e in run.result.epochs) for run in subgrid.runs)
+    return max(counts, default=0) > 1
+
+
+def _metric_figure(subgrid: SubgridResult, along: Callable[..., float]) -> Figure:
+    measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
+    curve = _Curve(lambda epoch: measure.shown(epoch.measured(measure.name)), {}, has_band=True)
+    with styled():
+        figure = _drawn(subgrid, _panels(subgrid, [curve], along))
+        for axis in figure.axes:
+            axis.set_ylabel(measure.axis)
+        if measure.is_share:
+            keep_per_cent(figure.axes[0])
+    return figure
+
+
+def _panels(
+    subgrid: SubgridResult, curves: Iterable[_Curve], along: Callable[..., float]
+) -> dict[str, list[_Line]]:
+    """Return the lines of each panel, by its title."""
+    curves, faceted = list(curves), len(subgrid.axes) > 1
+    panels: dict[str, list[_Line]] = {}
+    for values, runs in subgrid.measured:
+        panel = f"{spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
+        lines = panels.setdefault(panel, [])
+        for curve in curves:
+            dots = _dots(runs, curve, along)
+            lines += [_Line(name_of(values[faceted:]), dots, curve.look)] if dots else []
+    return panels
+
+
+def _dots(runs: Sequence[RunResult], curve: _Curve, along: Callable[..., float]) -> list[Dot]:
+    dots = []
+    for epoch in range(max(len(run.result.epochs) for run in runs)):
+        there = [run.result.epochs for run in runs if epoch < len(run.result.epochs)]
+        estimate = Estimate.of(curve.value(epochs[epoch]) for epochs in there)
+        if estimate is not None:
+            shown = estimate if curve.has_band else replace(estimate, half_width=None)
+            dots.append((along(there, epoch), shown))
+    return dots
+
+
+def _epoch(_: Sequence[Sequence[RoundResult]], epoch: int) -> float:
+    return float(epoch + 1)
+
+
+def _seconds(runs: Sequence[Sequence[RoundResult]], epoch: int) -> float:
+    """Return when an epoch ended, averaged over the runs and without evaluation times."""
+    return fmean(
+        sum(one.train_seconds + one.aggregate_seconds for one in epochs[: epoch + 1])
+        for epochs in runs
+    )
+
+
+def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Figure:
+    """Draw panels of lines, and below them a legend of the drawn settings."""
+    faceted = len(subgrid.axes) > 1
+    looks = looks_of(name_of(values[faceted:]) for values in subgrid.settings)
+    figure, axes = panels_of(len(panels))
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        for line in lines:
+            draw_line(axis, line.dots, {**looks[line.name], **line.look})
+        axis.set_title(title)
+    drawn = {line.name for lines in panels.values() for line in lines}
+    shown = {name: look for name, look in looks.items() if name in drawn}
+    legend(figure, shown, subgrid.axes[faceted:])
+    return figure
+
+
+def _tell_kinds(axis: Axes, tested: str, *, is_alone: bool) -> None:
+    """Name the loss of each kind of line, in the room that falling lines leave."""
+    from matplotlib.lines import Line2D
+
+    look = series(0) if is_alone else {**series(0), "color": LIGHT["muted"]}
+    kinds = {tested: look, "training loss": {**look, **_THIN}}
+    handles = [Line2D([], [], **one) for one in kinds.values()]
+    axis.legend(handles, list(kinds), loc="upper right")
+
+
+def _in_decades(axis: Axes) -> None:
+    from matplotlib.ticker import StrMethodFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+Shown = Measure | Literal["time"]
+
+
+def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
+    """Draw the outcome of each setting: lines along an axis of numbers, or grouped bars."""
+    numeric = numeric_axis(subgrid)
+    ahead = max(numeric, 0)
+    rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
+    looks = looks_of(name_of(v[:ahead] + v[ahead + 1 :]) for v in subgrid.settings)
+    with styled():
+        figure, (axis,) = panels_of(1)
+        lines = _lines_along(subgrid, ahead, measure)
+        shown = [values for values, _ in subgrid.measured]
+        if numeric < 0:
+            shown = [v for v in subgrid.settings if v in shown or v in subgrid.lost]
+        places = {place_of(subgrid, ahead, v): label(v[ahead]) for v in shown}
+        bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
+        if numeric >= 0:
+            for name, points in lines.items():
+                draw_whiskers(axis, points, looks[name])
+            name_numbers(axis, places)
+        else:
+            draw_bars(axis, bars, len(looks))
+            mark_lost(axis, subgrid, list(looks))
+            name_clusters(axis, places)
+        axis.set_xlabel(spoken(subgrid.axes[ahead]))
+        axis.set_ylabel("training, s" if measure == "time" else f"final {measure.axis}")
+        if measure == "time" or numeric < 0:
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(0, 1.04 * low), 1.04 * high)
+        if measure != "time" and measure.is_share:
+            keep_per_cent(axis)
+        if numeric < 0:
+            tell_heights(axis, bars, len(looks), len(places))
+        legend(figure, looks, rest, are_areas=numeric < 0)
+    return figure
+
+
+def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str, list[Dot]]:
+    """Sort the settings into lines by their other axes."""
+    lines: dict[str, list[Dot]] = {}
+    for values, runs in subgrid.measured:
+        estimate = _estimate(runs, measure)
+        if estimate is not None:
+            name = name_of(values[:ahead] + values[ahead + 1 :])
+            lines.setdefault(name, []).append((place_of(subgrid, ahead, values), estimate))
+    return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
+
+
+def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
+    if measure == "time":
+        return Estimate.of(run.result.train_seconds for run in runs)
+    return Estimate.of(measure.shown(run.result.measured(measure.name)) for run in runs)
+
+
+def numeric_axis(subgrid: SubgridResult) -> int:
+    """Return the index of the first axis that has several numbers; -1 if none has."""
+    return next((place for place, axis in enumerate(subgrid.axes) if is_numeric(subgrid, axis)), -1)
+
+
+CLASSES_MAX = 20
+"""Maximum classes in a figure by epochs, whose rows a reader must tell apart."""
+_SQUARES_MAX = 12
+"""Maximum squares in a row; with more, none has room for its number."""
+_TICKS_MAX = 20
+_EPOCHS_MAX = 60
+"""Maximum epochs in a map; with more, we draw every nth epoch."""
+_LIGHT_PERCENT = 55
+"""From this value on, a square is light and its number dark."""
+Shares = npt.NDArray[np.float64]
+
+
+def classes_figure(subgrid: SubgridResult) -> Figure:
+    """Draw the accuracy of each class as a map: a row per setting, a column per class."""
+    rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
+    shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
+    names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
+    with styled():
+        figure, (axis,) = panels_of(1, inches=0.9 + 0.32 * len(rows))
+        _draw_squares(figure, axis, shares)
+        axis.set_yticks(np.arange(len(rows)) + 0.5, names)
+        axis.set_ylabel(", ".join(map(spoken, subgrid.axes)))
+        _name_columns(axis, range(shares.shape[1]))
+        axis.set_xlabel("class")
+    return figure
+
+
+def class_course_figure(runs: Sequence[RunResult]) -> Figure:
+    """Draw the accuracy of each class after each epoch: a row per class, a column per epoch.
+
+    If epochs are many, we draw every nth, up to the last. The runs are the repetitions of a
+    setting; `has_class_course` must hold for them.
+    """
+    columns = _evaluated(runs)
+    every = -(-len(columns) // _EPOCHS_MAX)
+    epochs = list(columns)[::-every][::-1]
+    shares = _percents([list(columns[epoch].values()) for epoch in epochs]).T
+    with styled():
+        figure, (axis,) = panels_of(1, inches=0.9 + 0.2 * len(shares))
+        _draw_squares(figure, axis, shares)
+        axis.set_yticks(np.arange(len(shares)) + 0.5, [str(row) for row in range(len(shares))])
+        axis.set_ylabel("class")
+        _name_columns(axis, epochs)
+        axis.set_xlabel("epoch")
+    return figure
+
+
+def has_class_course(runs: Sequence[RunResult]) -> bool:
+    """Whether few classes were evaluated after several epochs."""
+    columns = _evaluated(runs)
+    counts = {len(one) for known in columns.values() for one in known.values()}
+    return len(columns) > 1 and all(2 <= count <= CLASSES_MAX for count in counts)
+
+
+def _evaluated(runs: Sequence[RunResult]) -> dict[int, dict[str, tuple[float | None, ...]]]:
+    """Return the classes' accuracies after each epoch, by the experiments' names."""
+    columns: dict[int, dict[str, tuple[float | None, ...]]] = {}
+    for run in runs:
+        for epoch in run.result.epochs:
+            if epoch.class_accuracy:
+                known = columns.setdefault(epoch.epoch, {})
+                known[run.result.experiment] = epoch.class_accuracy
+    return dict(sorted(columns.items()))
+
+
+def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
+    """Return the means over repetitions in percent, shape (rows, classes); NaN for no examples."""
+    count = max(len(known) for repetitions in rows for known in repetitions)
+    shares = np.full((len(rows), count), np.nan)
+    for row, repetitions in enumerate(rows):
+        for column in range(count):
+            estimate = Estimate.of(known[column] for known in repetitions if column < len(known))
+            shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
+    return shares
+
+
+def _draw_squares(figure: Figure, axis: Axes, shares: Shares) -> None:
+    """Draw a square for each share, the first row on top; write numbers where they fit."""
+    squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="face", lw=0.3)
+    if shares.shape[1] > _SQUARES_MAX:
+        figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
+    else:
+        for (row, column), share in np.ndenumerate(shares):
+            ink = "#ffffff" if share < _LIGHT_PERCENT else "#000000"
+            text = "" if np.isnan(share) else f"{share:.0f}"
+            axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
+    axis.invert_yaxis()
+    axis.grid(visible=False)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def _name_columns(axis: Axes, names: Sequence[int]) -> None:
+    every = 1 + len(names) // _TICKS_MAX
+    places = range(0, len(names), every)
+    axis.set_xticks([place + 0.5 for place in places], [str(names[place]) for place in places])

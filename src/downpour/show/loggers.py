@@ -1,0 +1,412 @@
+"""Loggers: other places, besides our records, in which users store their experiments' epochs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from downpour.base.errors import SpecError
+from downpour.base.family import Family, Member
+from downpour.base.states import ExperimentState
+from downpour.files.store.publish import explain
+from downpour.host.extras import require
+from downpour.host.paths import path_of
+from downpour.host.text import shortened
+from downpour.record.result import Result
+from downpour.record.result_parts import RoundResult
+
+__all__ = ["LOGGERS", "LoggedRun", "Logger", "LoggerKind", "logger_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRun:
+    """An experiment at the start of its log.
+
+    `spec` holds the fields of its spec. If it resumes another experiment, `resumes` names that one
+    first, then the one that this resumed, and so on. `rounds_before` and `epochs_before` count what
+    all of them trained. The rounds and epochs that a logger gets continue from there.
+    """
+
+    experiment: str
+    name: str
+    spec: Mapping[str, Any]
+    resumes: tuple[str, ...] = ()
+    rounds_before: int = 0
+    epochs_before: int = 0
+
+    @property
+    def first(self) -> str:
+        """The experiment with which the training began; loggers continue its log."""
+        return self.resumes[-1] if self.resumes else self.experiment
+
+
+class Logger(Protocol):
+    """Stores one experiment's epochs; one thread calls its methods one after the other.
+
+    A method may raise anything: Downpour logs the error once, and training continues. A slow method
+    delays only the calls after it.
+    """
+
+    def begin(self, run: LoggedRun) -> None:
+        """Called first, after the experiment's submission."""
+
+    def log(self, epoch: RoundResult) -> None:
+        """Called after each evaluation, with the evaluated epoch."""
+
+    def end(self, result: Result) -> None:
+        """Called last, when the experiment has ended, or when its caller stops waiting for it."""
+
+
+LoggerKind = Callable[[str], Logger]
+"""Makes a logger from a target, the part after the colon of `--log NAME:TARGET`, or "".
+
+Raises SpecError if the target cannot be used, and MissingPackage if a library is not installed.
+"""
+
+
+def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
+    """Return the measurements of an epoch as numbers by name.
+
+    Metrics and the loss are of the test examples, or of the validation examples if the spec
+    reserves some.
+    """
+    part = "validation" if run.spec.get("validation") else "test"
+    known = {
+        **{f"{part}/{name}": value for name, value in epoch.metrics.items()},
+        f"{part}/loss": epoch.test_loss,
+        "train/loss": epoch.train_loss,
+        "seconds/train": epoch.train_seconds,
+        "seconds/aggregate": epoch.aggregate_seconds,
+        "seconds/evaluate": epoch.evaluate_seconds,
+        "bytes": epoch.bytes,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def ending_of(result: Result) -> dict[str, float]:
+    """Return the numbers known at the end: the test results, and the seconds of everything."""
+    known: dict[str, float | None] = {"seconds/total": result.total_seconds}
+    if result.tested is not None:
+        known |= {f"test/{name}": value for name, value in result.tested.metrics.items()}
+        known["test/loss"] = result.tested.loss
+    return {name: value for name, value in known.items() if value is not None}
+
+
+LOGGERS = Family(
+    "log",
+    "downpour.loggers",
+    {
+        "csv": Member("downpour.show.loggers:CsvFile", "csv:FILE"),
+        "mlflow": Member("downpour.show.loggers:MlflowRun"),
+        "wandb": Member("downpour.show.loggers:WandbRun", "Weights & Biases"),
+        "trackio": Member("downpour.show.loggers:TrackioRun"),
+    },
+)
+"""The places that can log epochs, one `LoggerKind` each."""
+
+
+def logger_of(asked: Logger | str) -> Logger:
+    """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself.
+
+    Raises:
+        SpecError: no logger has this name, or its target cannot be used.
+        MissingPackage: the logger's library is not installed.
+    """
+    if not isinstance(asked, str):
+        return asked
+    name, _, target = asked.partition(":")
+    kind: LoggerKind = LOGGERS[LOGGERS.check(name)]
+    return kind(target)
+
+
+_KEYS = ["experiment", "epoch", "round"]
+Row = dict[str, str]
+
+
+class CsvFile:
+    """Appends a row for each epoch; rows of other experiments stay.
+
+    The first columns are `experiment`, `epoch` and `round`. A resumed experiment keeps the rows of
+    earlier experiments, and replaces the rows of rounds that it trains again.
+
+    Args:
+        target: The file; made if it is missing.
+
+    Raises:
+        SpecError: the target is missing, or the file cannot be used.
+    """
+
+    def __init__(self, target: str) -> None:
+        if not target:
+            raise SpecError("log", "csv", "needs a file: csv:FILE")
+        self._path = path_of("log", target)
+        self._columns: list[str] = []
+        self._read()
+        try:
+            with self._path.open("a"):
+                pass  # check now, because later errors only reach the log
+        except OSError as error:
+            raise self._refusal(explain(error)) from None
+
+    def begin(self, run: LoggedRun) -> None:
+        """Keep the rows that count."""
+        self._run = run
+        rows = self._read()
+        kept = [row for row in rows if not self._is_again(row)]
+        if len(kept) < len(rows):
+            self._write(kept)
+
+    def log(self, epoch: RoundResult) -> None:
+        """Append a row; if it has new columns, add them to all rows."""
+        keys = self._run.experiment, epoch.epoch, epoch.round
+        scalars = scalars_of(self._run, epoch)
+        row = dict(zip(_KEYS, map(str, keys), strict=True))
+        row |= {name: f"{value:.10g}" for name, value in scalars.items()}
+        rows = self._read()
+        if columns := [name for name in row if name not in self._columns]:
+            self._columns += columns
+            self._write([*rows, row])
+        else:
+            with self._path.open("a", newline="", encoding="utf-8") as file:
+                file.write(self._text([row]))
+
+    def end(self, result: Result) -> None:
+        """Leave the file as it is."""
+
+    def _is_again(self, row: Row) -> bool:
+        """Whether a row is about a round that this experiment trains again."""
+        if row["experiment"] == self._run.experiment:
+            return True
+        return row["experiment"] in self._run.resumes and int(row["round"]) > (
+            self._run.rounds_before
+        )
+
+    def _read(self) -> list[Row]:
+        """Return all rows, and note the columns."""
+        try:
+            with self._path.open(newline="", encoding="utf-8") as file:
+                table = csv.DictReader(file, strict=True)
+                self._columns = list(table.fieldnames or [])
+                rows = list(table)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._refusal(explain(error)) from None
+        except (csv.Error, UnicodeDecodeError):
+            raise self._refusal("is not a CSV file") from None
+        is_ours = not self._columns or self._columns[: len(_KEYS)] == _KEYS
+        if not is_ours or any(not (row["round"] or "").isdecimal() for row in rows):
+            raise self._refusal(f"its columns must begin with {', '.join(_KEYS)}; name a new file")
+        return rows
+
+    def _write(self, rows: list[Row]) -> None:
+        """Replace the whole file; a crash leaves the old file or the new one."""
+        header = dict(zip(self._columns, self._columns, strict=True))
+        beside = self._path.with_name(f".{self._path.name}.new")
+        beside.write_text(self._text([header, *rows]), encoding="utf-8", newline="")
+        beside.replace(self._path)
+
+    def _text(self, rows: list[Row]) -> str:
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerows(rows)
+        return text.getvalue()
+
+    def _refusal(self, why: str) -> SpecError:
+        return SpecError("log", f"csv:{Path(self._path)}", why)
+
+
+_TAG = "downpour.experiment"
+_VALUE_LETTERS_MAX = 6000
+_STATUS = {ExperimentState.FINISHED: "FINISHED", ExperimentState.CANCELLED: "KILLED"}
+
+
+class MlflowRun:
+    """Logs to the tracking server that MLflow's own settings name, or to the target.
+
+    The spec's name is the name of the MLflow experiment. A tag of the run has the identifier of the
+    first experiment of a training, so a resumed experiment finds the run again and continues it.
+
+    Args:
+        target: A tracking URI, such as http://HOST:PORT or sqlite:///FILE; by default MLflow's own.
+
+    Raises:
+        MissingPackage: MLflow is not installed.
+        SpecError: MLflow refuses the URI.
+    """
+
+    def __init__(self, target: str) -> None:
+        require("--log mlflow", "mlflow")
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            self._client = MlflowClient(target or None)
+        except (MlflowException, ImportError) as error:  # a database needs SQLAlchemy
+            name = f"mlflow:{target}" if target else "mlflow"
+            raise SpecError("log", name, shortened(str(error), 200)) from None
+
+    def begin(self, run: LoggedRun) -> None:
+        """Begin a run, or continue the run of the experiment that this one resumes."""
+        self._run = run
+        known = self._client.get_experiment_by_name(run.name)
+        place = known.experiment_id if known else self._client.create_experiment(run.name)
+        self._id = self._found(place) if run.resumes else None
+        if self._id is None:
+            made = self._client.create_run(place, tags={_TAG: run.first}, run_name=run.experiment)
+            self._id = made.info.run_id
+            for name, value in run.spec.items():
+                self._client.log_param(self._id, name, str(value)[:_VALUE_LETTERS_MAX])
+        else:
+            self._client.update_run(self._id, status="RUNNING")
+        self._last = self._last_step(self._id)
+
+    def log(self, epoch: RoundResult) -> None:
+        """Log the metrics of an epoch at its number, unless the run already has that epoch."""
+        if epoch.epoch > self._last:
+            self._log(scalars_of(self._run, epoch), epoch.epoch)
+
+    def end(self, result: Result) -> None:
+        """Log the final numbers, and say how the experiment ended."""
+        last = self._run.epochs_before + len(result.epochs)
+        self._log(ending_of(result), last)
+        self._client.set_terminated(self._ident, _STATUS.get(result.state, "FAILED"))
+
+    @property
+    def _ident(self) -> str:
+        return self._id or ""
+
+    def _log(self, scalars: dict[str, float], step: int) -> None:
+        for name, value in scalars.items():
+            self._client.log_metric(self._ident, name, value, step=step)
+
+    def _found(self, place: str) -> str | None:
+        """Return the run of the experiment with which the training began."""
+        search = f"tags.`{_TAG}` = '{self._run.first}'"
+        runs: Any = self._client.search_runs([place], search, max_results=1)
+        return runs[0].info.run_id if runs else None
+
+    def _last_step(self, ident: str) -> int:
+        """Return the last epoch that a run has."""
+        points = self._client.get_metric_history(ident, "seconds/train")
+        return max((point.step for point in points), default=0)
+
+
+class TrackioRun:
+    """Logs into Trackio's local folder, or to the place that Trackio's own settings name.
+
+    The first experiment of a training names the run, so a resumed experiment continues it.
+
+    Args:
+        target: The project; by default the spec's name.
+
+    Raises:
+        MissingPackage: trackio is not installed.
+    """
+
+    def __init__(self, target: str) -> None:
+        require("--log trackio", "trackio")
+        self._project = target
+
+    def begin(self, run: LoggedRun) -> None:
+        """Begin a run, or continue the run of the experiment that this one resumes."""
+        import trackio
+
+        self._run = run
+        with _quiet():
+            self._log = trackio.init(
+                project=self._project or run.name,
+                name=run.first,
+                config=dict(run.spec),
+                resume="allow",
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
+
+    def log(self, epoch: RoundResult) -> None:
+        """Log an epoch at its number."""
+        self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
+
+    def end(self, result: Result) -> None:
+        """Log the final numbers, and finish the run."""
+        import trackio
+
+        last = self._run.epochs_before + len(result.epochs)
+        self._log.log(ending_of(result), step=last)
+        with _quiet():
+            trackio.finish()
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Keep Trackio's prints away from standard output, which is for results."""
+    return redirect_stdout(sys.stderr)
+
+
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.-]")
+_MODE, _ERRORS = "WANDB_MODE", "WANDB_ERROR_REPORTING"
+
+
+class WandbRun:
+    """Writes a run into ./wandb, or into WANDB_DIR; `wandb sync` uploads it later.
+
+    Nothing leaves this machine unless WANDB_MODE is "online". The run has the identifier of the
+    first experiment of a training. So the parts of a resumed training become one run, if you
+    synchronize them with `wandb sync --append`.
+
+    Args:
+        target: The project; by default the spec's name.
+
+    Raises:
+        MissingPackage: wandb is not installed.
+    """
+
+    def __init__(self, target: str) -> None:
+        require("--log wandb", "wandb")
+        self._project = target
+
+    def begin(self, run: LoggedRun) -> None:
+        """Begin a run."""
+        mode: Any = os.environ.get(_MODE, "offline")
+        if mode != "online":
+            # wandb reads this during its import; otherwise it would report its own errors to its
+            # makers.
+            os.environ.setdefault(_ERRORS, "false")
+        import wandb
+
+        self._run = run
+        settings = wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            quiet=True,
+            silent=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+        )
+        self._log = wandb.init(
+            project=self._project or run.name,
+            id=_NOT_IN_AN_ID.sub("-", run.first)[:128],
+            name=run.experiment,
+            config=dict(run.spec),
+            mode=mode,
+            resume="allow",
+            reinit="create_new",
+            settings=settings,
+        )
+
+    def log(self, epoch: RoundResult) -> None:
+        """Log an epoch at its number."""
+        self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
+
+    def end(self, result: Result) -> None:
+        """Log the final numbers, and finish the run."""
+        self._log.summary.update(ending_of(result))
+        self._log.finish(exit_code=int(result.state is not ExperimentState.FINISHED))

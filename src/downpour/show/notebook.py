@@ -1,0 +1,57 @@
+"""Lets a notebook show a result as tables and figures; just import this module."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from downpour.base.errors import SpecError
+from downpour.host.extras import require
+from downpour.record import Result
+from downpour.record.notebook import NotebookPage, html_of, page_of, plot_of, timeline_of
+from downpour.show.figures.result_figure import result_figure
+from downpour.show.figures.timeline_figure import timeline_figure
+from downpour.show.tables.cells import SafeConsole
+from downpour.show.tables.terminal_tables import result_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Result"]
+
+_COLUMNS = 100
+_AS_TYPED = (
+    "white-space: pre; overflow-x: auto; line-height: normal; "
+    "font-family: Menlo, 'DejaVu Sans Mono', Consolas, 'Courier New', monospace"
+)
+"""Notebooks break long lines and space them out, which takes the columns of a table apart."""
+
+
+@html_of.register
+def _as_table(result: Result) -> str:
+    console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+    console.print(result_table(result))
+    code_format = f'<pre style="{_AS_TYPED}">{{code}}</pre>'
+    return console.export_html(inline_styles=True, code_format=code_format)
+
+
+@plot_of.register(Result)
+def _plot(result: Result) -> Figure:
+    require("Result.plot", "report")
+    return result_figure(result)
+
+
+@timeline_of.register(Result)
+def _timeline(result: Result) -> Figure:
+    require("Result.timeline", "report")
+    return timeline_figure(result.spans, result.disturbed_seconds)
+
+
+@page_of.register
+def _page(result: Result) -> NotebookPage:
+    from downpour.show.dashboard.static_copy import static_page
+
+    if result.folder is None:
+        accepted = "needs the experiment's folder; read the result with Result.read(FOLDER)"
+        raise SpecError("page", result.experiment, accepted)
+    return NotebookPage(static_page([result.folder], result.name))

@@ -1,0 +1,318 @@
+"""A study as a folder of tables, figures and pages.
+
+The template escapes all text but the SVG of figures, which matplotlib has escaped, and the style's
+own colors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from downpour.base.errors import SpecError
+from downpour.base.states import LOSS
+from downpour.files.store.publish import explain
+from downpour.host.extras import require
+from downpour.record.result import Result
+from downpour.record.result_parts import NOT_VERIFIED, Measure, first_of
+from downpour.record.study_result import RunResult, StudyResult, label
+from downpour.show.dashboard.static_copy import static_page
+from downpour.show.figures.figures import Part, Plot, plots_of
+from downpour.show.figures.style import DARK, LIGHT, for_page, to_png, to_svg, variables
+from downpour.show.tables.report_tables import WORKERS_NAME, setting_of, tables_of
+from downpour.show.tables.table import Column, Table
+from downpour.show.tracing.trace import TRACE_NAME
+
+
+class Fact(NamedTuple):
+    """A number, its meaning, and optionally a remark."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def facts_of(run: RunResult) -> list[Fact]:
+    """Return how good the model is, how long it took, and which workers trained it on what data."""
+    result = run.result
+    workers = {span.worker for span in run.attempt_spans}
+    facts = [*_quality(result), *_course(result)]
+    if workers:
+        facts.append(Fact("workers", f"{len(workers):,}", _ends(run)))
+    facts.append(Fact("shards", f"{result.shards:,}", f"split {result.spec.get('split', '')}"))
+    if result.train_samples:
+        note = f"{result.test_samples:,} test examples"
+        facts.append(Fact("training examples", f"{result.train_samples:,}", note))
+        model = str(result.spec.get("model", ""))
+        facts.append(Fact("parameters", f"{result.parameters:,}", model))
+    if result.verified is False:
+        facts.append(Fact("repeatable", "not verified", NOT_VERIFIED.partition(": ")[2]))
+    return facts
+
+
+def _quality(result: Result) -> Iterator[Fact]:
+    first = first_of(result.metrics, result.test_loss)
+    if first is not None and first[0].name != LOSS:
+        measure, value = first
+        yield Fact(f"{result.last_part} {measure.words}", measure.text(value))
+    losses = (r.train_loss for r in reversed(result.rounds))
+    trained = next((loss for loss in losses if loss is not None), None)
+    note = "" if trained is None else f"{Measure(LOSS).text(trained)} in training"
+    if result.test_loss is not None:
+        yield Fact(f"{result.last_part} loss", Measure(LOSS).text(result.test_loss), note)
+
+
+def _course(result: Result) -> Iterator[Fact]:
+    rounds, epochs = len(result.rounds), len(result.epochs)
+    asked = result.spec.get("epochs", epochs)
+    yield Fact(
+        "epochs",
+        f"{epochs:,}" if epochs == asked else f"{epochs:,} of {asked:,}",
+        f"{rounds:,} round{'s' * (rounds != 1)}",
+    )
+    trained = f"{result.train_seconds:,.1f} s training"
+    yield Fact("total time", f"{result.total_seconds:,.1f} s", trained)
+
+
+def _ends(run: RunResult) -> str:
+    """List the ends of attempts other than updates."""
+    outcomes = [span.outcome for span in run.attempt_spans]
+    moved, failed = outcomes.count("moved"), outcomes.count("failed")
+    words = [f"{moved:,} moved on"] if moved else []
+    words += [f"{failed:,} failed"] if failed else []
+    return ", ".join(words) or f"{len(outcomes):,} attempts"
+
+
+LIVE_NAME = "live.html"
+RUNS_MAX = 48
+ATTEMPTS_MAX = 20_000
+"""For all runs together: each attempt takes a few hundred bytes of the page."""
+
+
+def write_live_copy(study: StudyResult, out: Path) -> dict[str, str]:
+    """Write the page into a report's folder, with as many runs as fit.
+
+    Returns:
+        The URL of each run's page, relative to the report, by its experiment.
+
+    Raises:
+        StoreError: a record cannot be read.
+        OSError: the page cannot be written.
+    """
+    page = out / LIVE_NAME
+    folders = _folders(study)
+    if not folders:
+        page.unlink(missing_ok=True)
+        return {}
+    page.write_text(static_page(folders.values(), study.name), "utf-8")
+    return {experiment: f"{LIVE_NAME}#/experiments/{quote(experiment)}" for experiment in folders}
+
+
+def _folders(study: StudyResult) -> dict[str, Path]:
+    """Return the folders of the runs' records, by experiment; first repetitions come first."""
+    runs = [run for subgrid in study.subgrids for run in subgrid.runs]
+    folders: dict[str, Path] = {}
+    attempts = 0
+    for run in sorted(runs, key=lambda run: run.repetition):
+        name = run.result.experiment
+        fits = len(folders) < RUNS_MAX and attempts + len(run.attempt_spans) <= ATTEMPTS_MAX
+        if run.folder is not None and run.attempt_spans and name not in folders and fits:
+            folders[name] = run.folder
+            attempts += len(run.attempt_spans)
+    return folders
+
+
+_BESIDE = ("-epochs", "-shards")
+"""The endings of the names of tables that stand next to a single experiment's figures."""
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure for a page: its SVG, what it shows, and the URL of its run's replay, if any."""
+
+    caption: str
+    svg: str
+    subgrid: str
+    part: Part
+    live: str = ""
+
+
+def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
+    """Put a study's tables and figures on a page."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shown = [
+        {**dataclasses.asdict(figure), "svg": Markup(figure.svg)}  # noqa: S704
+        for figure in figures
+    ]
+    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
+        study=study,
+        headline=_headline(study),
+        failures=_failures(study),
+        light=Markup(variables(LIGHT)),  # noqa: S704
+        dark=Markup(variables(DARK)),  # noqa: S704
+        sections=_sections(study, tables, shown),
+        timelines=[figure for figure in shown if figure["part"] == "timeline"],
+        resources=[figure for figure in shown if figure["part"] == "resources"],
+        facts=facts_of(study.subgrids[0].runs[0]) if _is_one_run(study) else [],
+        workers=next((table for table in tables if table.name == WORKERS_NAME), None),
+        runs=tables[-1],
+        fields=_fields(study),
+    )
+
+
+def _sections(
+    study: StudyResult, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    is_one_run = _is_one_run(study)
+    is_titled_already = [subgrid.name for subgrid in study.subgrids] == [study.name]
+    sections = []
+    for subgrid in study.subgrids:
+        own = [table for table in tables if table.subgrid == subgrid.name and table.rows]
+        # The page of a single experiment begins with the content of its first table.
+        first, *more = own
+        beside = [one for one in more if one.name.endswith(_BESIDE)] if is_one_run else []
+        sections.append(
+            {
+                "title": "" if is_titled_already else subgrid.name,
+                "first": None if is_one_run else first,
+                "beside": beside,
+                "more": [one for one in (own if is_one_run else more) if one not in beside],
+                "figures": [
+                    f for f in figures if f["subgrid"] == subgrid.name and f["part"] == "outcome"
+                ],
+            }
+        )
+    return sections
+
+
+def _is_one_run(study: StudyResult) -> bool:
+    return study.is_single and bool(study.subgrids[0].runs)
+
+
+def _headline(study: StudyResult) -> str:
+    if study.is_single:
+        run = study.subgrids[0].runs[0] if study.subgrids[0].runs else None
+        state = run.result.state if run else "not run yet"
+        reason = f": {run.result.reason}" if run and run.result.reason else "."
+        return f"One experiment, {state}{reason}"
+    repetitions = study.subgrids[0].repetitions
+    each = f"{repetitions} repetition{'s' if repetitions > 1 else ''} each"
+    headline = f"{study.done} of {study.asked} runs, {each}."
+    if repetitions == 1:
+        return headline
+    return f"{headline} Intervals are 95\u00a0% intervals of the mean, by Student's t."
+
+
+def _failures(study: StudyResult) -> list[str]:
+    """Name the settings of the runs that failed, each run once, with the reason."""
+    repetitions: dict[tuple[str, str], list[int]] = {}
+    seen: set[str] = set()
+    for subgrid in study.subgrids:
+        for run in sorted(subgrid.failed, key=lambda run: run.repetition):
+            if run.result.experiment not in seen:
+                where = ", ".join(filter(None, (subgrid.name, setting_of(subgrid, run.values))))
+                why = run.result.reason or run.result.state
+                repetitions.setdefault((where, why), []).append(run.repetition)
+                seen.add(run.result.experiment)
+    return [
+        f"{where}, repetition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
+        for (where, why), numbers in repetitions.items()
+    ]
+
+
+def _fields(study: StudyResult) -> Table:
+    """List the fields that all specs share, and name the fields that vary."""
+    specs = [r.result.spec for subgrid in study.subgrids for r in (*subgrid.runs, *subgrid.failed)]
+    names = list(dict.fromkeys(name for spec in specs for name in spec))
+    rows = []
+    for name in names:
+        values = list(dict.fromkeys(label(spec.get(name)) for spec in specs))
+        rows.append((name, values[0] if len(values) == 1 else f"varies: {', '.join(values)}"))
+    columns = (Column("field", "field"), Column("value", "value"))
+    return Table("fields", "The fields of the spec", columns, tuple(rows))
+
+
+PAGE_NAME = "index.html"
+GENERATOR = 'name="generator" content="downpour report"'
+_TABLES = "tables"
+_FIGURES = "figures"
+
+OnProgress = Callable[[int, int], None]
+
+
+def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
+    """Write the report into a folder and return its page.
+
+    Args:
+        study: What to report.
+        out: A folder; made if it is missing. Its `tables/`, `figures/` and pages are replaced.
+        on_progress: Called with the number of finished figures, and with the number of all.
+
+    Raises:
+        MissingPackage: a library of the extra `report` is not installed.
+        SpecError: the study has nothing to report yet, or the folder holds something else or cannot
+            be written.
+        StoreError: a record cannot be read.
+    """
+    require("a report", "report")
+    if not any(subgrid.runs for subgrid in study.subgrids):
+        raise SpecError("FOLDER", study.name, "has no finished run to report on")
+    _check(out)
+    tables, plots, page = tables_of(study), plots_of(study), out / PAGE_NAME
+    try:
+        for name in (_TABLES, _FIGURES):
+            shutil.rmtree(out / name, ignore_errors=True)
+            (out / name).mkdir(parents=True)
+        for table in tables:
+            _write_table(table, out / _TABLES)
+        live = write_live_copy(study, out)
+        drawn = []
+        for done, plot in enumerate(plots):
+            on_progress(done, len(plots))
+            drawn.append(_draw(plot, out / _FIGURES, live.get(plot.experiment, "")))
+        on_progress(len(plots), len(plots))
+        page.write_text(html_page(study, tables, drawn), "utf-8")
+    except OSError as error:
+        raise SpecError("out", str(out), explain(error)) from None
+    return page
+
+
+def _write_table(table: Table, folder: Path) -> None:
+    """Write a table in every format."""
+    forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
+    for suffix, text in forms.items():
+        (folder / f"{table.name}.{suffix}").write_text(text, "utf-8")
+
+
+def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
+    """Write a figure in both formats; return it for the page, with the URL of its replay."""
+    svg = to_svg(plot.figure, plot.name)
+    (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
+    (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
+    return Drawn(plot.caption, for_page(svg), plot.subgrid, plot.part, live)
+
+
+def _check(out: Path) -> None:
+    """Refuse to replace anything but a report; by default, a trace is in the same folder."""
+    try:
+        others = (file for file in out.iterdir() if file.name != TRACE_NAME)
+        if not any(others) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):
+            return
+    except FileNotFoundError:
+        if not out.exists():
+            return
+    except (OSError, ValueError) as error:
+        reason = explain(error) if isinstance(error, OSError) else "not text"
+        raise SpecError("out", str(out), reason) from None
+    raise SpecError("out", str(out), "holds something other than a report; choose another folder")

@@ -1,0 +1,251 @@
+"""The current status for people: the workers, the experiment, and a list of experiments.
+
+Everything here is a renderable of `rich`, made for 80 columns. If the columns do not all fit, we
+leave out whole columns, beginning with addresses. Nothing here asks a manager or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from downpour.base.states import TaskState
+from downpour.host.text import one_line
+from downpour.network.rpc.messages import (
+    ExperimentSummary,
+    Status,
+    TaskStatus,
+    WorkerStatus,
+)
+from downpour.record.result_parts import first_of, in_words, mixture_now
+
+_ROWS_MAX = 40
+_DECISIONS_MAX = 5
+_DIFFERENCES_MAX = 10
+_SLOW = 1.5
+"""We mark a worker as slow if it takes this many times the median time per sample."""
+_HARDLY = 0.005
+"""We show a smaller share of the time as nothing."""
+_BAR_WIDTH = 12
+_UNBOUNDED = 10_000
+_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
+
+
+def status_view(status: Status) -> RenderableType:
+    """Draw the experiment in two lines, and one line for each worker and recent decision."""
+    parts: list[RenderableType] = [_headline(status), Text("")]
+    if status.pid:
+        manager = one_line(f"manager: process {status.pid} of {status.hostname}")
+        parts.append(Text(manager, style="dim"))
+    # Without a manager, the status comes from a record, which does not know who works now.
+    recorded = status.experiment is not None and not status.pid
+    nobody = "its manager does not answer here" if recorded else "no workers yet"
+    parts.append(_Workers(status) if status.workers else Text(nobody, style="dim"))
+    rest = len(status.workers) - _ROWS_MAX
+    if rest > 0:
+        parts.append(Text(f"… and {rest} more", style="dim"))
+    if mixture := mixture_now(status):
+        parts += [Text(""), Text(one_line(mixture), style="yellow")]
+    differs = [f"{one.worker} has {what}" for one in status.workers for what in one.differs]
+    for line in differs[:_DIFFERENCES_MAX]:
+        parts.append(Text(one_line(line), style="yellow"))
+    if status.decisions:
+        parts += [Text(""), Text("last decisions", style="bold")]
+        for decision in status.decisions[-_DECISIONS_MAX:]:
+            parts.append(Text(one_line(decision), no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
+
+
+def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableType:
+    """List experiments, one per line, and below them why experiments ended early."""
+    if not experiments:
+        return Text("no experiments yet", style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("experiment", overflow="fold")
+    table.add_column("state")
+    table.add_column("epochs", justify="right", no_wrap=True)
+    best = [first_of(one.measured, one.loss) for one in experiments]
+    names = {known[0].words for known in best if known} or {"accuracy"}
+    alike = len(names) == 1
+    table.add_column(names.pop() if alike else "measured", justify="right", no_wrap=True)
+    for one, known in zip(experiments, best, strict=True):
+        value = known[0].text(known[1]) if known else "–"
+        table.add_row(
+            Text(one_line(one.experiment)),
+            Text(one.state, style=_STYLES.get(one.state, "")),
+            "/".join(map(str, one.epochs)),
+            value if alike or known is None else f"{known[0].words} {value}",
+        )
+    reasons = [
+        Text.assemble((one_line(one.experiment), "bold"), f": {one_line(one.reason)}")
+        for one in experiments
+        if one.reason
+    ]
+    return Group(table, Text(""), *reasons) if reasons else table
+
+
+def _headline(status: Status) -> RenderableType:
+    one = status.experiment
+    if one is None:
+        return Text("no experiment is active", style="dim")
+    name = one_line(one.experiment)
+    line = Text.assemble((name, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
+    if one.state.ended:
+        line.append("\n{} of {} epochs".format(*one.epochs))
+    else:
+        line.append(f"\n{one.where}")
+        if status.tasks:
+            done = sum(task.has_update for task in status.tasks)
+            line.append(f", {done} of {len(status.tasks)} shards")
+    if measured := in_words(one.measured, one.loss, one.part):
+        line.append(f", {measured}")
+    if one.reason:
+        line.append(f"\n{one_line(one.reason)}", style="red")
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A worker and its current task."""
+
+    worker: WorkerStatus
+    task: TaskStatus | None
+
+    @property
+    def slowness(self) -> float | None:
+        """The slowness by the forecast of its task or, without one, by its past."""
+        predicted = self.task.slowness if self.task else None
+        return self.worker.slowness if predicted is None else predicted
+
+
+class _Workers:
+    """The workers' table, without columns that do not fit."""
+
+    def __init__(self, status: Status) -> None:
+        tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
+        shown = status.workers[:_ROWS_MAX]
+        self._rows = [_Row(worker, tasks.get(worker.worker)) for worker in shown]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Give up one column after the other until the rest fits."""
+        # On a narrower console, rich would return its width, and every table would seem to fit.
+        unbounded = options.update_width(_UNBOUNDED)
+        for count in range(len(_DISPENSABLE) + 1):
+            table = self._table(without=_DISPENSABLE[:count])
+            if Measurement.get(console, unbounded, table).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, without: Sequence[str]) -> Table:
+        """Lay out the columns, leaving out `without` and columns without values."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        rows: list[list[RenderableType]] = [[] for _ in self._rows]
+        for header, (justify, cell) in _COLUMNS.items():
+            cells = [cell(row) for row in self._rows]
+            if header in without or (header in _FORESEEN and not any(cells)):
+                continue
+            table.add_column(header, justify=justify, no_wrap=True)
+            for row, renderable in zip(rows, cells, strict=True):
+                row.append(renderable)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+
+def _process(row: _Row) -> RenderableType:
+    """Name the process, so that a user can find it or end it."""
+    one = row.worker
+    return Text(one_line(f"{one.pid} of {one.hostname}")) if one.pid else ""
+
+
+def _doing(row: _Row) -> RenderableType:
+    running = row.worker.running
+    return Text(f"shard {running.shard}" if running else row.worker.state)
+
+
+def _bar(row: _Row) -> RenderableType:
+    task = row.task
+    return ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else ""
+
+
+def _predicted(row: _Row) -> RenderableType:
+    """Write the likely value, and the range that holds it in eight of ten cases."""
+    forecast = row.task.predicted if row.task else None
+    if forecast is None:
+        return ""
+    decimals = 0 if forecast.q90 >= 10 else 1
+    band = f"({forecast.q10:.{decimals}f}–{forecast.q90:.{decimals}f})"
+    return f"{forecast.q50:.1f} {band}"
+
+
+def _pace(row: _Row) -> RenderableType:
+    if row.slowness is None:
+        return ""
+    if row.slowness < _SLOW:
+        return f"{row.slowness:.1f}"
+    return Text(f"slow {row.slowness:.1f}", style="bold red")
+
+
+def _saved(row: _Row) -> RenderableType:
+    """Say what share of a round's time the worker saves, or would cost if it did not stand by."""
+    saves = row.worker.saves
+    if saves is None:
+        return ""
+    costs, share = saves < -_HARDLY, f"{abs(saves):.0%}"
+    if row.worker.stands_by:
+        return f"would cost {share}" if costs else "stands by"
+    return Text(f"costs {share}", style="bold red") if costs else f"saves {share}"
+
+
+def _others(row: _Row) -> RenderableType:
+    return f"{row.worker.system.cpu_others:.0%}" if row.worker.system else ""
+
+
+_COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
+    "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
+    "labels": ("left", lambda row: one_line(" ".join(row.worker.labels))),
+    "process": ("left", _process),
+    "device": ("left", lambda row: one_line(row.worker.device)),
+    "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
+    "doing": ("left", _doing),
+    "": ("left", _bar),
+    "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
+    "predicted\n(10–90 %) s": ("right", _predicted),
+    "pace\n× usual": ("right", _pace),
+    "of the\ntime": ("left", _saved),
+    "cpu by\nothers": ("right", _others),
+    "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
+}
+_FORESEEN = {
+    "labels",
+    "process",
+    "device",
+    "predicted\n(10–90 %) s",
+    "pace\n× usual",
+    "of the\ntime",
+}
+_DISPENSABLE = (
+    "at",
+    "labels",
+    "cpu by\nothers",
+    "tasks\ndone",
+    "of the\ntime",
+    "",
+    "predicted\n(10–90 %) s",
+    "process",
+    "device",
+)
+"""Columns that a narrow terminal leaves out, in this order."""

@@ -1,0 +1,285 @@
+"""A study and its runs as tables of plain values.
+
+A cell holds text, a number, an estimate over repetitions, or nothing. The columns' keys (for
+programs) and headers (for people) name the units; shares are in percent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from downpour.base.states import LOSS
+from downpour.base.values import Part
+from downpour.record.result import Result
+from downpour.record.result_parts import Estimate, Measure, RoundResult, names_of
+from downpour.record.study_result import RunResult, StudyResult, SubgridResult, label, natural
+from downpour.record.timeline import AttemptSpan
+from downpour.show.tables.table import Cell, Column, Table
+
+WORKERS_NAME = "workers"
+"""The name of a table that belongs to no subgrid; other tables are named after their subgrids."""
+
+
+def shards(subgrid: SubgridResult) -> Table:
+    """Return the examples of each shard, and of each class in it, for each split of the runs."""
+    splits = subgrid.splits
+    count, is_alone = max(split.classes for split in splits), len(splits) == 1
+    rows: list[tuple[Cell, ...]] = []
+    for split in splits:
+        measured = zip(split.sizes, split.distances, split.by_class.tolist(), strict=True)
+        for shard, (size, distance, by_class) in enumerate(measured):
+            rest = [None] * (count - len(by_class))
+            name = () if is_alone else (split.split,)
+            rows.append((*name, shard, int(size), float(distance), *by_class, *rest))
+    columns = (
+        *(() if is_alone else (Column("split", "split"),)),
+        Column("shard", "shard", 0),
+        Column("examples", "examples", 0),
+        Column("distance", "distance", 2),
+        *(Column(f"class_{c}", f"class {c}", 0) for c in range(count)),
+    )
+    title = f"{subgrid.name}: examples of each class in each shard, and its distance from all data"
+    return Table(f"{subgrid.name}-shards", title, columns, tuple(rows), subgrid.name)
+
+
+def workers(run: RunResult) -> Table:
+    """Return each worker's work in a run: its attempts by their ends, and its training time."""
+    by_worker: dict[str, list[AttemptSpan]] = {}
+    for span in run.attempt_spans:
+        by_worker.setdefault(span.worker, []).append(span)
+    whole = max((span.end_seconds for span in run.attempt_spans), default=0.0)
+    rows: list[tuple[Cell, ...]] = []
+    for worker in sorted(by_worker, key=natural):
+        spans = by_worker[worker]
+        ends = Counter(span.outcome for span in spans)
+        busy = sum(span.end_seconds - span.begin_seconds for span in spans)
+        rows.append(
+            (
+                worker,
+                ends["trained"],
+                sum(span.last for span in spans),
+                ends["moved"],
+                ends["failed"],
+                busy,
+                100 * busy / whole if whole else None,
+            )
+        )
+    columns = (
+        Column("worker", "worker"),
+        Column("trained", "trained", 0),
+        Column("waited_for", "waited for", 0),
+        Column("moved", "moved on", 0),
+        Column("failed", "failed", 0),
+        Column("busy_seconds", "busy s", 2),
+        Column("busy_percent", "busy %", 1),
+    )
+    return Table(WORKERS_NAME, "Attempts of each worker", columns, tuple(rows))
+
+
+def tables_of(study: StudyResult) -> list[Table]:
+    """Make every table that the study has data for."""
+    made = []
+    for subgrid in study.subgrids:
+        made += [outcomes(subgrid), epochs(subgrid)]
+        if any(run.has_uneven_data for run in subgrid.runs):
+            made.append(classes(subgrid))
+        if any(run.resources for run in subgrid.runs):
+            made.append(resources(subgrid))
+        if subgrid.splits:
+            made.append(shards(subgrid))
+    if study.is_single and study.subgrids[0].runs:
+        made.append(workers(study.subgrids[0].runs[0]))
+    return [*made, runs(study)]
+
+
+def measured_by(subgrid: SubgridResult) -> list[Measure]:
+    """Return the measures of a subgrid's runs: their metrics, or else the loss.
+
+    The list is never empty: for runs without an evaluation, it holds the accuracy.
+    """
+    results = [run.result for run in subgrid.runs]
+    if names := names_of(result.metrics for result in results):
+        return list(map(Measure, names))
+    has_loss = any(result.test_loss is not None for result in results)
+    return [Measure(LOSS if has_loss else "accuracy")]
+
+
+def part_of(subgrid: SubgridResult) -> Part:
+    """Return the examples that the epochs of a subgrid's runs were evaluated on."""
+    parts = {run.result.part for run in subgrid.runs}
+    return parts.pop() if len(parts) == 1 else "test"
+
+
+def outcomes(subgrid: SubgridResult) -> Table:
+    """Return the outcome of each setting: the final model's metrics, and seconds."""
+    measures: list[tuple[Column, Callable[[Result], float | None]]] = [
+        *((_column(one), partial(_of_result, one)) for one in measured_by(subgrid)),
+        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+        (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
+        (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
+        (Column("total_seconds", "total s", 2), lambda r: r.total_seconds),
+    ]
+    runs = Column("trials", "runs", 0)
+    failures = Column("failed_attempts", "failed attempts", 0)
+    rows = []
+    for values in subgrid.settings:
+        results = [run.result for run in subgrid.at(values)]
+        rows.append(
+            (
+                *map(label, values),
+                len(results),
+                *(Estimate.of(measure(result) for result in results) for _, measure in measures),
+                sum(not lost.blameless for result in results for lost in result.failures),
+            )
+        )
+    columns = (*_axes(subgrid), runs, *(column for column, _ in measures), failures)
+    title = f"{subgrid.name}: final {measured_by(subgrid)[0].words} and seconds"
+    return Table(f"{subgrid.name}-outcomes", title, columns, tuple(rows), subgrid.name)
+
+
+def epochs(subgrid: SubgridResult) -> Table:
+    """Return metrics and losses of each setting after each epoch."""
+    metrics = [one for one in measured_by(subgrid) if one.name != LOSS]
+    measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
+        *((_column(one), partial(_of_round, one)) for one in metrics),
+        (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
+        (_column(Measure(LOSS, part_of(subgrid))), lambda r: r.test_loss),
+        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+    ]
+    rows = []
+    for values, runs_here in subgrid.measured:
+        for epoch in range(max(len(run.result.epochs) for run in runs_here)):
+            there = [r.result.epochs[epoch] for r in runs_here if epoch < len(r.result.epochs)]
+            estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
+            rows.append((*map(label, values), epoch + 1, *estimates))
+    columns = (*_axes(subgrid), Column("epoch", "epoch", 0), *(column for column, _ in measures))
+    title = f"{subgrid.name}: epochs"
+    return Table(f"{subgrid.name}-epochs", title, columns, tuple(rows), subgrid.name)
+
+
+def classes(subgrid: SubgridResult) -> Table:
+    """Return the final models' accuracy of each class, for splits with uneven classes."""
+    uneven = [(values, runs) for values, runs in subgrid.measured if runs[0].has_uneven_data]
+    count = max((len(final_classes(run)) for _, runs in uneven for run in runs), default=0)
+    rows = []
+    for values, runs_here in uneven:
+        known = [final_classes(run) for run in runs_here]
+        rows.append(
+            (
+                *map(label, values),
+                *(
+                    Estimate.of(_percent(one[c]) for one in known if c < len(one))
+                    for c in range(count)
+                ),
+            )
+        )
+    columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
+    title = f"{subgrid.name}: final accuracy of each class"
+    everything = (*_axes(subgrid), *columns)
+    return Table(f"{subgrid.name}-classes", title, everything, tuple(rows), subgrid.name)
+
+
+def resources(subgrid: SubgridResult) -> Table:
+    """Return the resources that the processes of each setting used in training, per process."""
+    measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
+        (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
+        (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
+        (
+            Column("memory_mb", "peak memory MB", 0),
+            lambda r: max((s.memory_bytes / 1e6 for s in r.resources), default=None),
+        ),
+        (
+            Column("threads", "peak threads", 0),
+            lambda r: max((s.threads for s in r.resources), default=None),
+        ),
+        (
+            Column("io_wait_percent", "I/O wait %", 2),
+            lambda r: _mean(100 * s.io_wait for s in r.resources),
+        ),
+    ]
+    rows = tuple(
+        (
+            *map(label, values),
+            *(Estimate.of(measure(run) for run in sampled) for _, measure in measures),
+        )
+        for values, all_runs in subgrid.measured
+        if (sampled := [run for run in all_runs if run.resources])
+    )
+    columns = (*_axes(subgrid), *(column for column, _ in measures))
+    title = f"{subgrid.name}: a process's resources while it trained"
+    return Table(f"{subgrid.name}-resources", title, columns, rows, subgrid.name)
+
+
+def runs(study: StudyResult) -> Table:
+    """List every run that counts, with its measurements."""
+    names = [one.name for subgrid in study.subgrids for one in measured_by(subgrid)]
+    measures = [Measure(name) for name in dict.fromkeys(names)]
+    columns = (
+        # We keep the keys of earlier versions, for programs that read them.
+        Column("group", "subgrid"),
+        Column("setting", "setting"),
+        Column("trial", "repetition", 0),
+        *(Column(key, key, 0) for key in ("seed", "workers", "shards")),
+        Column("experiment", "experiment"),
+        *map(_column, measures),
+        Column("train_seconds", "training s", 3),
+        Column("total_seconds", "total s", 3),
+    )
+    rows = tuple(
+        (
+            subgrid.name,
+            setting_of(subgrid, run.values),
+            run.repetition,
+            int(run.result.spec.get("seed", 0)),
+            run.workers,
+            run.result.shards,
+            run.result.experiment,
+            *(_of_result(one, run.result) for one in measures),
+            run.result.train_seconds,
+            run.result.total_seconds,
+        )
+        for subgrid in study.subgrids
+        for run in subgrid.runs
+    )
+    return Table("runs", "All runs", columns, rows)
+
+
+def setting_of(subgrid: SubgridResult, values: Sequence[Any]) -> str:
+    """Name a place in a subgrid: "split class, aggregate first"."""
+    return ", ".join(
+        f"{axis} {label(value)}" for axis, value in zip(subgrid.axes, values, strict=True)
+    )
+
+
+def final_classes(run: RunResult) -> tuple[float | None, ...]:
+    """Return the accuracy of each class at the last evaluation, as shares in 0..1."""
+    return next((r.class_accuracy for r in reversed(run.result.rounds) if r.class_accuracy), ())
+
+
+def _axes(subgrid: SubgridResult) -> tuple[Column, ...]:
+    return tuple(Column(axis, axis.replace("_", " ")) for axis in subgrid.axes)
+
+
+def _column(measure: Measure) -> Column:
+    return Column(measure.key, measure.header, measure.decimals)
+
+
+def _of_result(measure: Measure, result: Result) -> float | None:
+    return measure.shown(result.measured(measure.name))
+
+
+def _of_round(measure: Measure, epoch: RoundResult) -> float | None:
+    return measure.shown(epoch.measured(measure.name))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return fmean(numbers) if numbers else None

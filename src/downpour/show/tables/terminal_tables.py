@@ -1,0 +1,392 @@
+"""Tables of results, studies and splits for the terminal; each fits into 80 columns.
+
+Headers have the units, and numbers are aligned. We leave out a column without measurements. These
+are only renderables of `rich`: nothing here prints, reads or measures.
+
+A table shows the first shards and the first classes that fit; the values have all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from downpour.base.states import LOSS
+from downpour.core.spec import Meetings
+from downpour.core.splitters import ShardCounts
+from downpour.host.text import one_line
+from downpour.record import study_result as study
+from downpour.record.mitigation import Stragglers
+from downpour.record.result import Result
+from downpour.record.result_parts import (
+    NOT_VERIFIED,
+    BestModel,
+    Measure,
+    TestResult,
+    mixture_of,
+    names_of,
+)
+from downpour.record.study_result import SearchResult
+from downpour.show.tables import report_tables
+from downpour.show.tables.cells import (
+    STATE_STYLES,
+    Column,
+    losses,
+    measurements,
+    percents,
+    seconds,
+    shortened,
+    tenths,
+    text_table,
+)
+
+_CHANGES_MAX = 8
+_CLASS_EPOCHS_MAX = 6
+_METRICS_WIDTH = 22
+"""The room that 80 columns leave for an epoch's metrics, next to its losses and seconds."""
+
+_EXPLAINED = (
+    "ideal: every task takes the median time. unaided: every shard stays with its\n"
+    "first worker (policy wait). est.: estimated from the forecasts made at the time"
+)
+
+
+def result_table(result: Result) -> RenderableType:
+    """Show the epochs, below a line that describes the run and above one that sums it up."""
+    rounds = result.epochs
+    columns: list[Column] = [
+        ("epoch", [str(r.epoch) for r in rounds]),
+        *_metrics_columns(result),
+        ("train\nloss", losses([r.train_loss for r in rounds])),
+        (f"{result.part}\nloss", losses([r.test_loss for r in rounds])),
+        ("training\ns", seconds([r.train_seconds for r in rounds])),
+        ("aggregation\ns", seconds([r.aggregate_seconds for r in rounds])),
+        ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
+    ]
+    parts: list[RenderableType] = [_heading(result)]
+    parts += [Text(one_line(line), style="dim", overflow="fold") for line in result.dataset]
+    if rounds:
+        parts.append(text_table(columns))
+    if result.stragglers and result.stragglers.is_of_note:
+        parts.append(stragglers_table(result))
+    if _classes_were_lost(result):
+        why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
+        parts += [Text(why), classes_table(result)]
+    parts.append(_closing(result))
+    if again := sum(task.retrained for task in result.tasks):
+        what = "1 task was" if again == 1 else f"{again} tasks were"
+        parts.append(Text(f"{what} trained again: the first update was lost or damaged"))
+    lines, more = result.worker_changes[:_CHANGES_MAX], len(result.worker_changes) - _CHANGES_MAX
+    parts += [Text(one_line(line), overflow="fold") for line in lines]
+    if more > 0:
+        parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
+    if result.verified is False:
+        parts.append(Text(NOT_VERIFIED, style="yellow", overflow="fold"))
+    if mixture := mixture_of(result.numeric_classes):
+        parts.append(Text(one_line(mixture), style="yellow", overflow="fold"))
+    return Group(*parts)
+
+
+def workers_table(result: Result) -> RenderableType:
+    """Show what each worker did: its tasks, how long they took, and the attempts it failed."""
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for task in result.tasks:
+        times[task.worker].append(task.completion_seconds)
+    faults = [lost for lost in result.failures if not lost.blameless]
+    failures = Counter(fault.worker for fault in faults if not fault.update_lost)
+    lost = Counter(fault.worker for fault in faults if fault.update_lost)
+    names = sorted({*times, *failures, *lost}, key=study.natural)
+    return text_table(
+        [
+            ("worker", names),
+            ("tasks", [str(len(times[name])) for name in names]),
+            ("median\ns", seconds([median(times[n]) if times[n] else None for n in names])),
+            ("slowest\ns", seconds([max(times[n], default=None) for n in names])),
+            ("failures", [str(failures[n]) if failures[n] else None for n in names]),
+            *(
+                [("updates\nlost", [str(lost[n]) if lost[n] else None for n in names])]
+                if lost
+                else []
+            ),
+        ]
+    )
+
+
+def classes_table(result: Result) -> RenderableType:
+    """Show the accuracy of each class in percent, for at most six evenly spaced epochs."""
+    measured = [r for r in result.epochs if r.class_accuracy]
+    last = len(measured) - 1
+    steps = _CLASS_EPOCHS_MAX - 1
+    chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
+    classes = range(len(measured[-1].class_accuracy) if measured else 0)
+    return text_table(
+        [
+            ("class", [str(label) for label in classes]),
+            *(
+                (f"epoch {measured[i].epoch}\n%", percents(measured[i].class_accuracy))
+                for i in chosen
+            ),
+        ]
+    )
+
+
+def stragglers_table(result: Result) -> RenderableType:
+    """Show each epoch's time, its time without the policy, and what the policy did."""
+    costs = [(r.epoch, r.stragglers) for r in result.epochs]
+    known = [(epoch, cost) for epoch, cost in costs if cost is not None]
+    took = [each.round_seconds for _, each in known]
+    ideal = [each.ideal_seconds for _, each in known]
+    unaided = [each.wait_seconds for _, each in known]
+    shown = seconds([*took, *ideal, *unaided])  # together, because readers compare them
+    table = text_table(
+        [
+            ("epoch", [str(epoch) for epoch, _ in known]),
+            ("took\ns", shown[: len(known)]),
+            ("ideal\ns", shown[len(known) : -len(known)]),
+            ("unaided\ns, est.", shown[-len(known) :]),
+            ("mitigated\n%, est.", tenths([each.mitigation for _, each in known])),
+            ("extra\nwork %", tenths([each.extra_work or None for _, each in known])),
+            ("gradient\nlost %", tenths([each.gradient_lost or None for _, each in known])),
+            ("moves", [str(each.moves) if each.moves else None for _, each in known]),
+        ]
+    )
+    return Group(table, Text(_EXPLAINED, style="dim"))
+
+
+def _policy(result: Result) -> str:
+    return str(result.spec.get("policy", "wait"))
+
+
+def _classes_were_lost(result: Result) -> bool:
+    """Whether left-out samples differ from the others, so that class accuracies show the effect."""
+    uneven = str(result.spec.get("split")).startswith(("class", "dirichlet"))
+    dropped = result.stragglers is not None and result.stragglers.gradient_lost > 0
+    return uneven and dropped and any(r.class_accuracy for r in result.rounds)
+
+
+def _metrics_columns(result: Result) -> list[Column]:
+    """Return the columns of the metrics that fit a terminal, in the task's order."""
+    columns: list[Column] = []
+    room = _METRICS_WIDTH
+    for name in names_of(r.metrics for r in result.rounds):
+        column = measurements(Measure(name), [r.metrics.get(name) for r in result.epochs])
+        room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
+        if room < 0 and columns:
+            break
+        columns.append(column)
+    return columns
+
+
+def _heading(result: Result) -> Text:
+    spec = result.spec
+    number = result.shards
+    shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
+    parts = [
+        str(spec.get("task") or f"{spec.get('model')} on {spec.get('dataset')}"),
+        f"{shards}{spec.get('split')} split",
+        f"{spec.get('aggregate')}{_meetings(spec)}",
+    ]
+    name, what = one_line(result.name), one_line(" · ".join(parts))
+    return Text.assemble((name, "bold"), "  ", (what, "dim"))
+
+
+def _meetings(spec: Mapping[str, Any]) -> str:
+    each = Meetings.of(spec).each
+    return "" if each == 1 else f" {each} times an epoch"
+
+
+def _closing(result: Result) -> Text:
+    (total,) = seconds([result.total_seconds])
+    word = "in" if result.state == "finished" else "after"
+    line = Text.assemble(
+        (one_line(result.state), STATE_STYLES.get(result.state, "")), f" {word} {total} s"
+    )
+    if result.reason:
+        line.append(f": {one_line(result.reason)}")
+    spent = {
+        "prepare": result.prepare_seconds,
+        "train": result.train_seconds,
+        "aggregate": result.aggregate_seconds,
+        "evaluate": result.evaluate_seconds,
+    }
+    parts = zip(spent, seconds([value or None for value in spent.values()]), strict=True)
+    if any(spent.values()):
+        shown = " · ".join(f"{name} {part} s" for name, part in parts if part)
+        line.append(f"\n{shown}", style="dim")
+    if result.tested is not None:
+        line.append(f"\n{_tested(result.tested)}")
+    if result.best is not None:
+        line.append(f"\n{_praised(result.best)}")
+    if result.stragglers and result.stragglers.is_of_note:
+        line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
+    return line
+
+
+def _tested(test: TestResult) -> str:
+    """Say how good the model was on the test examples, which epochs did not use."""
+    known = {**test.metrics, LOSS: test.loss}
+    values = [
+        f"{Measure(name).words} {Measure(name).text(value)}"
+        for name, value in known.items()
+        if value is not None
+    ]
+    return f"test of the model after epoch {test.epoch}: {', '.join(values)}"
+
+
+def _praised(best: BestModel) -> str:
+    """Say which model is the best, and the name of its file if the spec keeps it."""
+    measure = Measure(best.metric)
+    kept = f", kept as {one_line(best.file.name)}" if best.file is not None else ""
+    return f"best {measure.words} {measure.text(best.value)} after epoch {best.epoch}{kept}"
+
+
+def _mitigated(result: Result, cost: Stragglers) -> str:
+    """Sum up in two lines the actions against stragglers, and their cost."""
+    done = [one_line(f"policy {_policy(result)}")] if _policy(result) != "wait" else []
+    if cost.mitigation is not None:
+        done.append(f"{cost.mitigation:.1%} of waiting mitigated (estimated)")
+    if cost.moves:
+        done.append(f"{cost.moves} move{'' if cost.moves == 1 else 's'}")
+    paid = [] if cost.extra_work is None else [f"extra work {cost.extra_work:.1%}"]
+    if cost.gradient_lost:
+        paid.append(f"gradient lost {cost.gradient_lost:.1%}")
+    return "\n".join(" · ".join(line) for line in (done, paid) if line)
+
+
+_MARKS = {"pruned": "pruned ", "failed": "failed "}
+_ROOMY_FIELDS = 4
+
+
+def study_table(subgrid: study.SubgridResult) -> RenderableType:
+    """Show for each setting of a subgrid: its first metric and seconds of training."""
+    table = report_tables.outcomes(subgrid)
+    first = report_tables.measured_by(subgrid)[0]
+    wanted = {*subgrid.axes, "trials", first.key, "train_seconds"}
+    texts = table.texts()
+    columns: list[Column] = [
+        (column.header, [row[place] for row in texts])
+        for place, column in enumerate(table.columns)
+        if column.key in wanted
+    ]
+    return Group(Text(one_line(subgrid.name), style="bold"), text_table(columns))
+
+
+def search_table(search: SearchResult) -> RenderableType:
+    """Show the runs of a search: their values, how good they were, and after how many epochs."""
+    runs, best = search.runs, search.best
+    columns: list[Column] = [("run", [str(run.number) for run in runs])]
+    for field in search.fields:
+        values = [shortened(run.values[field.name]) for run in runs]
+        columns.append((field.words.replace(" ", "\n"), values))
+    marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
+    epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
+    columns += [
+        measurements(search.measure, [run.value for run in runs]),
+        ("epochs", epochs),
+    ]
+    is_tight = len(search.fields) > _ROOMY_FIELDS
+    return Group(Text(one_line(search.name), style="bold"), text_table(columns, is_tight=is_tight))
+
+
+SHARDS_MAX = 40
+CLASSES_MAX = 20
+_OTHERS = "others"
+_EDGE = 1
+"""The width of the character at the left of a table."""
+
+
+def split_table(cut: ShardCounts, width: int) -> RenderableType:
+    """Show one shard per row, below a line about the data and above the summary.
+
+    Args:
+        cut: the result of a split.
+        width: how many characters a line may have.
+    """
+    columns: list[Column] = [
+        ("shard", [str(shard) for shard in range(len(cut.sizes))][:SHARDS_MAX]),
+        ("examples", _texts(cut.sizes)),
+    ]
+    if cut.classes:
+        columns += [
+            ("classes", _texts(cut.classes_held)),
+            ("top\n%", tenths([float(share) for share in cut.largest_shares[:SHARDS_MAX]])),
+        ]
+        taken = _EDGE + sum(map(_width, columns))
+        columns += _class_columns(cut, width - taken)
+    parts: list[RenderableType] = [Text(_split_heading(cut)), text_table(columns, is_tight=True)]
+    left_out = len(cut.sizes) - SHARDS_MAX
+    if left_out > 0:
+        parts.append(Text(f"… and {left_out:,} more shards; --json has all of them"))
+    return Group(*parts, Text(summary(cut)))
+
+
+def summary(cut: ShardCounts) -> str:
+    """Say in one line how uneven the shards are."""
+    sizes = f"sizes max/min {cut.unevenness:,.2f}"
+    if not cut.classes:
+        return f"{sizes}; examples have no classes, so only sizes are shown"
+    return f"{sizes}; mean distance from the class shares of all data {cut.mean_distance:.3f}"
+
+
+def split_values(cut: ShardCounts) -> dict[str, Any]:
+    """Return everything that we know about a cut, as JSON holds it."""
+    has_classes = bool(cut.classes)
+    shards = [
+        {
+            "shard": shard,
+            "examples": int(size),
+            **({"by_class": row.tolist()} if has_classes else {}),
+        }
+        for shard, (size, row) in enumerate(zip(cut.sizes, cut.by_class, strict=True))
+    ]
+    if has_classes:
+        measured = zip(cut.classes_held, cut.largest_shares, cut.distances, strict=True)
+        for values, (held, largest, distance) in zip(shards, measured, strict=True):
+            values["classes"] = int(held)
+            values["largest_share"] = float(largest)
+            values["distance"] = float(distance)
+    return {
+        "split": cut.split,
+        "examples": int(cut.sizes.sum()),
+        "held_out": cut.held_out,
+        "classes": cut.classes,
+        "unevenness": cut.unevenness,
+        "mean_distance": cut.mean_distance if has_classes else None,
+        "shards": shards,
+    }
+
+
+def _split_heading(cut: ShardCounts) -> str:
+    shards = "1 shard" if len(cut.sizes) == 1 else f"{len(cut.sizes):,} shards"
+    words = f"split {cut.split}: {cut.sizes.sum():,} examples in {shards}"
+    if cut.held_out:
+        words += f", {cut.held_out:,} more set apart for validation"
+    return f"{words}; examples of each class:" if cut.classes else words
+
+
+def _class_columns(cut: ShardCounts, room: int) -> list[Column]:
+    """Return a column for each class that fits, and one for the sum of the others."""
+    every = [(str(number), _texts(cut.by_class[:, number])) for number in range(cut.classes)]
+    if len(every) <= CLASSES_MAX and sum(map(_width, every)) <= room:
+        return [*every]
+    shown = min(CLASSES_MAX, len(every) - 1)
+    while True:
+        others = _OTHERS, _texts(cut.by_class[:, shown:].sum(axis=1))
+        if not shown or sum(map(_width, [*every[:shown], others])) <= room:
+            return [*every[:shown], others]
+        shown -= 1
+
+
+def _texts(counts: Any) -> list[str]:
+    return [str(count) for count in counts[:SHARDS_MAX].tolist()]
+
+
+def _width(column: Column) -> int:
+    """Return how many characters a column takes, with the space next to it."""
+    header, cells = column
+    return 1 + max(map(len, [*header.split("\n"), *(cell or "" for cell in cells)]))

@@ -1,0 +1,195 @@
+"""Turns an experiment's record into the events of a trace, in order of time.
+
+The spans are those of the report's timeline (`reading/timeline.py`). We make slices, instants and
+counters one at a time. Only the record, and a place for each attempt and arrow, stay in memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from downpour.base.errors import SpecError
+from downpour.base.states import BLAMELESS
+from downpour.files.store.publish import explain
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine
+from downpour.record.record_lines import RecordLine, SubmittedLine, WorkerJoinedLine, WorkerLeftLine
+from downpour.record.study_result import natural
+from downpour.record.timeline import attempt_spans
+from downpour.show.tracing.tracks import (
+    FIRST_LANE,
+    PROCESS,
+    AttemptLines,
+    PlacedAttempt,
+    Relative,
+    TraceEvent,
+    Track,
+    arrows,
+    counters,
+    decisions,
+    known,
+    manager_slices,
+    microseconds,
+    named,
+    placed,
+    slices,
+    tracks_of,
+)
+
+_EVENTS = 1000
+"""The thread of a worker's instants: Perfetto would tie an arrow to an instant beside its slice."""
+
+
+def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEvent]:
+    """Yield the names of all tracks, then all events in order of time."""
+    if not record:
+        return
+    spans = attempt_spans(record)
+    relative = _relative(record)
+    told = AttemptLines.of(record)
+    hosts = _hosts(record)
+    processes = {name: 1 + PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))}
+    attempts = placed(spans, processes)
+    manager = manager_slices(relative, spans)
+    yield from named(Track(PROCESS), "manager", manager.threads)
+    used = _lanes_used(processes.values(), attempts)
+    for worker, process in processes.items():
+        host = f" ({hosts[worker]})" if hosts[worker] else ""
+        threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
+        yield from named(Track(process), f"{worker}{host}", threads)
+    starts, ends = arrows(attempts, told)
+    # At equal times, slices come first, because they contain arrows and instants.
+    yield from heapq.merge(
+        manager.events,
+        slices(attempts, told),
+        starts,
+        ends,
+        _instants(relative, processes),
+        decisions(relative),
+        counters(relative),
+        key=lambda event: event.at_us,
+    )
+
+
+def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
+    """Return the record in order of time, from the first assignment or else from its first line."""
+    assigned = (at for at, line in record if isinstance(line, AssignedLine))
+    start = min(assigned, default=record[0][0])
+    # A record is in the order of writing, and a line may be about an earlier moment.
+    return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
+
+
+def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
+    """Return each worker that the record names, with its host; empty if unknown."""
+    hosts: dict[str, str] = {}
+    for _, line in record:
+        match line:
+            case WorkerJoinedLine():
+                hosts[line.worker] = line.address.rpartition(":")[0].strip("[]")
+            case AssignedLine() | AttemptFailedLine() | SavedLine() | WorkerLeftLine():
+                hosts.setdefault(line.worker, "")
+    return hosts
+
+
+def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> dict[int, int]:
+    """Return how many tracks each worker's attempts take, at least one."""
+    used = dict.fromkeys(processes, 1)
+    for one in attempts:
+        process, thread = one.track
+        used[process] = max(used[process], thread - FIRST_LANE + 1)
+    return used
+
+
+def _instants(record: Relative, processes: Mapping[str, int]) -> Iterator[TraceEvent]:
+    """Yield the workers' momentary events: failures, snapshots, arrivals and departures."""
+    for at, line in record:
+        said = _said(line)
+        if said is None or (at <= 0 and isinstance(line, WorkerJoinedLine)):
+            continue
+        worker, name, why = said
+        track = Track(processes[worker], _EVENTS)
+        args: dict[str, object] = {"reason": why}
+        if isinstance(line, AttemptFailedLine | SavedLine):
+            args |= {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
+        yield TraceEvent(phase="i", name=name, track=track, at_us=microseconds(at), args=args)
+
+
+def _said(line: RecordLine) -> tuple[str, str, str | None] | None:
+    """Return a worker, what happened to it, and why; None for lines about something else."""
+    match line:
+        case AttemptFailedLine() if line.failure not in BLAMELESS:
+            return line.worker, f"failed: {line.failure}", line.reason
+        case SavedLine():
+            return line.worker, f"snapshot at step {line.step}", None
+        case WorkerLeftLine():
+            return line.worker, "worker lost" if line.lost else "worker left", line.reason
+        case WorkerJoinedLine():
+            return line.worker, "worker joined", None
+        case _:
+            return None
+
+
+TRACE_NAME = "trace.json"
+_HEAD = '{"displayTimeUnit": "ms", "otherData": {"made by": "downpour trace"'
+"""How every trace begins; we never replace a file that begins otherwise."""
+
+
+def trace_lines(record: Sequence[tuple[float, RecordLine]]) -> Iterator[str]:
+    """Yield the lines of a trace, one per event, with their ends; together they are a JSON object.
+
+    The memory for this does not grow with the text.
+    """
+    of = json.dumps(_about(record), allow_nan=False)[1:]
+    yield f'{_HEAD}, {of}, "traceEvents": [\n'
+    before = ""
+    for event in trace_events(record):
+        yield f"{before}{event.to_json()}"
+        before = ",\n"
+    yield "\n]}\n"
+
+
+def _about(record: Sequence[tuple[float, RecordLine]]) -> dict[str, object]:
+    for _, line in record:
+        if isinstance(line, SubmittedLine):
+            own = {"experiment": line.experiment, "name": line.name, "version": line.version}
+            return known({**own, "shards": line.shards})
+    return {"experiment": ""}
+
+
+def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
+    """Write a trace, whole or not at all, replacing one that an earlier call wrote.
+
+    Raises:
+        SpecError: the file is not a trace, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _is_trace(path):
+            accepted = "exists and is not a trace from downpour; choose another file"
+            raise SpecError("to", str(path), accepted)
+        _replace(path, trace_lines(record))
+    except OSError as error:
+        raise SpecError("to", str(path), f"cannot be written: {explain(error)}") from None
+
+
+def _is_trace(path: Path) -> bool:
+    if not path.is_file():  # opening a FIFO would block
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_HEAD)) == _HEAD.encode()
+
+
+def _replace(path: Path, lines: Iterator[str]) -> None:
+    # A short name, because the given one may already be as long as the file system allows.
+    unfinished = path.with_name(f".tmp-{secrets.token_hex(8)}")
+    try:
+        with unfinished.open("x", encoding="ascii") as file:
+            file.writelines(lines)
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

@@ -1,0 +1,447 @@
+"""The events of a trace: workers' attempts, and the manager's work.
+
+Perfetto (ui.perfetto.dev) and chrome://tracing read this format. A *process* is a group of tracks
+there and a *thread* is one track; for us, a process is a worker or the manager.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from downpour.base.states import LOSS
+from downpour.host.text import one_line
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine, UpdatedLine
+from downpour.record.record_lines import AggregatedLine, EvaluatedLine, RecordLine
+from downpour.record.result_parts import Measure
+from downpour.record.timeline import AttemptSpan, decision
+
+Phase = Literal["X", "i", "C", "s", "f", "M"]
+"""A slice, an instant, a counter's value, the start and the end of an arrow, a track's name."""
+
+_EXTRA: dict[Phase, dict[str, str]] = {
+    "i": {"s": "t"},  # drawn on its own track only
+    "f": {"bp": "e"},  # the arrow ends at the slice around it, not at the next one
+}
+
+
+class Track(NamedTuple):
+    """The place of an event; Perfetto takes thread 0 for a kernel's idle thread."""
+
+    process: int
+    thread: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceEvent:
+    """One event; times are whole microseconds since the first assignment.
+
+    `duration_us` belongs to slices, and `flow` is the number of an arrow. Readers of the format
+    match the two ends of an arrow by category, name and number.
+    """
+
+    phase: Phase
+    name: str
+    track: Track
+    at_us: int = 0
+    duration_us: int | None = None
+    category: str = ""
+    flow: int | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write the event in one line, as pure ASCII."""
+        fields: dict[str, Any] = {
+            "ph": self.phase,
+            "name": one_line(self.name),
+            "pid": self.track.process,
+            "tid": self.track.thread,
+            "ts": self.at_us,
+        }
+        if self.duration_us is not None:
+            fields["dur"] = self.duration_us
+        if self.category:
+            fields["cat"] = self.category
+        if self.flow is not None:
+            fields["id"] = self.flow
+        fields |= _EXTRA.get(self.phase, {})
+        if shown := known(self.args):
+            fields["args"] = shown
+        return json.dumps(fields, allow_nan=False)
+
+
+def known(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that have a value: no None, NaN or infinity; texts in one line."""
+    shown = {name: one_line(v) if isinstance(v, str) else v for name, v in args.items()}
+    return {name: value for name, value in shown.items() if _is_known(value)}
+
+
+def _is_known(value: object) -> bool:
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))
+
+
+def microseconds(seconds: float) -> int:
+    """Return a time of the trace; moments before the first assignment become zero."""
+    return max(0, round(seconds * 1e6))
+
+
+def lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Number the tracks, from 0, that keep spans apart; each span takes the first free track.
+
+    Slices of one track must not overlap partly, because viewers would cut or drop them.
+
+    Args:
+        spans: begin and end of each span, sorted by begin.
+    """
+    ends: list[int] = []
+    chosen = []
+    for begin, end in spans:
+        free = next((lane for lane, until in enumerate(ends) if until <= begin), len(ends))
+        ends[free : free + 1] = [end]
+        chosen.append(free)
+    return chosen
+
+
+def tracks_of(first: int, name: str, count: int) -> list[tuple[int, str]]:
+    """Number and name the tracks for overlapping slices of one kind: "rounds", "rounds (2)"."""
+    return [(first + lane, f"{name} ({lane + 1})" if lane else name) for lane in range(count)]
+
+
+def named(track: Track, process: str, threads: Iterable[tuple[int, str]]) -> list[TraceEvent]:
+    """Name a process and its threads; viewers sort both by their numbers."""
+
+    def said(what: str, at: Track, **args: object) -> TraceEvent:
+        return TraceEvent(phase="M", name=what, track=at, args=args)
+
+    made = [
+        said("process_name", track, name=process),
+        said("process_sort_index", track, sort_index=track.process),
+    ]
+    for number, name in threads:
+        at = Track(track.process, number)
+        made += [
+            said("thread_name", at, name=name),
+            said("thread_sort_index", at, sort_index=number),
+        ]
+    return made
+
+
+FIRST_LANE = 1
+"""The thread of a worker's attempts; overlapping ones take the following threads."""
+Attempt = tuple[int, int, int]
+"""Round and shard of a task, as the record counts them, and the number of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLines:
+    """The record's lines of each attempt, and the attempt that saved each step of a task."""
+
+    assigned: dict[Attempt, AssignedLine] = field(default_factory=dict)
+    updated: dict[Attempt, UpdatedLine] = field(default_factory=dict)
+    failed: dict[Attempt, AttemptFailedLine] = field(default_factory=dict)
+    saved: dict[Attempt, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Iterable[tuple[float, RecordLine]]) -> AttemptLines:
+        """Sort the lines of a record; of repeated lines, the latest counts."""
+        told = cls()
+        for _, line in record:
+            match line:
+                case AssignedLine():
+                    told.assigned[line.round, line.shard, line.attempt] = line
+                case UpdatedLine():
+                    told.updated[line.round, line.shard, line.attempt] = line
+                case AttemptFailedLine():
+                    told.failed[line.round, line.shard, line.attempt] = line
+                case SavedLine():
+                    told.saved[line.round, line.shard, line.step] = line.attempt
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedAttempt:
+    """An attempt and its place in the trace, in microseconds."""
+
+    span: AttemptSpan
+    track: Track
+    begin_us: int
+    end_us: int
+
+    @property
+    def key(self) -> Attempt:
+        """The attempt's name in the record."""
+        return self.span.round - 1, self.span.shard, self.span.attempt
+
+
+def placed(spans: Iterable[AttemptSpan], processes: Mapping[str, int]) -> tuple[PlacedAttempt, ...]:
+    """Give each attempt a track of its worker's process; return them by their beginning."""
+    by_worker: defaultdict[str, list[AttemptSpan]] = defaultdict(list)
+    for span in spans:
+        by_worker[span.worker].append(span)
+    found = []
+    for worker, those in by_worker.items():
+        times = [_times(span) for span in those]
+        for span, (begin, end), lane in zip(those, times, lanes(times), strict=True):
+            track = Track(processes[worker], FIRST_LANE + lane)
+            found.append(PlacedAttempt(span, track, begin, end))
+    return tuple(sorted(found, key=lambda one: one.begin_us))
+
+
+def _times(span: AttemptSpan) -> tuple[int, int]:
+    begin = microseconds(span.begin_seconds)
+    # An arrow needs a moment inside the slice.
+    return begin, max(begin + 1, microseconds(span.end_seconds))
+
+
+def slices(attempts: Iterable[PlacedAttempt], told: AttemptLines) -> Iterator[TraceEvent]:
+    """Yield a slice for each attempt, in order of their beginning."""
+    for one in attempts:
+        span = one.span
+        yield TraceEvent(
+            phase="X",
+            name=f"round {span.round} shard {span.shard}",
+            category=span.outcome,
+            track=one.track,
+            at_us=one.begin_us,
+            duration_us=one.end_us - one.begin_us,
+            args=_arguments(one, told),
+        )
+
+
+def _arguments(one: PlacedAttempt, told: AttemptLines) -> dict[str, Any]:
+    """Return what a viewer shows of a selected slice; None for unknown values."""
+    span, assigned = one.span, told.assigned[one.key]
+    updated, failed = told.updated.get(one.key), told.failed.get(one.key)
+    return {
+        "round": span.round,
+        "shard": span.shard,
+        "attempt": span.attempt,
+        "outcome": span.outcome,
+        "why_assigned": assigned.reason,
+        "from_step": assigned.from_step,
+        "share": assigned.share,
+        "forecast_q10_seconds": assigned.q10_seconds,
+        "forecast_median_seconds": assigned.q50_seconds,
+        "forecast_q90_seconds": assigned.q90_seconds,
+        "steps": getattr(updated, "steps", None),
+        "samples": getattr(updated, "samples", None),
+        "loss": getattr(updated, "loss", None),
+        "load_seconds": getattr(updated, "load_seconds", None),
+        "train_seconds": getattr(updated, "train_seconds", None),
+        "publish_seconds": getattr(updated, "publish_seconds", None),
+        "update_bytes": getattr(updated, "bytes", None),
+        "ended_as": getattr(failed, "failure", None),
+        "why_ended": getattr(failed, "reason", None),
+        "last_of_round": span.last or None,
+    }
+
+
+def arrows(
+    attempts: Sequence[PlacedAttempt], told: AttemptLines
+) -> tuple[list[TraceEvent], list[TraceEvent]]:
+    """Return the starts and the ends of the arrows between attempts at the same task.
+
+    An arrow leads from the attempt whose work continued to the one that took it over. Both lists
+    are in order of time.
+    """
+    starts, ends = [], []
+    for number, (before, after) in enumerate(_continued(attempts, told), 1):
+        start = TraceEvent(
+            phase="s",
+            name="hand-over" if before.span.outcome == "moved" else "continued",
+            category="hand-over",
+            track=before.track,
+            # Viewers tie an arrow to the slice that is open at its time.
+            at_us=min(before.end_us - 1, after.begin_us),
+            flow=number,
+        )
+        starts.append(start)
+        ends.append(replace(start, phase="f", track=after.track, at_us=after.begin_us))
+    return _by_time(starts), _by_time(ends)
+
+
+def _by_time(events: Iterable[TraceEvent]) -> list[TraceEvent]:
+    return sorted(events, key=lambda event: event.at_us)
+
+
+def _continued(
+    attempts: Iterable[PlacedAttempt], told: AttemptLines
+) -> Iterator[tuple[PlacedAttempt, PlacedAttempt]]:
+    """Yield each attempt that continued another attempt's work, after that attempt."""
+
+    def task(one: PlacedAttempt) -> tuple[int, int]:
+        return one.span.round, one.span.shard
+
+    for _, several in groupby(sorted(attempts, key=task), key=task):
+        earlier: dict[int, PlacedAttempt] = {}
+        for one in several:
+            before = _before(one, earlier, told)
+            if before is not None:
+                yield before, one
+            earlier[one.span.attempt] = one
+
+
+def _before(
+    one: PlacedAttempt, earlier: dict[int, PlacedAttempt], told: AttemptLines
+) -> PlacedAttempt | None:
+    """Return the attempt whose snapshot it began from, or that moved before it had a snapshot."""
+    last = earlier[next(reversed(earlier))] if earlier else None
+    from_step = told.assigned[one.key].from_step
+    if from_step:
+        saver = told.saved.get((*one.key[:2], from_step))
+        return earlier.get(saver, last) if saver is not None else last
+    return last if last is not None and last.span.outcome == "moved" else None
+
+
+Relative = Sequence[tuple[float, RecordLine]]
+"""A record in order of time, in seconds since the first assignment."""
+
+PROCESS = 1
+DECISIONS = Track(PROCESS, 1)
+_ROWS = {"rounds": 1_000_000, "aggregations": 2_000_000, "evaluations": 3_000_000}
+"""The number of the first thread of each; overlapping rounds take the following ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSlices:
+    """The slices of the manager's tracks in order of time, and the names of these tracks."""
+
+    events: tuple[TraceEvent, ...]
+    threads: tuple[tuple[int, str], ...]
+
+
+def manager_slices(record: Relative, spans: Sequence[AttemptSpan]) -> ManagerSlices:
+    """Return rounds, aggregations and evaluations; of repeated lines, the latest counts."""
+    versions = {line.version: (at, line) for at, line in record if isinstance(line, AggregatedLine)}
+    measured = {
+        (line.round, line.part): (at, line)
+        for at, line in record
+        if isinstance(line, EvaluatedLine)
+    }
+    rows = {
+        "rounds": _rounds(record, spans),
+        "aggregations": [_aggregation(at, line) for at, line in versions.values()],
+        "evaluations": [_evaluation(at, line) for at, line in measured.values()],
+    }
+    events, threads = [], [(DECISIONS.thread, "decisions")]
+    for row, several in rows.items():
+        several.sort(key=lambda one: one.at_us)
+        numbers = lanes((one.at_us, one.at_us + (one.duration_us or 0)) for one in several)
+        for one, lane in zip(several, numbers, strict=True):
+            events.append(replace(one, track=Track(PROCESS, _ROWS[row] + lane)))
+        threads += tracks_of(_ROWS[row], row, max(numbers, default=-1) + 1)
+    events.sort(key=lambda one: one.at_us)
+    return ManagerSlices(tuple(events), tuple(threads))
+
+
+def _rounds(record: Relative, spans: Sequence[AttemptSpan]) -> list[TraceEvent]:
+    """Return each round, from its first assignment to the last version made of its updates."""
+    begun: dict[int, float] = {}
+    for span in spans:
+        begun[span.round] = min(begun.get(span.round, span.begin_seconds), span.begin_seconds)
+    ended: dict[int, float] = {}
+    for at, line in record:
+        if isinstance(line, AggregatedLine):
+            numbers = {number for number, _ in line.parts} or {line.round}
+            ended.update(dict.fromkeys((number + 1 for number in numbers), at))
+    now = record[-1][0] if record else 0.0
+    return [
+        _slice(f"round {number}", at, ended.get(number, now), round=number)
+        for number, at in begun.items()
+    ]
+
+
+def _aggregation(at: float, line: AggregatedLine) -> TraceEvent:
+    return _slice(
+        f"version {line.version}",
+        at - line.seconds,
+        at,
+        round=line.round + 1,
+        version=line.version,
+        bytes=line.bytes,
+        training_loss=line.loss,
+        updates=len(line.parts) or None,
+        most_stale=max(line.staleness, default=None),
+    )
+
+
+def _evaluation(at: float, line: EvaluatedLine) -> TraceEvent:
+    return _slice(
+        f"evaluation of round {line.round + 1}",
+        at - line.seconds,
+        at,
+        round=line.round + 1,
+        part=line.part,
+        loss=line.loss,
+        **{f"metric {name}": value for name, value in line.metrics.items()},
+    )
+
+
+def _slice(name: str, begin: float, end: float, **args: Any) -> TraceEvent:
+    at_us = microseconds(begin)
+    lasts_us = max(0, microseconds(end) - at_us)
+    track = Track(PROCESS)
+    return TraceEvent(
+        phase="X", name=name, track=track, at_us=at_us, duration_us=lasts_us, args=args
+    )
+
+
+def decisions(record: Relative) -> Iterator[TraceEvent]:
+    """Yield the decisions of the manager and its policy, in their words, and the ending."""
+    for at, line in record:
+        made = decision(line)
+        if made is not None:
+            at_us = microseconds(at)
+            yield TraceEvent(
+                phase="i", name=made.name, track=DECISIONS, at_us=at_us, args=made.details
+            )
+
+
+def counters(record: Relative) -> Iterator[TraceEvent]:
+    """Yield the losses, the metrics and the number of waiting updates, whenever they change."""
+    waiting: dict[tuple[int, int], int] = {}
+    yield _counter("updates waiting", 0.0, 0)
+    for at, line in record:
+        before = len(waiting)
+        _wait(waiting, line)
+        if len(waiting) != before:
+            yield _counter("updates waiting", at, len(waiting))
+        for name, value in _measured(line):
+            if math.isfinite(value):
+                yield _counter(name, at, value)
+
+
+def _wait(waiting: dict[tuple[int, int], int], line: RecordLine) -> None:
+    """Note the tasks whose update the manager has not used yet, and the attempts they come from."""
+    match line:
+        case UpdatedLine():
+            waiting[line.round, line.shard] = line.attempt
+        case AttemptFailedLine():
+            # An update that was lost later no longer waits.
+            if waiting.get((line.round, line.shard)) == line.attempt:
+                del waiting[line.round, line.shard]
+        case AggregatedLine():
+            whole_round = {task for task in waiting if task[0] == line.round}
+            for task in set(line.parts) or whole_round:
+                waiting.pop(task, None)
+
+
+def _measured(line: RecordLine) -> Iterable[tuple[str, float]]:
+    match line:
+        case AggregatedLine():
+            yield "training loss", line.loss
+        case EvaluatedLine():
+            for name, value in {**line.metrics, LOSS: line.loss}.items():
+                measure = Measure(name, line.part)
+                shown = measure.shown(value)
+                yield measure.axis, math.nan if shown is None else shown
+
+
+def _counter(name: str, at: float, value: float) -> TraceEvent:
+    track, at_us = Track(PROCESS), microseconds(at)
+    return TraceEvent(phase="C", name=name, track=track, at_us=at_us, args={"value": value})

@@ -1,0 +1,238 @@
+"""Estimates how many rounds per hour a cluster trains in a mode, with simulated processes.
+
+No faults strike, unless the caller asks for workers that die now and then.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from random import Random
+
+from downpour.base.values import AttemptId
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import ResolvedSpec
+from downpour_lab.checks.checks import InvariantCheck
+from downpour_lab.checks.promises import Comparisons
+from downpour_lab.faults.faults import Fault, FaultKind
+from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan
+from downpour_lab.simulated.environment import Observation, Observer, Timings
+from downpour_lab.trials.striking import Cluster
+
+_STEPS_BETWEEN_LOOKS = 10_000
+_NAME = "planned"
+_SECONDS_DEAD = 60.0
+_SLACK = 10.0
+"""We plan deaths for this many times as long as the tasks would take without them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The work of a cluster whose capacity we estimate.
+
+    `deaths_an_hour` counts the deaths of all workers together. A dead worker is back after a
+    minute.
+    """
+
+    workers: int
+    shards: int
+    rounds: int
+    timings: Timings
+    seed: int = 0
+    mode: str = "sync"
+    policy: str = "wait"
+    deaths_an_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityEstimate:
+    """How long each round takes, from the end of the previous round; virtual seconds.
+
+    `staleness` has one item for each update in a version: how many versions the manager made since
+    the one that the update began from. `training` is the share of the workers' time in which they
+    held a task, however the task ended. `lost` counts workers that the manager believed lost; if no
+    worker dies, all of these were healthy.
+    """
+
+    round_seconds: tuple[float, ...]
+    seconds: float
+    events: int
+    steps: int
+    lost: int
+    staleness: tuple[int, ...] = ()
+    training: float = 0.0
+
+    def busy(self, event_seconds: float) -> float:
+        """Return the share of the time that the manager spends on events of this cost."""
+        return self.events * event_seconds / self.seconds
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean time of a round."""
+        return sum(self.round_seconds) / len(self.round_seconds)
+
+    @property
+    def rounds_per_hour(self) -> float:
+        """The rounds in an hour."""
+        return 3600.0 / self.mean_seconds
+
+    @property
+    def updates_per_hour(self) -> float:
+        """The updates that reach a version in an hour."""
+        return 3600.0 * len(self.staleness) / sum(self.round_seconds)
+
+    @property
+    def mean_staleness(self) -> float:
+        """The mean staleness of the updates, in versions."""
+        return sum(self.staleness) / len(self.staleness)
+
+    def quantile(self, share: float) -> float:
+        """Return the seconds that this share of the rounds don't exceed."""
+        return sorted(self.round_seconds)[_rank(share, len(self.round_seconds))]
+
+    def stale_quantile(self, share: float) -> int:
+        """Return the staleness that this share of the updates don't exceed."""
+        return sorted(self.staleness)[_rank(share, len(self.staleness))]
+
+
+def _rank(share: float, count: int) -> int:
+    """Return the index, in order, of the value that this share of `count` values don't exceed."""
+    return max(0, ceil(share * count) - 1)
+
+
+def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
+    """Simulate a cluster until its rounds are done; call `show` with their number so far.
+
+    Raises:
+        SpecError: the mode or the policy doesn't exist, or the two don't go together.
+    """
+    plan = _plan(load)
+    pace = _Pace()
+    cluster = Cluster(plan, lambda _: pace, lambda _: None)
+    cluster.begin()
+    gc.disable()  # the collector would visit all messages under way, and free none of them
+    try:
+        _run(cluster, pace, show)
+    finally:
+        gc.enable()
+    return CapacityEstimate(
+        round_seconds=tuple(pace.round_seconds),
+        seconds=cluster.clock.now_seconds,
+        events=pace.events,
+        steps=cluster.clock.steps,
+        lost=pace.lost,
+        staleness=tuple(pace.staleness),
+        training=pace.training_seconds / (load.workers * cluster.clock.now_seconds),
+    )
+
+
+def _plan(load: Load) -> Plan:
+    spec = ResolvedSpec.make(
+        {
+            "shards": load.shards,
+            "epochs": load.rounds,
+            "retries": RETRIES_ENOUGH,
+            "mode": load.mode,
+            "policy": load.policy,
+        }
+    )
+    workers = tuple(f"worker-{n + 1}" for n in range(load.workers))
+    timings = load.timings
+    if not load.deaths_an_hour:
+        # Deadlines would cost one more step per call, and without faults no call misses one.
+        timings = replace(timings, deadline_seconds=None)
+    return Plan(
+        seed=load.seed,
+        specs=((_NAME, spec),),
+        managers=("manager",),
+        workers=workers,
+        timings=timings,
+        faults=tuple(_deaths(load, workers)),
+    )
+
+
+def _deaths(load: Load, workers: Sequence[str]) -> Iterator[Fault]:
+    """Yield random deaths of workers; on average, `load.deaths_an_hour` of them an hour."""
+    if not load.deaths_an_hour:
+        return
+    random, at_seconds = Random(load.seed), 0.0
+    tasks = load.rounds * ceil(load.shards / load.workers)
+    for number in itertools.count(1):
+        at_seconds += random.expovariate(load.deaths_an_hour / 3600.0)
+        if at_seconds > _SLACK * tasks * load.timings.task_seconds:
+            return
+        yield Fault(
+            number=number,
+            at_seconds=at_seconds,
+            kind=FaultKind.WORKER_DIES,
+            target=random.choice(workers),
+            seconds=_SECONDS_DEAD,
+        )
+
+
+def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
+    while not pace.ended:
+        for _ in range(_STEPS_BETWEEN_LOOKS):
+            if not cluster.clock.step() or pace.ended:
+                break
+        show(len(pace.round_seconds))
+
+
+class _Pace(Observer):
+    """Measures rounds and updates, and checks the invariants."""
+
+    def __init__(self) -> None:
+        self.round_seconds: list[float] = []
+        self.staleness: list[int] = []
+        self.training_seconds = 0.0
+        self.events = 0
+        self.lost = 0
+        self.ended = False
+        self._check = InvariantCheck(Comparisons())
+        self._began_at = 0.0
+        self._assigned_at: dict[AttemptId, float] = {}
+
+    def handled(self, step: Observation) -> None:
+        """Count the event, and check the state."""
+        self.events += 1
+        self._check.handled(step)
+
+    def acting(self, step: Observation) -> None:
+        """Measure how long rounds take and how stale the updates are."""
+        event = step.event
+        if isinstance(event, on.Prepared):
+            self._began_at = event.at_seconds
+        elif isinstance(event, on.Aggregated):
+            self._ended(step.core.state.experiments[_NAME].rounds_done, event.at_seconds)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate):
+                self.staleness += [push.staleness for push in command.pushes]
+        for fact in step.output.facts:
+            self._note(fact, event.at_seconds)
+
+    def _ended(self, rounds: int, at_seconds: float) -> None:
+        """Note rounds that are over; if several end at once, all but the first took no time."""
+        for _ in range(rounds - len(self.round_seconds)):
+            self.round_seconds.append(at_seconds - self._began_at)
+            self._began_at = at_seconds
+
+    def _note(self, fact: facts.Fact, at_seconds: float) -> None:
+        match fact:
+            case facts.Assigned():
+                self._assigned_at[fact.attempt] = at_seconds
+            case facts.Accepted() | facts.GivenUp():
+                # An attempt that was handed over and then accepted is in two facts.
+                self.training_seconds += at_seconds - self._assigned_at.pop(
+                    fact.attempt, at_seconds
+                )
+            case facts.Dismissed():
+                self.lost += 1
+            case facts.Concluded():
+                self.ended = True
+            case _:
+                pass

@@ -1,0 +1,391 @@
+"""Checks that a simulated cluster must pass, no matter what goes wrong in it.
+
+Each check is an `Observer` of one promise or a few (`promises.py`). If a check can count something
+itself, it does not rely on the core's state for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from downpour.base.states import BLAMELESS, ExperimentState
+from downpour.base.values import AttemptId
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Scheduler, durable, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.invariants import violations
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import layout
+from downpour.record.journal import replay
+from downpour.record.record_lines import AggregatedLine, RecordLine
+from downpour.record.view import View
+from downpour_lab.checks.counting_check import CountingCheck
+from downpour_lab.checks.promises import Comparisons, Expect, Promise
+from downpour_lab.checks.push_check import PushCheck
+from downpour_lab.simulated.disk import Disk
+from downpour_lab.simulated.environment import Observation, Observer, Stories
+from downpour_lab.simulated.fake_files import loss_of
+
+TaskKey = tuple[str, int, int]
+
+MANY_WORKERS = 100
+FULL_CHECK_EVENTS = 1000
+
+
+class InvariantCheck(Observer):
+    """The core's own invariants; with many workers, it checks them only after some events."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.CONSISTENT)
+
+    def handled(self, step: Observation) -> None:
+        """Check the state after an event."""
+        core = step.core
+        quiet = not step.output.commands and not step.output.facts
+        if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
+            return  # the invariants don't depend on these events
+        if (
+            len(core.state.workers) <= MANY_WORKERS
+            or core.state.events_handled % FULL_CHECK_EVENTS == 0
+        ):
+            wrong = next(violations(core.state), "")
+            self._expect(not wrong, f"after event {core.state.events_handled}: {wrong}")
+
+
+def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:
+    attempt = fact.attempt
+    return attempt.experiment, attempt.round, attempt.shard
+
+
+class ReplayCheck(Observer):
+    """A core that has read only the journaled entries has the same state, after every event."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.REPLAYS)
+        self._replicas: dict[Scheduler, Scheduler] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Begin a replica with the same journals."""
+        replica = self._replicas[core] = type(core)(
+            core.state.options, policies=core.state.policies
+        )
+        replay(replica, stories)
+        self._expect(
+            durable(replica.state) == durable(core.state), "the same journals give different states"
+        )
+
+    def handled(self, step: Observation) -> None:
+        """Replay the journaled entries, and compare the states."""
+        if not step.kept:
+            return
+        replica = self._replicas[step.core]
+        for entry in step.kept:
+            replica.replay(step.core.state.now_seconds, entry)
+        same = durable(replica.state) == durable(step.core.state)
+        self._expect(same, f"the journal of {type(step.event).__name__} gives another state")
+
+
+class RecordCheck(Observer):
+    """Each experiment's journal is whole, and its record names each version once, in order."""
+
+    def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
+        self._expect = comparisons.of(Promise.RECORDS)
+        self._disk = disk
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Project the records that earlier managers have left."""
+        for name, story in stories.items():
+            if name not in self._disk.harmed:
+                self._look(name, core.state.experiments[name].version, story)
+
+    def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
+        journal, view = self._disk.journal(name), View()
+        heads = max((len(line.head) for line in story), default=0)
+        replayed = list(story[heads:])  # without the lines that the checkpoint repeats
+        self._expect(
+            journal[-len(replayed) :] == replayed, f"{name} is not replayed from its journal"
+        )
+        lines = [line for each in journal for _, line in view.take(each)]
+        self.check_lines(name, versions, lines)
+
+    def check_lines(self, name: str, versions: int, record: Sequence[RecordLine]) -> None:
+        """Compare a record with the number of its experiment's newest version."""
+        made = [line.version for line in record if isinstance(line, AggregatedLine)]
+        self._expect(made == sorted(set(made)), f"the record of {name} tells of versions {made}")
+        self._expect(made[-1:] <= [versions], f"the record of {name} tells of version {made[-1:]}")
+
+    def check_end(self, name: str, versions: int, record: Sequence[RecordLine]) -> None:
+        """Check that the record of an experiment that has ended leaves no version out."""
+        self.check_lines(name, versions, record)
+        made = [line.version for line in record if isinstance(line, AggregatedLine)]
+        whole = made == [*range(1, versions + 1)]
+        self._expect(whole, f"the record of {name} tells of versions {made} of {versions}")
+
+
+class DurabilityCheck(Observer):
+    """The journals that the next manager reads hold everything that this one did or promised."""
+
+    def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
+        self._expect = comparisons.of(Promise.REMEMBERS)
+        self._disk = disk
+        self._submitted: set[str] = set()
+        self._accepted: dict[TaskKey, str] = {}
+        self._versions: dict[str, int] = {}
+        self._concluded: dict[str, str] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Check that everything that earlier managers acted on has survived."""
+        del stories
+        harmed = self._disk.harmed
+        missing = self._submitted - set(core.state.experiments) - harmed
+        self._expect(not missing, f"{sorted(missing)} was taken in, and is forgotten")
+        for name, versions in self._versions.items():
+            if name not in harmed:
+                made = core.state.experiments[name].version
+                self._expect(
+                    made >= versions, f"version {made + 1} of {name} was made, and is forgotten"
+                )
+        for name, ending in self._concluded.items():
+            if name not in harmed:
+                state = core.state.experiments[name].life.state
+                self._expect(state == ending, f"{name} was {ending}, and is {state}")
+        for task, file in self._accepted.items():
+            if task[0] not in harmed:
+                self._is_there(core, task, file)
+
+    def handled(self, step: Observation) -> None:
+        """Forget refused updates; nothing else counts before the manager acts on it."""
+        for fact in step.output.facts:
+            if isinstance(fact, facts.GivenUp):
+                self._accepted.pop(_task(fact), None)
+
+    def acting(self, step: Observation) -> None:
+        """Note what others may rely on from now on, unless another manager leads."""
+        if step.term != len(self._disk.terms):
+            return
+        if isinstance(step.event, on.ExperimentSubmitted):
+            self._submitted.add(step.event.experiment)
+        elif isinstance(step.event, on.Aggregated):
+            name, made = step.event.experiment, step.event.round + 1
+            if name not in self._concluded:  # a cancelled experiment accepts no more versions
+                self._versions[name] = max(self._versions.get(name, 0), made)
+        for fact in step.output.facts:
+            if isinstance(fact, facts.Accepted):
+                self._accepted[_task(fact)] = fact.update.file.name
+            elif isinstance(fact, facts.Concluded):
+                self._concluded[fact.experiment] = fact.ending
+
+    def _is_there(self, core: Scheduler, task: TaskKey, file: str) -> None:
+        name, number, shard = task
+        experiment = core.state.experiments[name]
+        current = experiment.round_of(number)
+        if current is None:
+            return
+        update = current.tasks[shard].update
+        there = update is not None and update.file.name == file
+        self._expect(
+            there, f"the update of shard {shard} in round {number} was taken in, and is lost"
+        )
+
+
+class CallCheck(Observer):
+    """A worker that a manager calls has registered with it and has not been dismissed since."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.REGISTERED)
+        self._registered: dict[Scheduler, set[str]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Begin without workers: registrations with an earlier manager do not count."""
+        del stories
+        self._registered[core] = set()
+
+    def handled(self, step: Observation) -> None:
+        """Note the workers that come and go; check that the manager calls only registered ones."""
+        here = self._registered[step.core]
+        if isinstance(step.event, on.WorkerJoined):
+            here.add(step.event.worker)
+        for command in step.output.commands:
+            if isinstance(command, do.Dismiss):
+                here.discard(command.worker)
+            if isinstance(command, do.Assign):
+                asked = command.assigned
+                known = asked.worker in here
+                self._expect(
+                    known, f"{asked.worker} is asked for {asked.attempt} and is not registered"
+                )
+
+
+class PlaceCheck(Observer):
+    """A worker that gets a shard has the labels that the spec and the shard need."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.PLACES)
+        self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Begin without workers: an earlier manager's workers register again."""
+        del stories
+        self._labels[core] = {}
+
+    def handled(self, step: Observation) -> None:
+        """Note the workers' labels, and check who gets each shard."""
+        labels = self._labels[step.core]
+        if isinstance(step.event, on.WorkerJoined):
+            labels[step.event.worker] = step.event.labels
+        for fact in step.output.facts:
+            if isinstance(fact, facts.Assigned):
+                spec = step.core.state.experiments[fact.attempt.experiment].spec
+                needs = {*spec.needs, *spec.shard_needs.get(str(fact.attempt.shard), ())}
+                fits = needs <= {*labels[fact.worker], *map(_key, labels[fact.worker])}
+                self._expect(fits, f"{fact.attempt} goes to {fact.worker}, which lacks {needs}")
+
+
+def _key(label: str) -> str:
+    return label.partition("=")[0]
+
+
+class RetryCheck(Observer):
+    """No attempt costs a retry in a run in which only managers die."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.BLAMELESS)
+
+    def handled(self, step: Observation) -> None:
+        """Check the attempts that the manager gave up."""
+        for fact in step.output.facts:
+            if isinstance(fact, facts.GivenUp):
+                blameless = fact.failure in BLAMELESS
+                self._expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")
+
+
+class ProgressCheck(Observer):
+    """An experiment fails for lack of retries only if enough attempts ended without a snapshot."""
+
+    def __init__(self, comparisons: Comparisons) -> None:
+        self._expect = comparisons.of(Promise.PROGRESS)
+        self._saved: dict[Scheduler, set[AttemptId]] = {}
+        self._failed: dict[Scheduler, Counter[TaskKey]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count again what the journals hold."""
+        self._saved[core], self._failed[core] = set(), Counter()
+        for line in (line for story in stories.values() for line in story):
+            self._count(core, line.entry)
+
+    def handled(self, step: Observation) -> None:
+        """Count failures, and check whether the experiment ends for them."""
+        ended = {f.experiment: f for f in step.output.facts if isinstance(f, facts.Concluded)}
+        for fact in step.output.facts:
+            self._count(step.core, fact)
+            if isinstance(fact, facts.GivenUp):
+                end, retries = ended.get(fact.experiment), self._retries(step.core, fact)
+                which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
+                times = self._failed[step.core][_task(fact)]
+                for_it = end is not None and end.reason.startswith(f"{which} failed ")
+                alike = end is not None and end.reason.startswith(f"{which} failed alike ")
+                right = alike or for_it == (times > retries)
+                self._expect(right, f"{which} failed {times} times of {retries}: {end}")
+
+    def _count(self, core: Scheduler, entry: object) -> None:
+        match entry:
+            case facts.Saved():
+                self._saved[core].add(entry.attempt)
+            case facts.Accepted():
+                self._saved[core].discard(entry.attempt)  # if it is refused, that counts
+            case facts.GivenUp():
+                got_further = entry.attempt in self._saved[core]
+                self._failed[core][_task(entry)] += not (entry.failure in BLAMELESS or got_further)
+
+    def _retries(self, core: Scheduler, fact: facts.GivenUp) -> int:
+        return core.state.experiments[fact.experiment].spec.retries
+
+
+class LeaderCheck(Observer):
+    """One manager at a time: a manager that acts on journaled entries is the leader."""
+
+    def __init__(self, comparisons: Comparisons, disk: Disk) -> None:
+        self._expect = comparisons.of(Promise.LEADS)
+        self._disk = disk
+
+    def acting(self, step: Observation) -> None:
+        """Check that the manager leads."""
+        if step.kept:
+            is_leader = step.term == len(self._disk.terms)
+            self._expect(is_leader, f"term {step.term} acts in the time of a later one")
+
+
+def check_the_end(
+    comparisons: Comparisons,
+    disk: Disk,
+    core: Scheduler,
+    counting: CountingCheck,
+    pushes: PushCheck,
+    may_fail: Collection[str],
+) -> None:
+    """Compare how experiments ended with how they would have ended without faults."""
+    expect = comparisons.of(Promise.RESULTS)
+    for name, experiment in core.state.experiments.items():
+        finished = experiment.life.state is ExperimentState.FINISHED
+        if name not in may_fail:
+            state = experiment.life.state
+            sentence = f"{name} is {state}: {experiment.reason}"
+            comparisons.expect(Promise.FINISHES, finished, sentence)
+        if finished and not experiment.spec.in_step:
+            pushes.check_result(core, experiment)
+        elif finished:
+            _check_result(expect, disk, experiment, counting)
+
+
+def _check_result(
+    expect: Expect, disk: Disk, experiment: Experiment, counting: CountingCheck
+) -> None:
+    name, result = experiment.name, experiment.result
+    published = result is not None and result.name == layout.FINAL_NAME
+    expect(published, f"the result of {name} is {result}")
+    if result is None:
+        return
+    version = counting.version_of(name, experiment.model)
+    models = counting.models_of(name, version.number)
+    last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
+    expect(version.number == last + 1, f"{name} ends with model {version.number}")
+    same = bytes(disk.store(name).read(result)) == version.model
+    expect(same, f"the result of {name} differs from the counted updates")
+    there = disk.store(name).list()
+    expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
+    if experiment.spec.validation:
+        loss = loss_of(models[last if best is None else best])
+        tested = experiment.tested
+        expect(tested is not None and tested.loss == loss, f"{name} has tested another model")
+    if best is not None:
+        kept = disk.store(name).describe(layout.BEST_NAME)
+        same = bytes(disk.store(name).read(kept)) == models[best]
+        expect(same, f"{name} has kept another model than its best")
+    # These include the states of the shards' optimizers, for an experiment that resumes this one.
+    gone = [file.name for file in experiment.files() if file.name not in there]
+    expect(not gone or name in disk.harmed, f"{gone} should have been kept")
+
+
+def _last_and_best(spec: ResolvedSpec, losses: Sequence[float]) -> tuple[int, int | None]:
+    """Return the round with which an experiment ends, and the best round if the spec keeps it.
+
+    `losses` are those of all trained rounds.
+    """
+    every, meetings = spec.evaluate_every, spec.meetings
+    sign = -1.0 if spec.keep_best == "max:loss" else 1.0
+    best: int | None = None
+    last = spec.rounds - 1
+    for number, loss in enumerate(losses):
+        epoch = meetings.epoch_of(number)
+        due = meetings.ends_epoch(number) and (epoch + 1) % (every or 1) == 0
+        if every and (number == spec.rounds - 1 or due):
+            if best is None or sign * loss < sign * losses[best]:
+                best = number
+            since = epoch - meetings.epoch_of(best)
+            if spec.stop_after is not None and since >= spec.stop_after:
+                last = number
+                break
+    return last, best if spec.keep_best is not None else None

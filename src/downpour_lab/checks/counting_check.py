@@ -1,0 +1,264 @@
+"""Checks that every shard of a round counts once, and that each model contains exactly these.
+
+From the updates that counted, the check recomputes the digests that the files must hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from downpour.base.values import PublishedFile
+from downpour.core.modes import mode_of
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES
+from downpour_lab.checks.promises import Broken, Comparisons, Promise
+from downpour_lab.simulated.disk import Disk
+from downpour_lab.simulated.environment import Observation, Observer, Stories
+from downpour_lab.simulated.fake_files import WHOLE, Cut, Version, first_version, version_in
+
+
+@dataclass(slots=True)
+class _Tally:
+    """One core's count of an experiment: the update of each shard in the current round.
+
+    The shards train the round from `version`, cut as `cut` says. The round has `begun` once the
+    manager assigns a shard. If rounds overlap, `ahead` holds the updates of the next round.
+    """
+
+    version: Version
+    samples: int
+    updates: dict[int, str] = field(default_factory=dict)
+    ahead: dict[int, str] = field(default_factory=dict)
+    cut: Cut = WHOLE
+    begun: bool = False
+
+    def go_on(self, version: Version) -> None:
+        """Begin a round."""
+        self.version = version
+        self.updates, self.ahead, self.cut, self.begun = self.ahead, {}, WHOLE, False
+
+    def of(self, round_number: int) -> dict[int, str]:
+        """Return the updates of the current round, or of the next one."""
+        return self.updates if round_number == self.version.number else self.ahead
+
+    def update(self, round_number: int, shard: int) -> bytes:
+        """Return what an update of the current round, or of the next one, must hold."""
+        if round_number == self.version.number:
+            return self.version.update(shard, self.cut)
+        return self.version.after().update(shard, WHOLE)
+
+
+class CountingCheck(Observer):
+    """Shards count once in each round, and their updates hold what a run without faults makes.
+
+    If the policy drops or resizes shards, the journal says which ones and how. Everything else
+    follows from that.
+    """
+
+    def __init__(
+        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
+    ) -> None:
+        self._own = comparisons.of(Promise.OWN)
+        self._once = comparisons.of(Promise.ONCE)
+        self._folds = comparisons.of(Promise.FOLDS)
+        self._holds = comparisons.of(Promise.BYTES)
+        self._whole = comparisons.of(Promise.REFUSES)
+        self._disk = disk
+        self._specs = specs
+        self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
+        self._versions: dict[tuple[str, str], Version] = {}
+        self._by_number: dict[str, dict[int, Version]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count again from the journals: what the earlier manager did not journal is lost."""
+        self._tallies[core] = {}
+        strange = set(core.state.experiments) - set(self._specs)
+        self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            if isinstance(line.entry, Entry):
+                self._count(core, line.entry)
+
+    def handled(self, step: Observation) -> None:
+        """Count accepted updates, refused updates and aggregations."""
+        if isinstance(step.event, on.ExperimentSubmitted):
+            name = step.event.experiment
+            self._own(name in self._specs, f"{name} is taken in, and was never submitted here")
+        if isinstance(step.event, on.AggregationFailed) and self._is_in_step(step.event.experiment):
+            self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
+        for entry in step.kept:
+            self._count(step.core, entry)
+        for fact in step.output.facts:
+            if isinstance(fact, facts.Accepted) and self._is_in_step(fact.experiment):
+                self._look(step.core, fact)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate) and self._is_in_step(command.experiment):
+                self._in_order(step.core, command)
+
+    def version_of(self, experiment: str, model: PublishedFile) -> Version:
+        """Return the version that a model file must hold; AssertionError if there is none."""
+        version = self._versions.get((experiment, model.name))
+        if version is None:
+            raise Broken(
+                Promise.BYTES, f"{model.name} of {experiment} was made of nothing that counts"
+            )
+        return version
+
+    def models_of(self, experiment: str, rounds: int) -> list[bytes]:
+        """Return what the models after the first rounds of an experiment hold."""
+        versions = self._by_number[experiment]
+        return [versions[number + 1].model for number in range(rounds)]
+
+    def _is_in_step(self, experiment: str) -> bool:
+        """Whether all shards of an experiment go through its rounds together."""
+        return experiment in self._specs and self._specs[experiment].in_step
+
+    def _count(self, core: Scheduler, entry: Entry) -> None:
+        if self._is_in_step(entry.experiment):
+            self._count_in_step(core, entry)
+
+    def _count_in_step(self, core: Scheduler, entry: Entry) -> None:
+        match entry:
+            case on.Prepared():
+                self._prepared(core, entry)
+            case facts.Assigned():
+                self._assign(self._tally(core, entry.attempt.experiment), entry)
+            case facts.Accepted():
+                self._accept(self._tally(core, entry.attempt.experiment), entry)
+            case facts.GivenUp():
+                tally = self._tally(core, entry.attempt.experiment)
+                if entry.attempt.round >= tally.version.number:
+                    tally.of(entry.attempt.round).pop(entry.attempt.shard, None)
+            case facts.Dropped():
+                self._drop(self._tally(core, entry.experiment), entry)
+            case facts.Resized():
+                self._resize(self._tally(core, entry.experiment), entry)
+            case on.Aggregated():
+                self._aggregated(self._tally(core, entry.experiment), entry)
+            case Checkpoint():
+                version = self.version_of(entry.experiment, entry.models[-1])
+                self._once(version.number == entry.rounds_done, f"{entry} is of another round")
+                self._tally(core, entry.experiment).go_on(version)
+            case _:
+                pass
+
+    def _tally(self, core: Scheduler, experiment: str) -> _Tally:
+        return self._tallies[core][experiment]
+
+    def _prepared(self, core: Scheduler, entry: on.Prepared) -> None:
+        name = entry.experiment
+        if name not in self._tallies[core]:
+            version = first_version(self._specs[name])
+            self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
+            self._know(name, entry, version)
+
+    def _assign(self, tally: _Tally, entry: facts.Assigned) -> None:
+        shard, share, cut = entry.attempt.shard, entry.share, tally.cut
+        policy = self._specs[entry.experiment].policy
+        self._once(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
+        again = entry.attempt.attempt > 0
+        same = not again or share == cut.share(shard)
+        self._holds(
+            same, f"{entry.attempt} trains {share:.0%} of shard {shard}, not {cut.share(shard):.0%}"
+        )
+        if share < 1:
+            tally.cut = replace(cut, shares=cut.shares | {(shard, share)})
+        tally.begun = True
+
+    def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
+        attempt = entry.attempt
+        at, last = tally.version.number, tally.version.number
+        last += self._specs[entry.experiment].overlap
+        self._once(at <= attempt.round <= last, f"{attempt} counts in round {at}")
+        counted = tally.of(attempt.round)
+        self._once(attempt.shard not in counted, f"{attempt} is one too many")
+        self._once(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
+        counted[attempt.shard] = entry.update.file.name
+
+    def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
+        spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
+        enough = mode_of(spec).enough
+        if enough is None:
+            self._once(
+                not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards"
+            )
+        else:
+            counted = len(tally.updates)
+            self._once(
+                counted >= enough, f"round {entry.round} ends with {counted} of {enough} updates"
+            )
+        self._once(entry.round == tally.version.number, f"{entry} is of another round")
+        self._once(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
+        there = dropped & set(tally.updates)
+        self._once(
+            not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped"
+        )
+        tally.cut = replace(tally.cut, dropped=dropped)
+
+    def _resize(self, tally: _Tally, entry: facts.Resized) -> None:
+        spec = self._specs[entry.experiment]
+        self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds again")
+        self._once(not tally.begun, f"round {entry.round} has a new cut, and has begun")
+        self._once(entry.round == tally.version.number, f"{entry} is of another round")
+        made = sum(entry.samples)
+        self._once(made == tally.samples, f"{made} samples are made of {tally.samples}")
+        tally.cut = replace(tally.cut, sizes=entry.samples)
+
+    def _aggregated(self, tally: _Tally, entry: on.Aggregated) -> None:
+        if entry.round == tally.version.number:
+            tally.go_on(tally.version.after(tally.cut))
+            self._know(entry.experiment, entry, tally.version)
+
+    def _know(self, experiment: str, entry: on.Prepared | on.Aggregated, version: Version) -> None:
+        """Note which version a file must hold, and check that it and its outer state hold it."""
+        self._versions[experiment, entry.model.name] = version
+        self._by_number.setdefault(experiment, {})[version.number] = version
+        self._compare(experiment, f"model {version.number}", entry.model, version.model)
+        state = f"the outer state of model {version.number}"
+        same = (entry.outer is None) == (version.outer is None)
+        self._holds(same, f"{state} of {experiment} is {entry.outer}")
+        if entry.outer is not None:
+            self._compare(experiment, state, entry.outer, version.outer)
+
+    def _compare(
+        self, experiment: str, what: str, file: PublishedFile, wanted: bytes | None
+    ) -> None:
+        content = self._read(experiment, file)
+        if content is not None:
+            right = version_in(content) == wanted
+            self._holds(right, f"{what} of {experiment} is another one")
+
+    def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
+        attempt = fact.attempt
+        content = self._read(attempt.experiment, fact.update.file)
+        if content is not None:
+            tally = self._tally(core, attempt.experiment)
+            right = content == tally.update(attempt.round, attempt.shard)
+            self._holds(right, f"the update of {attempt} is not what it should be")
+
+    def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
+        """Check that the manager refuses no update that is whole and that every host can read.
+
+        If the directory fails, no worker is to blame.
+        """
+        there = self._disk.store(event.experiment).list()
+        for shard, reason in event.reasons if event.round == tally.version.number else ():
+            name = tally.updates.get(shard)
+            wrong = name not in there or self._disk.is_doubtful(name)
+            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+
+    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+        name, number = command.experiment, command.round
+        tally = self._tally(core, name)
+        shards = range(self._specs[name].shards)
+        counted = [(n, tally.updates.get(n)) for n in shards if n not in tally.cut.dropped]
+        files = [update.file.name for update in command.updates]
+        folded = [*zip(command.shards, files, strict=True)]
+        self._folds(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
+
+    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
+        there = file.name in self._disk.store(experiment)
+        return bytes(self._disk.store(experiment).read(file)) if there else None

@@ -1,0 +1,256 @@
+"""Checks asynchronous modes: every task counts once, and each version contains exactly these.
+
+Which updates a version contains depends on when they arrive, so we have no run without faults to
+compare with. The journal says what arrived and in which order. Everything else follows from that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from downpour.base.values import PublishedFile
+from downpour.core.modes import Mode, mode_of
+from downpour.core.scheduler import Entry, Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import layout
+from downpour_lab.checks.promises import Comparisons, Promise
+from downpour_lab.simulated import fake_files
+from downpour_lab.simulated.disk import Disk
+from downpour_lab.simulated.environment import Observation, Observer, Stories
+
+_ROUNDING_SECONDS = 1e-6
+
+Key = tuple[int, int]
+"""A task, by round and shard."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """One core's count of an experiment, and the bytes that its newest version must hold.
+
+    `done` counts the tasks of each shard that are part of a version. `bases` are the versions that
+    tasks began from, and `shares` how much of their steps they train. `arrived` are the updates
+    that no version contains yet, with their files' names, and `arrived_at` says when they came.
+    `own` are the shards' own parameters.
+    """
+
+    spec: ResolvedSpec
+    mode: Mode
+    model: bytes
+    outer: bytes | None
+    comparisons: Comparisons
+    version: int = 0
+    done: Counter[int] = field(default_factory=Counter)
+    states: dict[int, bytes] = field(default_factory=dict)
+    own: dict[int, bytes] = field(default_factory=dict)
+    bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
+    shares: dict[Key, float] = field(default_factory=dict)
+    arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
+    arrived_at: dict[Key, float] = field(default_factory=dict)
+
+    def assign(self, key: Key, share: float) -> None:
+        """Note the version that a task begins from, and how much of its steps it trains."""
+        number, shard = key
+        self.comparisons.expect(
+            Promise.APART,
+            number == self.done[shard],
+            f"shard {shard} is in round {number}, and not next",
+        )
+        slowest = min(self.done[each] for each in range(self.spec.shards))
+        ahead = self.mode.ahead
+        near = ahead is None or number - slowest <= ahead
+        self.comparisons.expect(
+            Promise.APART,
+            near,
+            f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}",
+        )
+        self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
+        known = self.shares.setdefault(key, share)
+        self.comparisons.expect(
+            Promise.BYTES,
+            share == known,
+            f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}",
+        )
+
+    def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
+        """Note an update; return what it must hold."""
+        number, shard = key
+        self.comparisons.expect(
+            Promise.ONCE, key not in self.arrived, f"round {number} shard {shard} is one too many"
+        )
+        self.comparisons.expect(
+            Promise.ONCE, number == self.done[shard], f"round {number} shard {shard} counts twice"
+        )
+        _, base = self.bases[key]
+        part = None, self.shares[key]
+        made = fake_files.trained(number, shard, *part, base, self.states.get(shard, b""))
+        self.arrived[key] = file, made
+        self.arrived_at[key] = at_seconds
+        return made
+
+    def refuse(self, key: Key) -> None:
+        """Note that the manager can't use an update."""
+        self.arrived.pop(key, None)
+        self.arrived_at.pop(key, None)
+
+    def take(self, parts: tuple[Key, ...]) -> None:
+        """Make the next version."""
+        missing = [part for part in parts if part not in self.arrived]
+        self.comparisons.expect(
+            Promise.FOLDS,
+            not missing,
+            f"version {self.version + 1} is made of {missing}, which is not there",
+        )
+        made = {part: self.arrived.pop(part)[1] for part in parts}
+        weights = {part: self.mode.weight(self.version - self.bases[part][0]) for part in parts}
+        pushes = [(shard, made[r, shard], weights[r, shard]) for r, shard in parts]
+        if self.mode.elastic:
+            met = {shard: (made, weight) for shard, made, weight in pushes}
+            self.own |= {n: fake_files.own_after(self.model, *one) for n, one in met.items()}
+        after = fake_files.moved(self.model, pushes, mixes=self.mode.mixes)
+        if self.outer is not None:
+            after, self.outer = fake_files.stepped(self.model, after, self.outer)
+        self.model = after
+        self.version += 1
+        for number, shard in parts:
+            self.done[shard] += 1
+            key = number, shard
+            del self.bases[key], self.shares[key], self.arrived_at[key]
+            if self.spec.hands_on:
+                self.states[shard] = fake_files.state_after(made[number, shard])
+
+
+class PushCheck(Observer):
+    """Follows the asynchronous experiments of a run."""
+
+    def __init__(
+        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
+    ) -> None:
+        self._comparisons = comparisons
+        self._folds = comparisons.of(Promise.FOLDS)
+        self._apart = comparisons.of(Promise.APART)
+        self._holds = comparisons.of(Promise.BYTES)
+        self._whole = comparisons.of(Promise.REFUSES)
+        self._results = comparisons.of(Promise.RESULTS)
+        self._disk = disk
+        self._specs = {name: spec for name, spec in specs.items() if not spec.in_step}
+        self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count again from the journals."""
+        self._ledgers[core] = {}
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            if isinstance(line.entry, Entry):
+                self._count(core, line.entry, line.at_seconds)
+
+    def handled(self, step: Observation) -> None:
+        """Count journaled entries, and check aggregations that are ordered or refused."""
+        if isinstance(step.event, on.AggregationFailed) and step.event.experiment in self._specs:
+            self._look_at_refused(self._ledgers[step.core][step.event.experiment], step.event)
+        for entry in step.kept:
+            self._count(step.core, entry, step.core.state.now_seconds)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate) and command.experiment in self._specs:
+                ledger = self._ledgers[step.core][command.experiment]
+                self._in_order(ledger, command)
+                self._in_time(ledger, step.core.state.now_seconds)
+
+    def check_result(self, core: Scheduler, experiment: Experiment) -> None:
+        """Raise AssertionError unless the result contains every task exactly once."""
+        name, spec = experiment.name, experiment.spec
+        self.recovered(core, {name: self._disk.stories()[name]})
+        ledger = self._ledgers[core][name]
+        wanted = dict.fromkeys(range(spec.shards), spec.rounds)
+        self._results(
+            dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard"
+        )
+        final = self._read(name, experiment.result) if experiment.result else None
+        self._results(
+            final == ledger.model, f"the result of {name} differs from the counted updates"
+        )
+        best = layout.BEST_NAME in self._disk.store(name)
+        self._results(best == (spec.keep_best is not None), f"{name} keeps what it should not")
+
+    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
+        name = entry.experiment
+        if name not in self._specs:
+            return
+        ledgers = self._ledgers[core]
+        if isinstance(entry, on.Prepared) and name not in ledgers:
+            spec = self._specs[name]
+            outer = fake_files.first_outer(spec) if entry.outer is not None else None
+            model = fake_files.first_model(spec)
+            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, self._comparisons)
+            self._compare(name, entry.model, ledgers[name].model)
+        ledger = ledgers.get(name)
+        if ledger is None:
+            return
+        match entry:
+            case facts.Assigned():
+                ledger.assign((entry.attempt.round, entry.attempt.shard), entry.share)
+            case facts.Accepted():
+                key = entry.attempt.round, entry.attempt.shard
+                made = ledger.accept(key, entry.update.file.name, at_seconds)
+                self._compare(name, entry.update.file, made)
+            case facts.GivenUp():
+                ledger.refuse((entry.attempt.round, entry.attempt.shard))
+            case on.Aggregated() if entry.round == ledger.version:
+                ledger.take(entry.parts)
+                self._compare(name, entry.model, ledger.model)
+                kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
+                for shard, file in zip(kept, entry.own, strict=True):
+                    self._compare(name, file, ledger.own[shard])
+                self._holds(
+                    (entry.outer is None) == (ledger.outer is None), f"{name} has no outer state"
+                )
+                if entry.outer is not None and ledger.outer is not None:
+                    self._compare(name, entry.outer, ledger.outer)
+            case _:
+                pass
+
+    def _in_order(self, ledger: _Ledger, command: do.Aggregate) -> None:
+        asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
+        known = [(*key, ledger.arrived[key][0]) for key in command.parts if key in ledger.arrived]
+        self._folds(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
+        together = ledger.mode.together or len(asked)
+        if ledger.mode.grace_seconds is not None:
+            together = len(ledger.arrived)
+        self._folds(
+            len(asked) <= together, f"version {command.round + 1} takes in more than {together}"
+        )
+
+    def _look_at_refused(self, ledger: _Ledger, event: on.AggregationFailed) -> None:
+        """Check that the manager refuses no update that is whole and that every host can read."""
+        there = self._disk.store(event.experiment).list()
+        names = {shard: name for (_, shard), (name, _) in ledger.arrived.items()}
+        for shard, reason in event.reasons if event.round == ledger.version else ():
+            name = names.get(shard)
+            wrong = name not in there or self._disk.is_doubtful(name)
+            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+
+    def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
+        """Check that a version without all of its tasks has waited for its grace window."""
+        together, grace = ledger.mode.together, ledger.mode.grace_seconds
+        if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
+            return
+        there, next_one = [*ledger.arrived_at.values()], f"version {ledger.version + 1}"
+        self._apart(
+            len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}"
+        )
+        over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
+        self._apart(over, f"{next_one} is made before its grace window is over")
+
+    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
+        content = self._read(experiment, file)
+        if content is not None:
+            right = fake_files.version_in(content) == wanted
+            self._holds(right, f"{file.name} of {experiment} is not what it should be")
+
+    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
+        there = file.name in self._disk.store(experiment)
+        return bytes(self._disk.store(experiment).read(file)) if there else None

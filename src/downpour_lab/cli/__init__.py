@@ -1,0 +1,1 @@
+"""The laboratory's commands: simulate, compare-policies, predictor."""

@@ -1,0 +1,455 @@
+"""`downpour compare-policies`: every straggler policy in the same conditions, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.values import small_number
+from downpour.cli.asking import find
+from downpour.cli.drawings import check_figure
+from downpour.cli.launch_options import refuse_unused
+from downpour.cli.options import (
+    Allow,
+    AsJson,
+    DataDir,
+    Manager,
+    SharedIfSeen,
+    allow_code,
+    number,
+    path_option,
+    whole_number,
+    with_credentials,
+)
+from downpour.cli.printing import check_format, err, note, out, print_json
+from downpour.host.extras import require
+from downpour.host.paths import Credentials
+from downpour.host.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downpour.cli.asking import FoundRecord
+    from downpour.core.spec import Spec
+    from downpour_lab.policylab.comparison import Contender, Settings, Trial
+    from downpour_lab.policylab.conditions import Conditions
+    from downpour_lab.policylab.tables import Prices
+    from downpour_lab.policylab.traced import Choice
+
+
+Show = Callable[[int], None]
+Work = list[tuple["Contender", "Conditions"]]
+
+
+def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
+    """Read the policies to compare; a policy that can't use standbys gets none unless asked for."""
+    from downpour_lab.policylab.comparison import contender_of, contenders
+
+    known, chosen = contenders(), []
+    for word in policies.split(",") if policies else known:
+        name, colon, count = word.strip().partition(":")
+        own = small_number(count)
+        if name not in known or (colon and own is None):
+            accepted = f"must be of {', '.join(known)}, each optionally with :N for N standbys"
+            raise SpecError("policies", word, accepted + did_you_mean(name, known))
+        chosen.append(contender_of(name, standbys, own, snapshots=snapshots))
+    return chosen
+
+
+def choice_of(
+    contenders: Sequence[Contender], *, jobs: int, rounds: int, standbys: int, seed: int
+) -> Choice:
+    """Choose the jobs for the comparison; they have enough machines for every contender."""
+    from downpour_lab.policylab.traced import Choice
+
+    wished = [standbys, *(contender.standbys for contender in contenders)]
+    most = min(wished) if standbys < 0 else max(wished)
+    return Choice(jobs=jobs, rounds=rounds, standbys=most, seed=seed)
+
+
+def work_of(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
+    """Pair each contender with each job, scenario by scenario."""
+    from downpour_lab.policylab.traced import conditions_of, read_recordings, scenarios_of
+
+    recordings = read_recordings(traces)
+    names = words.split(",") if words else scenarios_of(recordings)
+    conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
+    return [(contender, one) for one in conditions for contender in contenders]
+
+
+def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
+    """Try each contender in its conditions; `blind` withholds forecasts."""
+    from downpour.predictor import make, read_trained
+    from downpour_lab.policylab.comparison import run_trial
+
+    trained = read_trained()
+    predictor = None if blind else lambda: make("selector", trained)
+    trials = []
+    with progress(sum(conditions.rounds for _, conditions in work)) as begin:
+        for contender, conditions in work:
+            show = begin(contender.name, conditions.name)
+            trials.append(run_trial(contender, conditions, settings, predictor, show))
+    return trials
+
+
+def experiment_of(path: Path | None, data_dir: Path | None) -> Spec | None:
+    """Read the spec to train, and check its dataset before the comparison runs for minutes."""
+    from downpour.files.spec_file import read_spec
+    from downpour.learning.tasks import check_named
+
+    if path is None:
+        return None
+    spec = read_spec(path)
+    check_named(spec, data_dir)
+    return spec
+
+
+def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) -> list[Trial]:
+    """Train with the shards that counted in each trial, if there is a spec."""
+    from downpour_lab.policylab.learning import Learning
+
+    if spec is None:
+        return trials
+    rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
+    trained, classes = [], {}
+    with TemporaryDirectory(prefix="downpour-") as folder, progress(rounds) as begin:
+        for trial in trials:
+            if not trial.trainable:
+                trained.append(trial)
+                continue
+            if trial.hosts not in classes:
+                here = Path(folder) / str(trial.hosts)
+                classes[trial.hosts] = Learning(spec, trial.hosts, here, data_dir)
+            show = begin(f"training: {trial.contender.name}", trial.job)
+            evaluation = classes[trial.hosts].evaluation(trial.rounds, show)
+            trained.append(replace(trial, evaluation=evaluation))
+    return trained
+
+
+def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
+    """Show the share of finished rounds; each run reports its own share."""
+    from rich.progress import Progress
+
+    @contextmanager
+    def shown() -> Iterator[Callable[[str, str], Show]]:
+        before = 0
+        latest = 0
+        with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+            bar = bars.add_task("rounds", total=total)
+
+            def begin(policy: str, job: str) -> Show:
+                nonlocal before, latest
+                before += latest
+                latest = 0
+                bars.update(bar, description=f"{policy}, {job}")
+
+                def show(rounds: int) -> None:
+                    nonlocal latest
+                    latest = rounds
+                    bars.update(bar, completed=before + rounds)
+
+                return show
+
+            yield begin
+
+    return shown()
+
+
+def is_experiment(given: Path) -> bool:
+    """Whether this is an experiment's ID rather than a trace file."""
+    return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
+
+
+def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> None:
+    """Simulate an experiment under its own policy and mode and all others, and print the times.
+
+    Args:
+        find: finds the experiment, after we have checked the options.
+        options: the command's options, by name.
+
+    Raises:
+        SpecError: the experiment has no finished round, only one worker trained it, or a name is
+            not a policy or mode that it could have used.
+    """
+    from downpour.predictor import make, read_trained
+    from downpour_lab.policylab.recorded import RecordedRun
+    from downpour_lab.policylab.rerun import (
+        rerun,
+        rerun_csv,
+        rerun_remarks,
+        rerun_rows,
+        rerun_table,
+        tactics_for,
+    )
+
+    names = _names(options["policies"])
+    found = find()
+    run = RecordedRun.of(found.experiment, found.record)
+    trained = read_trained()
+    predictor = None if options["blind"] else lambda: make("selector", trained)
+    tactics, reruns = tactics_for(run, names), []
+    with progress(len(tactics) * run.rounds) as begin:
+        for tactic in tactics:
+            show = begin(tactic.policy, tactic.mode)
+            reruns.append(rerun(run, tactic, predictor, show, options["seed"]))
+    rows = rerun_rows(run, reruns)
+    if options["as_json"]:
+        print_json(rows)
+    elif options["as_csv"]:
+        print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
+    else:
+        out().print(rerun_table(run, rows))
+    for remark in rerun_remarks(run, reruns[0]):
+        note(one_line(remark))
+
+
+def _names(words: str) -> tuple[str, ...]:
+    from downpour.core.families import MODES, POLICIES
+
+    known = [*POLICIES, *MODES]
+    names = tuple(word.strip() for word in words.split(",")) if words else ()
+    for name in names:
+        if name not in known:
+            accepted = f"must be of {', '.join(known)}"
+            raise SpecError("policies", name, accepted + did_you_mean(name, known))
+    return names
+
+
+_COSTS = "Costs"
+_OF_TRACES = frozenset(
+    {
+        "scenarios",
+        "jobs",
+        "rounds",
+        "standbys",
+        "heartbeat_seconds",
+        "snapshots",
+        "figure",
+        "spec",
+        "data_dir",
+        "allow",
+        "moving",
+        "saving",
+        "price",
+        "model_mb",
+    }
+)
+_DPI = 200
+_MANY = 1_000_000
+
+
+def _count(help_text: str) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+
+
+def _amount(help_text: str) -> Any:
+    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_COSTS)
+
+
+TracesFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES|ID",
+        parser=path_option("traces"),
+        help="A trace: an .npz file with a row for each task; traces/README.md lists the "
+        "columns. Or an experiment's ID, to see how much time another policy or mode "
+        "would have saved.",
+    ),
+]
+Policies = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME",
+        help="Compare only these; NAME:2 gives a policy two standbys. With an ID, also names "
+        "of modes.",
+        show_default="all of them",
+    ),
+]
+Scenarios = Annotated[
+    str,
+    typer.Option(
+        "--scenario",
+        metavar="NAME,NAME",
+        help="Only these scenarios: the trace's names, one-straggler, straggler-early, "
+        "straggler-middle, straggler-late, memoryless.",
+        show_default="all of them",
+    ),
+]
+Jobs = Annotated[int, _count("Jobs in each scenario, chosen evenly from those of the trace.")]
+Rounds = Annotated[int, _count("Rounds of each job.")]
+Standbys = Annotated[int, _count("Standby workers, except for `wait` and the codes.")]
+Seed = Annotated[int, _count("The seed of every random choice.")]
+Heartbeat = Annotated[
+    float,
+    typer.Option(metavar="X", parser=number, help="Seconds between a worker's heartbeats."),
+]
+Snapshots = Annotated[
+    bool,
+    typer.Option(
+        "--snapshots", help="Let all policies resume from snapshots, even if they can do without."
+    ),
+]
+Blind = Annotated[bool, typer.Option("--blind", help="Give the policies no forecasts.")]
+Moving = Annotated[float, _amount("Cost of a hand-over, as a share of the median task.")]
+Saving = Annotated[float, _amount("Cost of a snapshot, as a share of the median task.")]
+Price = Annotated[float, _amount("Price of a node for an hour.")]
+ModelMb = Annotated[float, _amount("The model's size in MB.")]
+FigureFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--figure",
+        metavar="FILE",
+        parser=path_option("figure"),
+        help="Draw mitigation, lost gradients and extra work into this .png or .svg file.",
+    ),
+]
+SpecFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        metavar="FILE",
+        parser=path_option("spec"),
+        help="Also train this spec with the shards that counted in each round, and show its "
+        "accuracy; the comparison sets its shards and rounds.",
+    ),
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each policy and job.")]
+
+
+@with_credentials
+def compare_policies(
+    context: typer.Context,
+    traces: TracesFile,
+    policies: Policies = "",
+    scenarios: Scenarios = "",
+    jobs: Jobs = 3,
+    rounds: Rounds = 50,
+    standbys: Standbys = 1,
+    seed: Seed = 0,
+    *,
+    heartbeat_seconds: Heartbeat = 1.0,
+    snapshots: Snapshots = False,
+    blind: Blind = False,
+    figure: FigureFile = None,
+    spec: SpecFile = None,
+    data_dir: DataDir = None,
+    allow: Allow = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    moving: Moving = 0.01,
+    saving: Saving = 0.002,
+    price: Price = 1.0,
+    model_mb: ModelMb = 5.0,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
+    credentials: Credentials,
+) -> None:
+    """Compare straggler policies in the same conditions.
+
+    The scheduler, manager and workers are those of `downpour simulate`, in virtual time. Each
+    worker's speed comes from a trace or from a synthetic scenario. Mitigation is the share of the
+    time lost to stragglers that a policy saves: `wait` saves 0 %, and at 100 % a round takes as
+    long as its median task. Means are over jobs, with 95 % intervals.
+
+    With the ID of one of your experiments, workers are as fast as its record says they were. The
+    table shows how long the experiment would have taken with each policy and each mode.
+    """
+    check_format(as_json=as_json, as_csv=as_csv)
+    if is_experiment(traces):
+        refuse_unused(context, _OF_TRACES, "is for traces; an ID has its own conditions")
+        compare_run(lambda: find(str(traces), shared, manager, credentials), context.params)
+        return
+    refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
+    require("downpour compare-policies", "report")
+    from downpour_lab.policylab.comparison import Settings
+    from downpour_lab.policylab.tables import Prices
+
+    _check_files(context, spec, allow, figure)
+    _check_numbers(context.params)
+    settings = Settings(
+        saving=saving, moving=moving, heartbeat_seconds=heartbeat_seconds, seed=seed
+    )
+    contenders = contenders_of(policies, standbys, snapshots=snapshots)
+    choice = choice_of(contenders, jobs=jobs, rounds=rounds, standbys=standbys, seed=seed)
+    work = work_of(traces, scenarios, contenders, choice)
+    experiment = experiment_of(spec, data_dir)
+    trials = train_trials(run_trials(work, settings, blind=blind), experiment, data_dir)
+    _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
+    if figure is not None:
+        _draw(trials, figure)
+
+
+def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:
+    from downpour_lab.policylab.tables import csv_of, price_table, rows_of, scenario_table
+
+    if as_json:
+        print_json(rows_of(trials, prices))
+    elif as_csv:
+        print(csv_of(trials, prices), end="")  # noqa: T201 - for programs: no wrapping, no color
+    else:
+        for title, here in _sections(trials):
+            out().print(scenario_table(title, here))
+        out().print(price_table(trials, prices))
+
+
+def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
+    """Yield a title and trials for each table: one per scenario, then the trace's together."""
+    from downpour_lab.policylab.traced import MADE_UP
+
+    names = list(dict.fromkeys(trial.scenario for trial in trials))
+    for name in names:
+        yield name, [trial for trial in trials if trial.scenario == name]
+    traced = [name for name in names if name not in MADE_UP]
+    if len(traced) > 1:
+        yield ", ".join(traced), [trial for trial in trials if trial.scenario in traced]
+
+
+def _draw(trials: list[Trial], path: Path) -> None:
+    from downpour.show.figures.style import styled
+    from downpour_lab.policylab.tables import policy_figure
+
+    try:
+        with styled("policies"):
+            policy_figure(trials).savefig(path, dpi=_DPI)
+    except OSError as error:
+        raise SpecError("figure", str(path), f"cannot be written ({error.strerror})") from None
+    note(f"drawn: {path}")
+
+
+def _check_files(
+    context: typer.Context, spec: Path | None, allow: list[str] | None, figure: Path | None
+) -> None:
+    """Refuse options that need a spec, a figure that cannot be written, and names of no modules."""
+    if spec is None:
+        refuse_unused(context, {"data_dir", "allow"}, "has no effect without --spec")
+    allow_code(allow, spec)
+    check_figure("figure", figure)
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuse counts and amounts that are out of range."""
+    _check_counts(jobs=given["jobs"], rounds=given["rounds"])
+    _check_amounts(0.0, 1.0, moving=given["moving"], saving=given["saving"])
+    _check_amounts(0.0, inf, price=given["price"], model_mb=given["model_mb"])
+    _check_amounts(0.01, inf, heartbeat_seconds=given["heartbeat_seconds"])
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not 1 <= count <= _MANY:
+            raise SpecError(name, count, f"must be from 1 to {_MANY}")
+
+
+def _check_amounts(least: float, most: float, **amounts: float) -> None:
+    for name, amount in amounts.items():
+        if not least <= amount <= most or amount == inf:
+            limit = f"from {least:g} to {most:g}" if most < inf else f"{least:g} or above"
+            raise SpecError(name.replace("_", "-"), amount, f"must be a number, {limit}")

@@ -1,0 +1,302 @@
+"""`downpour predictor`: scores predictors of completion times, and trains them on traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import groupby
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.base.errors import SpecError, did_you_mean
+from downpour.cli.help import Command, Group
+from downpour.cli.launch_options import refuse_unused
+from downpour.cli.options import AsJson, path_option, whole_number
+from downpour.cli.printing import err, note, out, print_json
+from downpour.host.extras import require
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour_lab.fitting.scoring import Coverage, Replayed, Score
+    from downpour_lab.fitting.training import TrainingSettings
+
+    Judge = Callable[[str, Sequence[Replayed], str], Iterator[Score | Coverage]]
+
+_TEXTS = ("predictor", "known at", "tasks")
+
+app = typer.Typer(
+    help="Score or train predictors of completion times.",
+    cls=Group,
+    rich_markup_mode=None,
+)
+
+
+def _number(help_text: str) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+
+
+TracesFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES",
+        parser=path_option("traces"),
+        help="A trace: an .npz file with a row for each task; traces/README.md lists the columns.",
+    ),
+]
+PredictorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--predictor",
+        metavar="FILE",
+        parser=path_option("predictor"),
+        help="Score the predictor in this file.",
+        show_default="the one that is shipped",
+    ),
+]
+Only = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME", help="Score only these predictors.", show_default="all of them"
+    ),
+]
+Retrain = Annotated[
+    bool, typer.Option("--retrain", help="Retrain in each fold, on the jobs of the other folds.")
+]
+Folds = Annotated[int, _number("The number of folds, if something is fitted.")]
+HoldOut = Annotated[
+    str,
+    typer.Option(
+        metavar="LABEL", help="Make a fold of each group of jobs, by a label in jobs.json."
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="LABEL",
+        help="Score each group of jobs separately, by a label such as scenario.",
+    ),
+]
+ByCoverage = Annotated[
+    bool,
+    typer.Option(
+        "--coverage", help="Print how honest the quantiles are, by how long we have known a worker."
+    ),
+]
+Stress = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Score on harder traces: joins (workers join late) or paces (workers slow down).",
+    ),
+]
+Nets = Annotated[int, _number("The number of nets to train; the prediction is their mean.")]
+Epochs = Annotated[int, _number("Passes over all jobs for each net.")]
+Seed = Annotated[int, _number("The seed of every random choice.")]
+
+
+@app.command("score", cls=Command)
+def score(
+    context: typer.Context,
+    traces: TracesFile,
+    predictor: PredictorFile = None,
+    only: Only = "",
+    *,
+    retrain: Retrain = False,
+    folds: Folds = 4,
+    hold_out: HoldOut = "",
+    by: By = "",
+    coverage: ByCoverage = False,
+    stress: Stress = "",
+    nets: Nets = 2,
+    epochs: Epochs = 60,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print how good each predictor is on traces.
+
+    Each predictor forecasts a task at assignment, and again when a quarter of it is done. MAPE is
+    the mean error of the median, in % of the task's time. Pinball is the mean loss of all
+    quantiles, of log seconds. ≤ q90 is the share of tasks below their 90 % quantile. A straggler is
+    a task that takes more than 1.5 times the median of its round. Precision, recall and PR-AUC are
+    for predicting them. The last column is microseconds of processor time per task.
+
+    With --coverage, the columns are the shares of tasks below their q10, q50, q90 and q98. Then
+    come the mean width between q10 and q90, of log seconds, pinball as above, and the share of
+    workers that are more than 5 points off at q90. Rows count a worker's tasks since the trace
+    began or, with --stress, since it joined or slowed down.
+
+    The command scores predictors from a file as they are, and always fits trees on the jobs of
+    other folds.
+    """
+    require("downpour predictor score", "predictor")
+    from downpour.predictor import read_trained
+    from downpour_lab.fitting.scoring import CrossValidation, coverages, judge_all, scores
+    from downpour_lab.fitting.training_data import read_traces
+
+    if not retrain:
+        refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
+    names = _names(only)
+    settings = _settings(nets, epochs, seed)
+    trace, trained = read_traces(traces), read_trained(predictor)
+    validation = CrossValidation(
+        names=names,
+        trained=trained,
+        folds=_at_least("folds", folds, 2),
+        settings=settings if retrain else None,
+        by=by,
+        held_out=hold_out,
+        stress=stress,
+    )
+    with _progress(validation.steps(trace)) as step:
+        judge: Judge = coverages if coverage else scores
+        judged = judge_all(trace, validation, judge, step)
+    _print(judged, as_json=as_json)
+    if not retrain and trained.traces == trace.checksum():
+        _note_what_was_trained_on_these(names)
+
+
+@app.command("train", cls=Command)
+def train(
+    traces: TracesFile,
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            parser=path_option("out"),
+            help="The file to write (safetensors).",
+        ),
+    ],
+    nets: Nets = 2,
+    epochs: Epochs = 60,
+    seed: Seed = 0,
+) -> None:
+    """Train predictors on traces, and write them to a file.
+
+    It trains the LSTM and the ridge regression, with one thread. With one build of torch, the same
+    traces, settings and seed give the same file.
+    """
+    from downpour.predictor.learned import write_trained
+    from downpour_lab.fitting.training import train as train_on
+    from downpour_lab.fitting.training_data import prepare, read_traces
+
+    settings = _settings(nets, epochs, seed)
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+        raise SpecError("out", str(file), "must be a file in a folder that exists")
+    trace = read_traces(traces)
+    jobs = [job.number for job in trace.jobs]
+    with _progress(2 * len(jobs) + nets * epochs) as step:
+        trained = train_on(prepare(trace, seed, step), jobs, settings, step)
+    size = write_trained(file, trained)
+    note(f"{file}: {size / 1024:.0f} KiB, trained on {len(jobs)} jobs")
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar, with the name of the current step."""
+    from rich.progress import Progress
+
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("predictor", total=steps)
+        yield lambda doing: bars.update(bar, advance=1, description=doing)
+
+
+def _note_what_was_trained_on_these(names: Sequence[str]) -> None:
+    if {"ridge", "lstm", "selector"} & set(names):
+        note(
+            "ridge, lstm, selector were trained on these same traces: --retrain scores them fairly"
+        )
+
+
+def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:
+    from downpour_lab.fitting.training import TrainingSettings
+
+    _at_least("nets", nets, 1)
+    _at_least("epochs", epochs, 1)
+    return TrainingSettings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
+
+
+def _names(only: str) -> list[str]:
+    """Return the predictors that `only` names, or all if it is empty."""
+    from downpour_lab.fitting.scoring import NAMES
+
+    names = [name.strip() for name in only.split(",")] if only else list(NAMES)
+    for name in names:
+        if name not in NAMES:
+            accepted = f"must be one of {', '.join(NAMES)}"
+            raise SpecError("only", name, accepted + did_you_mean(name, NAMES))
+    return names
+
+
+def _at_least(field: str, value: int, least: int) -> int:
+    if value < least:
+        raise SpecError(field, value, f"must be {least} or above")
+    return value
+
+
+def _print(rows: Sequence[Score | Coverage], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    for _, group in groupby(rows, key=lambda row: row.group):
+        out().print(_table(list(group)))
+
+
+def _table(rows: Sequence[Score | Coverage]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=rows[0].group or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=0,
+        header_style="bold",
+    )
+    cells = [_cells(row) for row in rows]
+    for name in cells[0]:
+        is_text = name in _TEXTS
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
+            overflow="fold" if is_text else "ellipsis",
+        )
+    for row in cells:
+        table.add_row(*row.values())
+    return table
+
+
+def _cells(row: Score | Coverage) -> dict[str, str]:
+    """Return a row of the table, by the names of its columns."""
+    from downpour_lab.fitting.scoring import Score
+
+    told = {"predictor": row.predictor, "known at": row.stage}
+    if isinstance(row, Score):
+        return told | {
+            "MAPE": f"{row.mape:.1%}",
+            "pinball": f"{row.pinball:.4f}",
+            "≤ q90": f"{row.coverage:.1%}",
+            "precise": f"{row.precision:.3f}",
+            "recall": f"{row.recall:.3f}",
+            "PR-AUC": f"{row.pr_auc:.3f}",
+            "µs": f"{row.microseconds:.0f}",
+        }
+    shares = zip(("≤ q10", "≤ q50", "≤ q90", "≤ q98"), row.below, strict=True)
+    return (
+        told
+        | {"tasks": row.tasks, "n": f"{row.count}"}
+        | {name: f"{share:.1%}" for name, share in shares}
+        | {
+            "width": f"{row.width:.3f}",
+            "pinball": f"{row.pinball:.4f}",
+            "off": "" if isnan(row.off) else f"{row.off:.0%}",
+        }
+    )

@@ -1,0 +1,435 @@
+"""`downpour simulate`: runs the scheduler in virtual time, to find defects and to plan clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.base.errors import SpecError
+from downpour.base.values import small_number
+from downpour.cli.launch_options import refuse_unused
+from downpour.cli.options import AsJson, number, path_option, whole_number
+from downpour.cli.printing import err, note, out, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour_lab.capacity import CapacityEstimate, Load
+    from downpour_lab.faults.plan import Plan
+    from downpour_lab.simulated.environment import Timings
+    from downpour_lab.trials.seed_search import RunsTally
+    from downpour_lab.trials.simulation import Outcome
+
+
+_SHARDS_MAX = 100_000
+
+
+def timings_of(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
+    """Return the usual times, overridden by options."""
+    from downpour_lab.simulated.disk import DiskTimings
+    from downpour_lab.simulated.environment import Timings
+
+    for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
+        none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
+        if none or not 0 <= value < inf:
+            accepted = "must be a number above 0" if none else "must be a number, 0 or above"
+            raise SpecError(field.replace("_", "-"), value, accepted)
+    disk = DiskTimings(sync_seconds=sync_seconds)
+    return replace(Timings(patience=1.0, disk=disk), **seconds)
+
+
+def load_of(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
+    """Return the load to put on the simulated cluster."""
+    from downpour_lab.capacity import Load
+
+    return Load(
+        workers=at_least_one("workers", workers),
+        shards=at_least_one("shards", workers if shards is None else shards, _SHARDS_MAX),
+        rounds=at_least_one("rounds", rounds),
+        timings=timings,
+        seed=seed,
+    )
+
+
+def plan_capacity(load: Load, *, as_json: bool) -> None:
+    """Estimate the cluster's speed, and print it."""
+    from rich.progress import Progress
+
+    from downpour_lab.capacity import estimate_capacity
+
+    began = time.perf_counter()
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("rounds", total=load.rounds)
+        estimate = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
+    took = time.perf_counter() - began
+    if as_json:
+        load_shown = {
+            "workers": load.workers,
+            "shards": load.shards,
+            "mode": load.mode,
+            "policy": load.policy,
+            "deaths_an_hour": load.deaths_an_hour,
+            "figures": asdict(load.timings),
+        }
+        figures = {
+            "round_seconds": estimate.round_seconds,
+            "rounds_per_hour": estimate.rounds_per_hour,
+            "updates_per_hour": estimate.updates_per_hour,
+            "staleness": estimate.staleness,
+            "training": estimate.training,
+        }
+        busy = {"manager_busy": estimate.busy(load.timings.event_seconds), "lost": estimate.lost}
+        print_json({**load_shown, **figures, **busy, "events": estimate.events, "seconds": took})
+        return
+    out().print(_table(load, estimate))
+    rate = estimate.events / took
+    note(f"simulated {estimate.events:,} events in {took:.1f} s, {rate:,.0f} a second")
+    if estimate.lost and not load.deaths_an_hour:
+        note(f"{estimate.lost} times the manager took a living worker for lost: it cannot keep up")
+
+
+def _table(load: Load, estimate: CapacityEstimate) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    busy = estimate.busy(load.timings.event_seconds)
+    rows = [
+        ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
+        ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
+        ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
+        ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
+        ("updates per hour", f"{estimate.updates_per_hour:,.0f}"),
+        ("staleness, mean and p99", _staleness(estimate)),
+        ("workers training", f"{estimate.training:.0%} of the time"),
+        ("manager busy", f"{busy:.0%} of one core"),
+    ]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _staleness(estimate: CapacityEstimate) -> str:
+    return f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
+
+
+def _at_least_0(field: str, value: float) -> float:
+    if not 0 <= value < inf:
+        raise SpecError(field, value, "must be a number, 0 or above")
+    return value
+
+
+def at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
+    """Return a whole number that is at least 1."""
+    if not 1 <= value <= most:
+        raise SpecError(field, value, f"must be from 1 to {most}")
+    return value
+
+
+_FAILED = 1
+_CAPACITY = "Capacity"
+_STORY_LINES = 30
+_ENOUGH_SEEDS = 1000
+"""Runs of fewer seeds miss too many events, so `simulate` does not list the missing ones."""
+_SEARCHING = {"seeds", "from_seed"}
+_REPLAYING = {"faults", "story", "keep"}
+_PLANNING = {
+    *("shards", "rounds", "mode", "policy", "deaths_an_hour"),
+    *("task_seconds", "spread", "worker_spread", "network_seconds"),
+    *("event_seconds", "sync_seconds", "update_seconds", "evaluate_seconds", "heartbeat_seconds"),
+}
+
+
+def _number(help_text: str, panel: str | None = None) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text, rich_help_panel=panel)
+
+
+def _seconds(help_text: str) -> Any:
+    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_CAPACITY)
+
+
+Seeds = Annotated[int, _number("How many seeds to try.")]
+FromSeed = Annotated[int, _number("The first seed to try.")]
+Seed = Annotated[int | None, _number("Run only this seed.")]
+Faults = Annotated[
+    str,
+    typer.Option(
+        metavar="N,N",
+        help="With --seed: only these of its faults, or none.",
+        show_default="all of them",
+    ),
+]
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        parser=path_option("keep"),
+        help="With --seed: write the records of its experiments to folders there, for `downpour "
+        "dashboard DIR`, `report` and `trace`.",
+        show_default="nowhere",
+    ),
+]
+Story = Annotated[bool, typer.Option("--story", help="Print what happens, event by event.")]
+Workers = Annotated[int | None, _number("Simulate the speed of N workers.", _CAPACITY)]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=whole_number,
+        help="Shards in a round.",
+        show_default="one a worker",
+        rich_help_panel=_CAPACITY,
+    ),
+]
+Rounds = Annotated[int, _number("Rounds to simulate.", _CAPACITY)]
+Mode = Annotated[
+    str, typer.Option(metavar="NAME", help="The mode of training.", rich_help_panel=_CAPACITY)
+]
+PolicyName = Annotated[
+    str, typer.Option(metavar="NAME", help="The straggler policy.", rich_help_panel=_CAPACITY)
+]
+DeathsAnHour = Annotated[
+    float,
+    _seconds("Mean number of workers that die in an hour; each returns after a minute."),
+]
+TaskSeconds = Annotated[float, _seconds("The median time of a task, in seconds.")]
+Spread = Annotated[float, _seconds("How much tasks vary: the standard deviation of log seconds.")]
+WorkerSpread = Annotated[float, _seconds("How much workers differ, in the same unit.")]
+NetworkSeconds = Annotated[float, _seconds("The time of a message, in seconds.")]
+EventSeconds = Annotated[float, _seconds("The manager's time for a message, in seconds.")]
+SyncSeconds = Annotated[float, _seconds("The time of syncing the journal, in seconds.")]
+UpdateSeconds = Annotated[
+    float, _seconds("The time that an update adds to an aggregation, in seconds.")
+]
+EvaluateSeconds = Annotated[float, _seconds("The time of an evaluation, in seconds.")]
+HeartbeatSeconds = Annotated[float, _seconds("Seconds between a worker's heartbeats.")]
+
+
+def simulate(
+    context: typer.Context,
+    seeds: Seeds = 1000,
+    from_seed: FromSeed = 0,
+    seed: Seed = None,
+    faults: Faults = "",
+    keep: Keep = None,
+    *,
+    story: Story = False,
+    as_json: AsJson = False,
+    workers: Workers = None,
+    shards: Shards = None,
+    rounds: Rounds = 3,
+    mode: Mode = "sync",
+    policy: PolicyName = "wait",
+    deaths_an_hour: DeathsAnHour = 0.0,
+    task_seconds: TaskSeconds = 60.0,
+    spread: Spread = 0.2,
+    worker_spread: WorkerSpread = 0.0,
+    network_seconds: NetworkSeconds = 0.0005,
+    event_seconds: EventSeconds = 0.00045,
+    sync_seconds: SyncSeconds = 0.005,
+    update_seconds: UpdateSeconds = 0.001,
+    evaluate_seconds: EvaluateSeconds = 1.0,
+    heartbeat_seconds: HeartbeatSeconds = 1.0,
+) -> None:
+    """Try faults, or the speed of a cluster, in virtual time.
+
+    Each seed stands for a small cluster, an experiment, and faults. Managers and workers die, hang
+    or lose their connection; messages and files come late, twice or not at all. If a run violates a
+    check, the command prints the smallest set of faults that reproduces it and the command that
+    reruns it. The exit status is then 1. One seed in a hundred runs twice and must give the same
+    run. Finally, the command lists every message, event and fault that never occurred.
+
+    With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
+    in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
+    """
+    _check_seeds(seed=seed or 0, from_seed=from_seed)
+    _refuse_unused(context, capacity=workers is not None, alone=seed is not None)
+    if workers is not None:
+        seconds = {
+            "task_seconds": task_seconds,
+            "spread": spread,
+            "worker_spread": worker_spread,
+            "network_seconds": network_seconds,
+            "event_seconds": event_seconds,
+            "update_seconds": update_seconds,
+            "evaluate_seconds": evaluate_seconds,
+            "heartbeat_seconds": heartbeat_seconds,
+        }
+        load = load_of(workers, shards, rounds, timings_of(seconds, sync_seconds), seed or 0)
+        deaths = _at_least_0("deaths-an-hour", deaths_an_hour)
+        load = replace(load, mode=mode, policy=policy, deaths_an_hour=deaths)
+        plan_capacity(load, as_json=as_json)
+    elif seed is not None:
+        _replay(seed, faults, keep, story=story, as_json=as_json)
+    else:
+        _search(from_seed, at_least_one("seeds", seeds), story=story, as_json=as_json)
+
+
+def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
+    """Refuse options that don't belong to the chosen kind of simulation."""
+    if capacity:
+        refuse_unused(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
+        return
+    refuse_unused(context, _PLANNING, "needs --workers")
+    if alone:
+        refuse_unused(context, _SEARCHING, "changes nothing beside --seed")
+    else:
+        refuse_unused(context, {"faults", "keep"}, "needs --seed")
+
+
+# Faults
+
+
+def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
+    """Try seeds until one fails."""
+    from rich.progress import Progress
+
+    from downpour_lab.trials.seed_search import RunsTally, outcomes, shrunken
+
+    began, tally = time.perf_counter(), RunsTally()
+    quiet = not err().is_terminal
+    with Progress(console=err(), disable=quiet, transient=True) as bars:
+        bar = bars.add_task("seeds", total=count)
+        for outcome in outcomes(range(first, first + count)):
+            tally.take(outcome)
+            bars.update(bar, completed=tally.runs)
+            if outcome.failure:
+                break
+    took = time.perf_counter() - began
+    changed = tally.changed() if not outcome.failure else []
+    if as_json:
+        failure = _as_json(outcome) if outcome.failure else None
+        print_json({**_as_json_of(tally), "seconds": took, "failure": failure, "changed": changed})
+    else:
+        _note_runs(tally, took)
+    if outcome.failure and not as_json:
+        _show_failure(outcome, shrunken(outcome.plan), story=story)
+    for seed in changed if not as_json else ():
+        _print_lines((f"seed {seed} gives a different run the second time",))
+    if outcome.failure or changed:
+        raise typer.Exit(_FAILED)
+
+
+def _note_runs(tally: RunsTally, took_seconds: float) -> None:
+    """Report how much work the runs did, and which events never happened."""
+    runs, hours = tally.runs, tally.virtual_seconds / 3600
+    rate = f"{took_seconds / runs * 1e3:.1f} ms each, {tally.steps / took_seconds:,.0f} steps/s"
+    note(f"{runs} seeds, {hours:.1f} hours of virtual time, {rate}")
+    made, twice = sum(tally.compared.values()), len(tally.to_repeat)
+    note(f"{made:,} comparisons with {len(tally.compared)} promises; {twice} seeds ran twice")
+    never = _never(tally)
+    if runs < _ENOUGH_SEEDS:
+        note(f"{sum(map(len, never.values()))} kinds of events never occurred; --json names them")
+        return
+    for group, names in never.items():
+        note(f"never occurred, {group}: {', '.join(names)}")
+
+
+def _as_json_of(tally: RunsTally) -> dict[str, object]:
+    return {
+        "seeds": tally.runs,
+        "steps": tally.steps,
+        "compared": {promise.value: made for promise, made in tally.compared.items()},
+        "never": _never(tally),
+        "twice": [outcome.plan.seed for outcome in tally.to_repeat],
+    }
+
+
+def _never(tally: RunsTally) -> dict[str, list[str]]:
+    from downpour.network.rpc.services import kinds_of_refusals, messages
+
+    return tally.never(messages(), kinds_of_refusals())
+
+
+def _replay(seed: int, faults: str, keep: Path | None, *, story: bool, as_json: bool) -> None:
+    from downpour_lab.faults.plan import plan_of
+    from downpour_lab.trials.simulation import simulate as run
+
+    plan = plan_of(seed)
+    if faults:
+        plan = plan.with_faults(_numbers(faults, len(plan.faults)))
+    outcome = run(plan, story=story, records=keep is not None)
+    if keep is not None:
+        _keep(outcome, keep)
+    if as_json:
+        print_json(_as_json(outcome))
+    elif story:
+        _print_lines(outcome.story)
+    else:
+        took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"
+        _print_lines((f"seed {seed}: {outcome.failure or 'all is well'} ({took})",))
+    if outcome.failure:
+        raise typer.Exit(_FAILED)
+
+
+def _keep(outcome: Outcome, folder: Path) -> None:
+    """Write a run's records into folders that the page, reports and traces can read."""
+    from downpour.files.store.layout import RECORD_NAME
+    from downpour.files.store.publish import explain
+    from downpour.record.record import export_record
+
+    for name, lines in outcome.records.items():
+        place = folder / name
+        if (place / RECORD_NAME).exists():
+            raise SpecError("keep", str(folder), f"has a record of {name} already; name another")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpecError("keep", str(folder), f"cannot be written: {explain(error)}") from None
+        export_record(place, lines)
+
+
+def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
+    """Print the shortest story of a failure, and the command that reproduces it."""
+    from downpour_lab.trials.simulation import simulate as run
+
+    numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
+    full_story = run(plan, story=True).story
+    lines = full_story if story else full_story[-_STORY_LINES:]
+    enough = f"{len(plan.faults)} of its {len(outcome.plan.faults)} faults are enough"
+    _print_lines((f"seed {outcome.plan.seed} fails: {outcome.failure}", f"{enough}:"))
+    _print_lines(lines)
+    note(f"again: downpour simulate --seed {plan.seed} --faults {numbers} --story")
+
+
+def _print_lines(lines: tuple[str, ...]) -> None:
+    for line in lines:
+        out().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "seed": outcome.plan.seed,
+        "failure": outcome.failure,
+        "virtual_seconds": outcome.seconds,
+        "steps": outcome.steps,
+        "faults": [{"number": f.number, "what": str(f)} for f in outcome.plan.faults],
+        "story": list(outcome.story),
+    }
+
+
+def _numbers(text: str, most: int) -> set[int]:
+    """Read the numbers of faults; "none" means no fault."""
+    words = [] if text == "none" else text.split(",")
+    accepted = f"must be numbers from 1 to {most} with commas between them, or none"
+    numbers = {small_number(word) for word in words}
+    if not all(number is not None and 1 <= number <= most for number in numbers):
+        raise SpecError("faults", text, accepted)
+    return {number for number in numbers if number is not None}
+
+
+# Capacity
+
+
+def _check_seeds(**seeds: int) -> None:
+    for name, seed in seeds.items():
+        if seed < 0:
+            raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")

@@ -1,0 +1,315 @@
+"""Reads from a record how fast its workers were at each moment, and all other durations.
+
+We know a worker's speed while it trained: from its updates, its snapshots and its reports at the
+quarters of its tasks, at which a forecast was made. Between two tasks we use the speed of the next
+one. Seconds count from the first assignment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean, median
+from typing import TypeVar
+
+from downpour.base.errors import SpecError
+from downpour.base.states import BLAMELESS, FailureKind
+from downpour.core.spec import ResolvedSpec
+from downpour.record.attempt_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    ForeseenLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.record.record_lines import (
+    AggregatedLine,
+    FinishedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
+from downpour_lab.policylab.conditions import Curve
+
+Record = Sequence[tuple[float, RecordLine]]
+
+_EXPECTED = {*BLAMELESS, FailureKind.LOST}
+"""How attempts also end in a simulation."""
+_FEWEST = 2
+_SHORTEST_SECONDS = 1e-6
+_TOLERANCE = 0.05
+"""In shards of the usual size: roughly the error of a progress report."""
+_Line = TypeVar("_Line")
+_Name = TypeVar("_Name")
+_Each = TypeVar("_Each")
+_Key = tuple[int, int, int]
+_Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """When a worker was away; until infinity if it did not come back."""
+
+    from_seconds: float
+    until_seconds: float = inf
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedWorker:
+    """A worker: the work it would have done by each moment, in shards of the usual size.
+
+    Its first task took `first_load_seconds` to load, later ones `load_seconds`. After a task's last
+    step, the manager learned of the update within `finish_seconds`.
+    """
+
+    name: str
+    curve: Curve
+    first_load_seconds: float
+    load_seconds: float
+    finish_seconds: float
+    absences: tuple[Absence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A run according to its record: `seconds` from its first assignment to its last version.
+
+    `sizes` are the shards' sizes, in shards of the usual size. Between the last update of a round
+    and the first assignment of the next round, `between_seconds` passed. The `failed` attempts
+    ended although no decision moved or stopped them.
+    """
+
+    experiment: str
+    spec: ResolvedSpec
+    rounds: int
+    seconds: float
+    sizes: tuple[float, ...]
+    workers: tuple[RecordedWorker, ...]
+    between_seconds: float
+    saving_seconds: float
+    failed: int
+
+    @classmethod
+    def of(cls, experiment: str, record: Record) -> RecordedRun:
+        """Take from a record everything that a simulation of the run needs.
+
+        Raises:
+            SpecError: the record has no finished round or only one worker, or its shards were out
+                of step and the run has not finished.
+        """
+        return _Reading(experiment, record).run()
+
+
+class _Reading:
+    """A record, sorted by attempts, shards and workers."""
+
+    def __init__(self, experiment: str, record: Record) -> None:
+        self._experiment = experiment
+        start = next((at for at, line in record if isinstance(line, AssignedLine)), 0.0)
+        self._lines = [(at - start, line) for at, line in record]
+        self._assigned = {_key(line): (at, line) for at, line in self._of(AssignedLine)}
+        self._updated = {_key(line): line for _, line in self._of(UpdatedLine)}
+        self._versions = {line.round: (at, line) for at, line in self._of(AggregatedLine)}
+        steps = [one.steps for one in self._updated.values()]
+        self._steps = median(steps or [1])
+        self._sizes = self._sizes_of_shards()
+        self._reached = self._shares_reached()
+        self._tasks = _grouped((line.worker, key) for key, (_, line) in self._assigned.items())
+        self._joined = _grouped((line.worker, at) for at, line in self._of(WorkerJoinedLine))
+        self._left = _grouped((line.worker, (at, line)) for at, line in self._of(WorkerLeftLine))
+
+    def run(self) -> RecordedRun:
+        """Return the run."""
+        spec, rounds = self._checked()
+        workers = tuple(filter(None, map(self._worker, self._tasks)))
+        if len(workers) < _FEWEST:
+            accepted = (
+                "only one worker trained it, so no policy could have divided the work differently"
+            )
+            raise SpecError("ID", self._experiment, accepted)
+        return RecordedRun(
+            experiment=self._experiment,
+            spec=spec,
+            rounds=rounds,
+            seconds=max(at for at, _ in self._versions.values()),
+            sizes=tuple(self._sizes.get(shard, 1.0) for shard in range(spec.shards)),
+            workers=workers,
+            between_seconds=self._between(spec, rounds),
+            saving_seconds=median(one.publish_seconds for one in self._updated.values()),
+            failed=sum(line.failure not in _EXPECTED for _, line in self._of(AttemptFailedLine)),
+        )
+
+    def _checked(self) -> tuple[ResolvedSpec, int]:
+        """Return the spec and the number of rounds."""
+        submitted = self._of(SubmittedLine)
+        if not submitted or not self._versions or not self._updated:
+            raise SpecError("ID", self._experiment, "has no finished round to learn from")
+        spec = ResolvedSpec.make(submitted[0][1].spec)
+        if spec.in_step and not spec.overlap:
+            return spec, max(self._versions) + 1
+        if not self._of(FinishedLine):
+            accepted = f"must have finished, because rounds overlap in mode '{spec.mode}'"
+            raise SpecError("ID", self._experiment, accepted)
+        return spec, spec.rounds
+
+    def _of(self, kind: type[_Line]) -> list[tuple[float, _Line]]:
+        return [(at, line) for at, line in self._lines if isinstance(line, kind)]
+
+    def _sizes_of_shards(self) -> dict[int, float]:
+        """Return the sizes of shards, in shards of the usual size."""
+        by_shard = _grouped(
+            (one.shard, one.samples / self._assigned[key][1].share)
+            for key, one in self._updated.items()
+            if key in self._assigned
+        )
+        samples = {shard: median(each) for shard, each in by_shard.items()}
+        usual = fmean(samples.values()) if samples else 1.0
+        return {shard: each / usual for shard, each in samples.items()}
+
+    def _shares_reached(self) -> dict[_Key, list[_Point]]:
+        """Return the shares of the shard that each attempt is known to have reached, and when."""
+        reached: defaultdict[_Key, list[_Point]] = defaultdict(list)
+        for at, saved in self._of(SavedLine):
+            reached[_key(saved)].append((at, saved.step / self._steps))
+        for _, foreseen in self._of(ForeseenLine):
+            at, _ = self._assigned.get(_key(foreseen), (0.0, None))
+            reached[_key(foreseen)].append((at + foreseen.elapsed_seconds, foreseen.done))
+        return reached
+
+    def _between(self, spec: ResolvedSpec, rounds: int) -> float:
+        """Return the usual time from a round's last update to the beginning of the next round."""
+        if not spec.in_step or spec.overlap:
+            return median(line.seconds for _, line in self._versions.values())
+        last = dict[int, float]()
+        first = dict[int, float]()
+        for at, updated in self._of(UpdatedLine):
+            last[updated.round] = at
+        for at, assigned in self._of(AssignedLine):
+            first.setdefault(assigned.round, at)
+        gaps = [
+            max(0.0, first[number + 1] - last[number])
+            for number in range(rounds - 1)
+            if number in last and number + 1 in first
+        ]
+        return median(gaps or [line.seconds for _, line in self._versions.values()])
+
+    # Workers
+
+    def _worker(self, name: str) -> RecordedWorker | None:
+        """Return a worker; None if the record doesn't show its speed."""
+        updates = [self._updated[key] for key in self._tasks[name] if key in self._updated]
+        loads = [one.load_seconds for one in updates]
+        usual_load = median(loads[1:] or loads or [0.0])
+        curve = self._curve(name, usual_load)
+        if curve is None:
+            return None
+        finish = [
+            max(0.0, one.completion_seconds - one.load_seconds - one.train_seconds)
+            for one in updates
+        ]
+        return RecordedWorker(
+            name=name,
+            curve=curve,
+            first_load_seconds=loads[0] if loads else 0.0,
+            load_seconds=usual_load,
+            finish_seconds=median(finish or [0.0]),
+            absences=self._absences(name),
+        )
+
+    def _curve(self, name: str, usual_load: float) -> Curve | None:
+        """Return the work that a worker has done by each moment, in shards of the usual size."""
+        seconds, done = [0.0], [0.0]
+        rate = 0.0
+        for points in sorted(self._stretch(key, usual_load) for key in self._tasks[name]):
+            begin = max(points[0][0], seconds[-1])
+            rest = [one for one in points if one[0] > begin + _SHORTEST_SECONDS and one[1] > 0]
+            if not rest:
+                continue
+            (end, work), before = rest[-1], done[-1]
+            rate = work / (end - begin)
+            if begin > seconds[-1]:
+                before += (begin - seconds[-1]) * rate
+                seconds.append(begin)
+                done.append(before)
+            for at, so_far in rest:
+                seconds.append(at)
+                done.append(max(done[-1], before + so_far))
+        if not rate:
+            return None
+        # It continues at the rate of its whole last task, not of that task's last moment.
+        points = [*zip(seconds, done, strict=True), (seconds[-1] + 1.0, done[-1] + rate)]
+        return Curve(*zip(*_simplified(points), strict=True))
+
+    def _stretch(self, key: _Key, usual_load: float) -> list[_Point]:
+        """Return an attempt's work by each moment; times ascend, and work never shrinks."""
+        at, assigned = self._assigned[key]
+        update = self._updated.get(key)
+        steps = update.steps if update else self._steps
+        before = assigned.from_step / steps
+        begin = at + (update.load_seconds if update else usual_load)
+        reached = self._reached.get(key, [])
+        if update is not None:
+            end = begin + update.train_seconds
+            reached = [(when, share) for when, share in reached if when < end] + [(end, 1.0)]
+        work = self._sizes.get(assigned.shard, 1.0) * assigned.share
+        points, so_far = [(begin, 0.0)], 0.0
+        for when, share in sorted(reached):
+            if when > points[-1][0]:
+                so_far = max(so_far, (share - before) * work)
+                points.append((when, so_far))
+        return points
+
+    def _absences(self, name: str) -> tuple[Absence, ...]:
+        """Return when a worker was away: before it joined, and after it left."""
+        end = max(at for at, _ in self._versions.values())
+        tasks = [self._assigned[key][0] for key in self._tasks[name]]
+        joined, left_at = self._joined.get(name, []), self._left.get(name, [])
+        found = []
+        if joined and 0.0 < joined[0] <= tasks[0] and all(at > joined[0] for at, _ in left_at):
+            found.append(Absence(from_seconds=-inf, until_seconds=joined[0]))
+        for at, left in left_at:
+            # A worker that gets a task is present, even if its lines say otherwise.
+            back = min((one for one in [*joined, *tasks] if one > at), default=inf)
+            if at < end and back > 0.0:
+                found.append(Absence(from_seconds=at, until_seconds=back, lost=left.lost))
+        return tuple(found)
+
+
+def _simplified(points: Sequence[_Point], tolerance: float = _TOLERANCE) -> list[_Point]:
+    """Leave out points that are within the tolerance of a line between the remaining ones.
+
+    This is the algorithm of Ramer, Douglas and Peucker. A worker reports its progress in whole
+    steps, and with a delay. So two points that are close together give a wrong speed.
+    """
+    kept, spans = {0, len(points) - 1}, [(0, len(points) - 1)]
+    while spans:
+        first, last = spans.pop()
+        (begin, low), (end, high) = points[first], points[last]
+        slope = (high - low) / (end - begin)
+        far, at = max(
+            (
+                (abs(points[n][1] - low - (points[n][0] - begin) * slope), n)
+                for n in range(first + 1, last)
+            ),
+            default=(0.0, first),
+        )
+        if far > tolerance:
+            kept.add(at)
+            spans += [(first, at), (at, last)]
+    return [points[n] for n in sorted(kept)]
+
+
+def _grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
+    """Group the second parts of pairs by their first parts, keeping the order."""
+    groups: dict[_Name, list[_Each]] = {}
+    for name, each in pairs:
+        groups.setdefault(name, []).append(each)
+    return groups
+
+
+def _key(line: AssignedLine | UpdatedLine | SavedLine | ForeseenLine) -> _Key:
+    return line.round, line.shard, line.attempt

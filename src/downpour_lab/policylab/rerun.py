@@ -1,0 +1,417 @@
+"""Reruns a recorded run in virtual time: under its own policy and mode, or under others.
+
+Each machine is as fast as its worker was at that moment of the run. So a policy that finishes
+earlier never meets the run's later troubles, and a policy that moves a shard pays for loading
+again.
+
+A simulation leaves out what it does not know. So the remarks say how far its result for the run's
+own tactic is off, which shows how far to trust the others. We don't scale the times by that error:
+on runs whose true times we knew, scaling made most of them worse.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from downpour.base.errors import SpecError
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, SystemState
+from downpour.core.families import MODES, POLICIES
+from downpour.core.modes import check_mode
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
+from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.stragglers import check_policy
+from downpour.predictor import Predictor
+from downpour_lab.faults.faults import Fault, FaultKind
+from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan
+from downpour_lab.policylab.comparison import BASELINE, NO_DISK, Show
+from downpour_lab.policylab.conditions import Stretch
+from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
+from downpour_lab.simulated.environment import Observation, Observer, Timings
+from downpour_lab.simulated.machines import Course
+from downpour_lab.trials.striking import Cluster
+
+_PREPARED_SECONDS = 5.0
+"""Longer than all workers need to join."""
+_AWAY_AT_SECONDS = 2.0
+_NEVER_SECONDS = 1e9
+_STUCK_FACTOR = 100.0
+_STEPS_BETWEEN_LOOKS = 5_000
+_CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tactic:
+    """A policy in a mode, with their options; missing options have their defaults."""
+
+    policy: str
+    mode: str
+    policy_options: tuple[tuple[str, Option], ...] = ()
+    mode_options: tuple[tuple[str, Option], ...] = ()
+    overlap: int = 0
+
+    @classmethod
+    def of(cls, spec: ResolvedSpec) -> Tactic:
+        """Return the tactic of a run."""
+        return cls(
+            policy=spec.policy,
+            mode=spec.mode,
+            policy_options=tuple(sorted(spec.policy_options.items())),
+            mode_options=tuple(sorted(spec.mode_options.items())),
+            overlap=spec.overlap,
+        )
+
+    @property
+    def name(self) -> str:
+        """The tactic's name."""
+        overlap = f", overlap {self.overlap}" if self.overlap else ""
+        return f"{self.policy}, {self.mode}{overlap}"
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of a spec that uses the tactic."""
+        return {
+            "policy": self.policy,
+            "policy_options": dict(self.policy_options),
+            "mode": self.mode,
+            "mode_options": dict(self.mode_options),
+            "overlap": self.overlap,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A tactic's result: `seconds` from the first assignment to the last version.
+
+    `counted` is the share of all examples that contributed to the model.
+    """
+
+    tactic: Tactic
+    seconds: float
+    counted: float
+
+
+def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
+    """Return the tactics that a run could have used, its own tactic first.
+
+    These are the policies in the run's mode, and the other modes with the policy `wait`. We leave
+    out tactics that the spec does not allow. If the user names such a tactic, we refuse it.
+
+    Args:
+        run: the run.
+        names: policies and modes to try; empty means all.
+
+    Raises:
+        SpecError: this run cannot use one of the named policies or modes.
+    """
+    own = Tactic.of(run.spec)
+    policies = [Tactic(policy=name, mode=own.mode, overlap=own.overlap) for name in POLICIES]
+    modes = [Tactic(policy=BASELINE, mode=name) for name in MODES]
+    found = [own]
+    for name, tactic in [
+        *((one.policy, one) for one in policies),
+        *((one.mode, one) for one in modes),
+    ]:
+        mine = (tactic.policy, tactic.mode, tactic.overlap) == (own.policy, own.mode, own.overlap)
+        if mine or tactic in found or (names and name not in names):
+            continue
+        try:
+            _check(run, tactic)
+        except SpecError:
+            if name in names:
+                raise
+            continue
+        found.append(tactic)
+    return found
+
+
+def rerun(
+    run: RecordedRun,
+    tactic: Tactic,
+    predictor: Callable[[], Predictor] | None = None,
+    show: Show = lambda _: None,
+    seed: int = 0,
+) -> Rerun:
+    """Simulate a run under a tactic.
+
+    Args:
+        run: the run.
+        tactic: one of `tactics_for`.
+        predictor: makes a new predictor; without it, managers don't forecast.
+        show: called with the number of finished rounds, from time to time.
+        seed: decides the simulation's random choices, such as the order in which workers join.
+
+    Raises:
+        AssertionError: the simulation does not end, or the experiment fails in it.
+    """
+    watch = RerunWatch(run)
+    cluster = Cluster(
+        plan_of_rerun(run, tactic, seed),
+        lambda _: watch,
+        lambda _: None,
+        machines=RecordedMachines(run),
+        predictor=predictor if POLICIES[tactic.policy].watches else None,
+    )
+    cluster.begin()
+    gc.disable()  # the collector would visit all messages under way, and free none of them
+    try:
+        while not watch.ended:
+            for _ in range(_STEPS_BETWEEN_LOOKS):
+                if watch.ended or not cluster.clock.step():
+                    break
+            if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + _PREPARED_SECONDS):
+                raise AssertionError(f"{tactic.name} does not end")
+            show(int(watch.counted * run.rounds))
+    finally:
+        gc.enable()
+    if watch.failure:
+        raise AssertionError(f"{tactic.name}: {watch.failure}")
+    return Rerun(tactic=tactic, seconds=watch.seconds, counted=watch.counted)
+
+
+class RecordedMachines:
+    """Machines that are as fast as a run's workers were; time begins with the first task."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._workers = {worker.name: worker for worker in run.workers}
+        self._sizes = run.sizes
+        self._began_at: float | None = None
+        self._loaded: dict[str, AttemptId] = {}
+
+    def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
+        """Return the course of a training that begins now; an attempt's first also loads."""
+        if self._began_at is None:
+            self._began_at = at_seconds
+        worker = self._workers[machine]
+        before = self._loaded.get(machine)
+        load = 0.0
+        if before != attempt:
+            load = worker.load_seconds if before is not None else worker.first_load_seconds
+        self._loaded[machine] = attempt
+        begun = at_seconds - self._began_at + load
+        stretch = Stretch(worker.curve, begun, work * self._sizes[attempt.shard])
+        return _Loaded(stretch, load, worker.finish_seconds)
+
+    def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
+        """Return the state of an idle machine, because the record doesn't say enough about it."""
+        return _CALM
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A stretch of a curve, with the seconds before a task's first step and after its last."""
+
+    stretch: Stretch
+    load_seconds: float
+    finish_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the task takes."""
+        return self.when(1.0)
+
+    def share(self, seconds: float) -> float:
+        """Return the share of the task that is done after some seconds."""
+        if not self.stretch.work:  # a policy left no work for it
+            return 1.0
+        return self.stretch.share(max(0.0, seconds - self.load_seconds))
+
+    def when(self, share: float) -> float:
+        """Return the seconds after which this share of the task is done."""
+        finish = self.finish_seconds if share >= 1.0 else 0.0
+        return self.load_seconds + self.stretch.when(share) + finish
+
+
+class RerunWatch(Observer):
+    """Times the run's only experiment, and counts its tasks."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.seconds = 0.0
+        self.ended = False
+        self.failure = ""
+        self._sizes = run.sizes
+        self._tasks = sum(run.sizes) * run.rounds
+        self._shares: dict[tuple[int, int], float] = {}
+        self._counted: dict[tuple[int, int], float] = {}
+        self._began_at: float | None = None
+
+    @property
+    def counted(self) -> float:
+        """The share of all examples that have counted so far."""
+        return sum(self._counted.values()) / self._tasks
+
+    def acting(self, step: Observation) -> None:
+        """Follow an event and its facts."""
+        now = step.core.state.now_seconds
+        if isinstance(step.event, on.Aggregated) and self._began_at is not None:
+            self.seconds = now - self._began_at
+        for fact in step.output.facts:
+            match fact:
+                case facts.Assigned():
+                    if self._began_at is None:
+                        self._began_at = now
+                    self._shares[fact.attempt.round, fact.attempt.shard] = fact.share
+                case facts.Accepted():
+                    key = fact.attempt.round, fact.attempt.shard
+                    self._counted[key] = self._shares.get(key, 1.0) * self._sizes[key[1]]
+                case facts.Concluded():
+                    self.ended = True
+                    if fact.ending is not ExperimentState.FINISHED:
+                        self.failure = fact.reason
+                case _:
+                    pass
+
+
+def _check(run: RecordedRun, tactic: Tactic) -> None:
+    """Refuse a tactic that the run's spec does not allow."""
+    asked = run.spec.replace(**tactic.fields())
+    check_policy(asked, POLICIES[tactic.policy], len(run.workers))
+    check_mode(asked)
+
+
+def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
+    """Return the plan of a simulation: the run's workers, which come and go as they did."""
+    timings = Timings(
+        patience=1.0,
+        network_seconds=0.0,
+        deadline_seconds=None,
+        event_seconds=0.0,
+        prepare_seconds=_PREPARED_SECONDS,
+        aggregate_seconds=run.between_seconds,
+        update_seconds=0.0,
+        recover_seconds=0.0,
+        snapshot_seconds=run.spec.snapshot_every,
+        saving_seconds=run.saving_seconds,
+        disk=NO_DISK,
+    )
+    spec = ResolvedSpec.make(
+        {
+            **tactic.fields(),
+            "shards": run.spec.shards,
+            "epochs": run.rounds,
+            "standbys": run.spec.standbys if POLICIES[tactic.policy].watches else 0,
+            "retries": RETRIES_ENOUGH,
+            "evaluate_every": 0,
+        }
+    )
+    return Plan(
+        seed=seed,
+        specs=(("recorded", spec),),
+        managers=("manager",),
+        workers=tuple(worker.name for worker in run.workers),
+        timings=timings,
+        faults=_faults(run.workers),
+        in_order=True,
+    )
+
+
+def _faults(workers: tuple[RecordedWorker, ...]) -> tuple[Fault, ...]:
+    """Return the absences as faults: workers that leave and may come back later."""
+    # The client submits at 0.3 s (`trials/cluster.py`); then the manager prepares the experiment.
+    begin = 0.3 + _PREPARED_SECONDS
+    found: list[Fault] = []
+    for worker in workers:
+        for absence in worker.absences:
+            at = max(_AWAY_AT_SECONDS, begin + absence.from_seconds)
+            until = begin + absence.until_seconds
+            found.append(
+                Fault(
+                    number=len(found),
+                    at_seconds=at,
+                    kind=FaultKind.WORKER_DIES if absence.lost else FaultKind.WORKER_LEAVES,
+                    target=worker.name,
+                    seconds=until - at if until < inf else _NEVER_SECONDS,
+                )
+            )
+    return tuple(found)
+
+
+_DOUBTFUL = 0.1
+
+
+def rerun_rows(run: RecordedRun, reruns: Sequence[Rerun]) -> list[dict[str, Any]]:
+    """Return a row for each rerun, fastest first; the first rerun has the run's own tactic.
+
+    That row has the time that the run really took. `saves` is the share of this time that another
+    tactic saves; it is negative if that tactic takes longer.
+    """
+    rows = []
+    for one in reruns:
+        used = one is reruns[0]
+        seconds = run.seconds if used else one.seconds
+        rows.append(
+            {
+                "policy": one.tactic.policy,
+                "mode": one.tactic.mode,
+                "overlap": one.tactic.overlap,
+                "used": used,
+                "seconds": round(seconds, 3),
+                "saves": round(1.0 - seconds / run.seconds, 4),
+                "examples": round(one.counted, 4),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["seconds"], not row["used"]))
+
+
+def rerun_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Write rows as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def rerun_table(run: RecordedRun, rows: Sequence[dict[str, Any]]) -> Table:
+    """Make the table that people read."""
+    title = (
+        f"{run.experiment}: {run.rounds} rounds of {run.spec.shards} shards "
+        f"on {len(run.workers)} workers"
+    )
+    table = Table(title=title, box=box.SIMPLE, title_justify="left")
+    for header in ("policy", "mode"):
+        table.add_column(header)
+    for header in ("would have\ntaken, s", "saves\n%", "examples\n%"):
+        table.add_column(header, justify="right")
+    for row in rows:
+        overlap = f", overlap {row['overlap']}" if row["overlap"] else ""
+        table.add_row(
+            row["policy"],
+            row["mode"] + overlap,
+            f"{row['seconds']:,.1f}",
+            "used" if row["used"] else f"{100 * row['saves']:.1f}",
+            f"{100 * row['examples']:.0f}",
+            style="bold" if row["used"] else "",
+        )
+    return table
+
+
+def rerun_remarks(run: RecordedRun, own: Rerun) -> list[str]:
+    """Say how far the simulation can be trusted, a sentence each."""
+    error = own.seconds / run.seconds - 1.0
+    took = (
+        f"The run took {run.seconds:.1f} s. Simulated with its own settings, it takes "
+        f"{own.seconds:.1f} s ({error:+.1%}); smaller differences in the table mean nothing."
+    )
+    compared = (
+        "Each worker is as fast as it was at that moment of the run, and after the run's "
+        "end as fast as in its last task. The table only compares times: another mode, "
+        "or fewer examples, trains another model."
+    )
+    remarks = [took, compared]
+    if abs(error) > _DOUBTFUL:
+        remarks.append("The simulation is far from the real run, so take the table only as a hint.")
+    if run.failed:
+        remarks.append(
+            f"{run.failed} attempts failed; the simulation does not include failed tasks."
+        )
+    return remarks

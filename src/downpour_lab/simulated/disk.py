@@ -1,0 +1,418 @@
+"""The shared directory, in memory: slow and stale, refuses operations, forgets unsynced data.
+
+A file appears whole, or not at all if its writer died first. Other hosts may see it late. Written
+journal lines outlive their writer, but only synced lines outlive its machine. Nothing here decides
+what to write.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Literal, get_args
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
+from downpour.files.store.base import MemoryStore
+from downpour.files.store.publish import reading, writing
+from downpour.record.journal import belongs_elsewhere
+from downpour_lab.simulated.network import Clock, Process
+
+_FOLDER = Path("shared")
+Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "append", "sync"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+_READS = {"read", "list"}
+ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
+"""The errors of a file server. If every operation raises the last one, the server is away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """An error with which one or all operations of the directory fail, on one or all hosts."""
+
+    error: str = "ENOENT"
+    operation: Operation | None = None
+    host: str = ""
+
+    def strikes(self, host: str, operation: Operation) -> bool:
+        """Whether this operation fails on this host."""
+        return self.operation in {None, operation} and self.host in {"", host}
+
+
+AWAY = Trouble()
+"""Every operation fails on every host."""
+
+
+def refuse(trouble: Trouble, operation: Operation, name: str) -> None:
+    """Raise the store's error for a system error."""
+    one_file = bool(name) and operation == "read" == trouble.operation
+    if trouble.error == "ENOENT" and one_file:
+        raise FileMissing(name)  # the folder itself can be listed
+    code = getattr(errno, trouble.error)
+    translated = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
+    with translated:
+        raise OSError(code, os.strerror(code))
+
+
+LOOK_AGAIN_SECONDS = 0.5
+_LINKED_SHARE = 0.3
+"""The share of failed publishings whose file exists anyway, because only the answer was lost."""
+
+Damage = Literal[
+    "journal's end", "journal's middle", "journal", "copied", "foreign", "update lost",
+    "update altered", "snapshot lost", "snapshot altered", "optimizer lost", "model lost",
+    "model altered",
+]  # fmt: skip
+DAMAGES: tuple[Damage, ...] = get_args(Damage)
+_CLUSTER = "here"
+
+
+@dataclass(slots=True)
+class DiskState:
+    """The directory's present faults: how much slower it is, how late files appear, what fails.
+
+    Each trouble in `once` makes one operation fail. `slower_at` says how much slower the directory
+    is for single hosts.
+    """
+
+    slower: float = 1.0
+    slower_at: dict[str, float] = field(default_factory=dict)
+    stale_seconds: float = 0.0
+    troubles: list[Trouble] = field(default_factory=list)
+    once: list[Trouble] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskTimings:
+    """The seconds it takes to read a file, to write one, and to sync a journal."""
+
+    read_seconds: float = 0.01
+    write_seconds: float = 0.02
+    sync_seconds: float = 0.005
+    patience_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class _Lines:
+    """A segment, and how many of its lines are synced; if `torn`, it ends in half a line."""
+
+    host: str
+    lines: list[Line]
+    synced: int = 0
+    torn: bool = False
+
+
+class Disk:
+    """Files, journals, the lock and the terms of a cluster."""
+
+    def __init__(self, clock: Clock, random: Random, timings: DiskTimings) -> None:
+        self.state = DiskState()
+        self.timings = timings
+        self.holder: Process | None = None
+        self.terms: list[str] = []
+        self.damaged: set[str] = set()
+        self.left_over: set[str] = set()
+        self._swept: set[str] = set()
+        self._published_late: dict[str, Process] = {}
+        self.harmed: set[str] = set()
+        self.left_out: dict[str, str] = {}
+        self._clock = clock
+        self._random = random
+        self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
+        self._seen_by_all_at: dict[str, tuple[str, float]] = {}
+        self._journals: dict[str, dict[Segment, _Lines]] = {}
+        self._locked_until = 0.0
+
+    def ask(self, host: str, operation: Operation, name: str = "") -> None:
+        """Raise the error of an operation that fails at present.
+
+        Raises:
+            FileMissing: the host cannot see the file yet.
+            SharedDirectoryError: the host cannot use the directory.
+        """
+        state = self.state
+        if not state.troubles and not state.once:
+            return
+        for trouble in [*state.once, *state.troubles]:
+            if trouble.strikes(host, operation):
+                if trouble in state.once:
+                    state.once.remove(trouble)
+                refuse(trouble, operation, name)
+
+    # Files
+
+    def store(self, experiment: str) -> MemoryStore:
+        """Return an experiment's files, as the directory's server has them."""
+        return self._stores[experiment]
+
+    def names(self, host: str, experiment: str) -> list[str]:
+        """Return the names of an experiment's files; may raise SharedDirectoryError."""
+        self.ask(host, "list")
+        return self.store(experiment).list()
+
+    def delete(self, host: str, experiment: str, name: str) -> None:
+        """Remove a file; if the directory fails, the file stays and only takes up room."""
+        try:
+            self.ask(host, "delete", name)
+        except SharedDirectoryError:
+            self.left_over.add(name)
+        else:
+            self.store(experiment).delete(name)
+
+    def sweep(self, host: str, experiment: str, unwanted: Callable[[str], bool]) -> None:
+        """Remove files that an ended experiment no longer needs."""
+        self._swept.add(experiment)
+        for name in self.store(experiment).list():
+            if unwanted(name):
+                self.delete(host, experiment, name)
+
+    def may_stay(self, name: str) -> bool:
+        """Whether no process can remove a file of an ended experiment.
+
+        Either an attempt to remove it failed, or a worker that was cut off published it later.
+        That worker then died before it could report the file, or hear that the manager did not want
+        it.
+        """
+        writer = self._published_late.get(name)
+        return name in self.left_over or (writer is not None and not writer.alive)
+
+    def publish(
+        self,
+        writer: Process,
+        experiment: str,
+        name: str,
+        content: bytes,
+        done: Callable[[PublishedFile], None],
+        failed: Callable[[StoreError], None],
+        patience_seconds: float = inf,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Write a file; it is visible and durable when we call `done`.
+
+        The writer stops waiting for the directory if `is_wanted` says that the file is unwanted.
+        """
+
+        def appear(waited: float) -> None:
+            store = self.store(experiment)
+            try:
+                self.ask(writer.host, "publish", name)
+            except SharedDirectoryError as error:
+                if name not in store and self._random.random() < _LINKED_SHARE:
+                    store.put_new(name, [content])
+                if waited >= patience_seconds or not is_wanted():
+                    failed(error)
+                else:
+                    writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
+                return
+            if name not in store:
+                store.put_new(name, [content])
+            if experiment in self._swept:
+                self._published_late[name] = writer
+            if self.state.stale_seconds:
+                late = self.state.stale_seconds * self._random.random()
+                self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
+            done(store.describe(name))
+
+        writer.after(self.takes(self.timings.write_seconds, writer.host), appear, 0.0)
+
+    def read(
+        self,
+        reader: Process,
+        experiment: str,
+        file: PublishedFile,
+        done: Callable[[bytes], None],
+        failed: Callable[[StoreError], None],
+        patience_seconds: float | None = None,
+        away_seconds: float = inf,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Read a file, retrying until patience with it, or with the directory, ends.
+
+        The reader also stops if `is_wanted` says that the file is unwanted.
+        """
+        patience = patience_seconds or self.timings.patience_seconds
+
+        def look(waited: float) -> None:
+            try:
+                content = self.look(reader, experiment, file)
+            except StoreError as error:
+                is_away = isinstance(error, SharedDirectoryError)
+                if waited >= (away_seconds if is_away else patience) or not is_wanted():
+                    failed(error)
+                else:
+                    reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)
+                return
+            done(content)
+
+        reader.after(self.takes(self.timings.read_seconds, reader.host), look, 0.0)
+
+    def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
+        """Return the content of a file, as a process sees it now.
+
+        Raises:
+            FileMissing: the file does not exist, or the process's host cannot see it yet.
+            FileCorrupt: the file differs from the published one.
+            SharedDirectoryError: the process cannot use the directory.
+        """
+        self.ask(reader.host, "read", file.name)
+        writer, seen_at = self._seen_by_all_at.get(file.name, ("", 0.0))
+        if writer != reader.host and seen_at > self._clock.now_seconds:
+            raise FileMissing(file.name)
+        if file.name in self.damaged:
+            raise FileCorrupt(file.name, "has another checksum than was published")
+        return bytes(self.store(experiment).read(file))
+
+    def is_doubtful(self, name: str) -> bool:
+        """Whether a file was damaged, or became visible late on some hosts."""
+        return name in self.damaged or name in self._seen_by_all_at
+
+    # Journals
+
+    def write_lines(
+        self, writer: Process, experiment: str, segment: Segment, lines: list[Line], *, sync: bool
+    ) -> None:
+        """Append to a journal.
+
+        Raises:
+            SharedDirectoryError: the directory fails; some of the lines may be written.
+        """
+        written = self._journals.setdefault(experiment, {}).setdefault(
+            segment, _Lines(writer.host, [])
+        )
+        try:
+            self.ask(writer.host, "append")
+        except SharedDirectoryError:
+            whole = self._random.randint(0, len(lines))
+            written.lines += lines[:whole]
+            written.torn = written.torn or whole < len(lines)
+            raise
+        # A line that follows half a line cannot be read.
+        written.lines += lines[1:] if written.torn else lines
+        written.torn = False
+        if sync:
+            self.ask(writer.host, "sync")
+            written.synced = len(written.lines)
+
+    def lose_unsynced(self, host: str) -> None:
+        """Lose some or all of the lines that a machine had not synced when it died."""
+        for segments in self._journals.values():
+            for segment in segments.values():
+                if segment.host == host:
+                    kept = self._random.randint(segment.synced, len(segment.lines))
+                    del segment.lines[kept:]
+
+    def stories(self) -> dict[str, list[Line]]:
+        """Read the journals that managers of this cluster have written, one at a time.
+
+        Journals that cannot be read go to `left_out`, with the reason.
+        """
+        stories = {}
+        for experiment in sorted(self._journals):
+            segments = sorted(self._journals[experiment].items())
+            try:
+                lines = since_checkpoint((term, segment.lines) for (term, _), segment in segments)
+            except FileCorrupt as error:
+                self.left_out[experiment] = str(error)
+                continue
+            if lines and belongs_elsewhere(lines, experiment, _CLUSTER) is None:
+                stories[experiment] = lines
+        return stories
+
+    def journal(self, experiment: str) -> list[Line]:
+        """Return all lines of a journal that count; FileCorrupt if one is missing."""
+        segments = sorted(self._journals.get(experiment, {}).items())
+        return in_order((term, segment.lines) for (term, _), segment in segments)
+
+    def settle(self) -> None:
+        """Sync all lines of all journals."""
+        for segments in self._journals.values():
+            for segment in segments.values():
+                segment.synced = len(segment.lines)
+
+    # Damage while no manager runs
+
+    def damage(self, experiment: str, what: Damage) -> None:
+        """Alter or remove a file of an experiment, or copy its folder."""
+        match what:
+            case "copied":
+                self._journals[f"{experiment}-copy"] = deepcopy(self._journals[experiment])
+                return
+            case "foreign":
+                self._journals["foreign"] = self._elsewhere(self._journals[experiment])
+                return
+            case "journal's end" | "journal's middle" | "journal":
+                self._damage_journal(experiment, what)
+            case _:
+                kind, how = what.split()
+                names = [name for name in self.store(experiment).list() if name.startswith(kind)]
+                for name in names[-1:]:
+                    self.damaged.add(name)
+                    if how == "lost":
+                        self.store(experiment).delete(name)
+        self.harmed.add(experiment)
+
+    def _damage_journal(self, experiment: str, what: str) -> None:
+        segments = self._journals[experiment]
+        last = segments[max(segments)]
+        if what == "journal":
+            del self._journals[experiment]
+        elif what == "journal's end":
+            del last.lines[-self._random.randint(1, 3) :]
+        elif len(last.lines) > 2:
+            del last.lines[self._random.randrange(1, len(last.lines) - 1)]
+        last.synced = min(last.synced, len(last.lines))
+
+    def _elsewhere(self, segments: Mapping[Segment, _Lines]) -> dict[Segment, _Lines]:
+        return {
+            key: _Lines(one.host, [replace(line, cluster="elsewhere") for line in one.lines])
+            for key, one in segments.items()
+        }
+
+    # The lock and the terms
+
+    def lock(self, process: Process) -> bool:
+        """Try to become the leading manager; return whether that worked.
+
+        Raises:
+            SharedDirectoryError: the directory refuses.
+        """
+        self.ask(process.host, "lock")
+        held = self.holder is not None and self.holder.alive
+        if held or self._clock.now_seconds < self._locked_until:
+            return False
+        self.holder = process
+        return True
+
+    def unlock_later(self, process: Process, seconds: float) -> None:
+        """Keep the lock of a dead machine until the server notices."""
+        if self.holder is process:
+            self._locked_until = self._clock.now_seconds + seconds
+
+    def lose_lock(self, holder: Process | None = None) -> None:
+        """Free the lock if this process holds it, without its knowledge; None means any holder."""
+        if holder is None or self.holder is holder:
+            self.holder = None
+
+    def claim(self, address: str) -> int:
+        """Begin a term; return its number. May raise SharedDirectoryError."""
+        self.ask(address, "claim")
+        self.terms.append(address)
+        return len(self.terms)
+
+    def takes(self, seconds: float, host: str) -> float:
+        """Return how long something that usually takes `seconds` takes a host at present."""
+        # We use the slower factor, not the product: a plan says how long a transfer takes at most.
+        slower = max(self.state.slower, self.state.slower_at.get(host, 1.0))
+        return seconds * slower * (0.5 + self._random.random())
+
+    def chance(self, most: int) -> int:
+        """Draw how many of `most` lines are written."""
+        return self._random.randint(0, most)

@@ -1,0 +1,190 @@
+"""The common environment of a simulated cluster's processes, and the duration of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from downpour.base.values import AttemptId
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Entry, Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES, Policy
+from downpour.predictor import Predictor
+from downpour_lab.simulated.disk import Disk, DiskTimings
+from downpour_lab.simulated.machines import Machines
+from downpour_lab.simulated.network import Answer, Clock, Network, Process
+
+Stories = dict[str, list[Line]]
+"""The journaled lines of each experiment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """How long everything takes, in seconds.
+
+    `task_seconds` is the median time of a shard. It differs between workers by `worker_spread`, and
+    between the tasks of one worker by `spread`, both relative to it. `event_seconds` is the
+    manager's time for an event, `update_seconds` the time for each update in an aggregation. A
+    worker publishes the state of its task every `snapshot_seconds`; 0 means never. It pauses
+    training for `saving_seconds` then, and for `resuming_seconds` when it continues from a
+    snapshot. A shard has `shard_samples` examples, and a task `shard_steps` steps.
+    """
+
+    task_seconds: float = 2.0
+    spread: float = 0.3
+    worker_spread: float = 0.3
+    network_seconds: float = 0.005
+    deadline_seconds: float | None = 3.0
+    event_seconds: float = 0.0002
+    prepare_seconds: float = 0.5
+    aggregate_seconds: float = 0.1
+    update_seconds: float = 0.001
+    evaluate_seconds: float = 0.5
+    recover_seconds: float = 0.2
+    restart_seconds: float = 1.0
+    heartbeat_seconds: float = 1.0
+    snapshot_seconds: float = 0.0
+    saving_seconds: float = 0.0
+    resuming_seconds: float = 0.0
+    shard_samples: int = 10
+    shard_steps: int = 100
+    patience: float = 0.4
+    checkpoint_rounds: int = 50
+    disk: DiskTimings = field(default_factory=DiskTimings)
+
+
+@dataclass(slots=True)
+class Observation:
+    """An event that a core has handled, its output, and the entries to journal."""
+
+    core: Scheduler
+    term: int
+    event: on.Event
+    output: Output
+    kept: Sequence[Entry]
+
+
+What = Literal[
+    "met",
+    "asked",
+    "cancelled",
+    "to hand over",
+    "begins",
+    "saves",
+    "saved",
+    "stopped",
+    "trained",
+    "free",
+    "leaves",
+    "drains",
+    "beats",
+    "heard",
+]
+
+
+@dataclass(slots=True)
+class WorkerAction:
+    """A visible action of a worker.
+
+    A worker `met` a manager of a term, was `asked` for an attempt, had one `cancelled`, or is `to
+    hand over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has
+    `stopped` or `trained` it, and is `free` of it when the manager acknowledges its report. If it
+    `drains`, it begins no attempt that it is asked for from now on. If it `beats`, it sends a
+    heartbeat that mentions the `attempts` it holds; then the manager has `heard` it. `own_steps`
+    are the attempt's steps that the worker itself has made, and `steps_left` the remaining ones.
+    """
+
+    worker: object
+    what: What
+    at_seconds: float
+    attempts: tuple[AttemptId, ...] = ()
+    term: int = 0
+    own_steps: int = 0
+    steps_left: int = 0
+
+
+class Observer:
+    """Sees what happens in a run; checks raise AssertionError. This one does nothing."""
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """A manager has replayed the journals, and begins its term."""
+
+    def handled(self, step: Observation) -> None:
+        """A core has handled an event."""
+
+    def acting(self, step: Observation) -> None:
+        """A manager has journaled an event as far as it must, and acts on it now."""
+
+    def working(self, happened: WorkerAction) -> None:
+        """A worker has acted."""
+
+
+@dataclass(slots=True)
+class Environment:
+    """The clock, network, directory and machines of a run; `tell` adds a line to its story.
+
+    Each manager makes its own predictor with `predictor`; without it, managers don't forecast. The
+    `hopeless` tasks, by experiment, round and shard, fail on every worker.
+    """
+
+    clock: Clock
+    random: Random
+    network: Network
+    disk: Disk
+    timings: Timings
+    machines: Machines
+    observer: Observer
+    tell: Callable[[str], None]
+    predictor: Callable[[], Predictor] | None = None
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
+    hopeless: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def token(self) -> str:
+        """Return a random token that makes a file's name unique."""
+        return f"{self.random.getrandbits(48):012x}"
+
+
+_AGAIN_SECONDS = 1.0
+
+
+class SimulatedClient(Process):
+    """Calls the managers in turn until one answers."""
+
+    def __init__(self, environment: Environment, managers: list[str]) -> None:
+        super().__init__(environment.clock, "client")
+        self._environment = environment
+        self._managers = managers
+        self.acknowledged: set[str] = set()
+
+    def submit(self, experiment: str, spec: ResolvedSpec) -> None:
+        """Submit an experiment, repeating the call until a manager acknowledges it."""
+
+        def taken(_: Any) -> None:
+            if experiment not in self.acknowledged:
+                self.acknowledged.add(experiment)
+                self._environment.tell(f"{experiment} is taken in")
+
+        self._insist(taken, "submit", experiment, spec)
+
+    def cancel(self, experiment: str) -> None:
+        """Cancel an experiment, repeating the call until a manager acknowledges it."""
+        self._insist(lambda _: None, "cancel", experiment)
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker once to finish its tasks and leave; the caller sees whether it does."""
+        self._environment.network.call(
+            self, worker, "drain", answered=lambda _: None, failed=lambda _: None
+        )
+
+    def _insist(self, answered: Answer, method: str, *args: Any) -> None:
+        def failed(_: str) -> None:
+            self._managers.append(self._managers.pop(0))
+            self.after(_AGAIN_SECONDS, self._insist, answered, method, *args)
+
+        self._environment.network.call(
+            self, self._managers[0], method, *args, answered=answered, failed=failed
+        )

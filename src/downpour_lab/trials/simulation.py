@@ -1,0 +1,367 @@
+"""Runs one plan to its end, and reports whether all checks held."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import starmap
+from random import Random
+
+from downpour.core.node.attempt import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.facts import Fact
+from downpour.core.stragglers import POLICIES
+from downpour.files.store import layout
+from downpour.record.journal import replay
+from downpour.record.record import line_text
+from downpour.record.view import View
+from downpour_lab.checks.checks import (
+    CallCheck,
+    DurabilityCheck,
+    InvariantCheck,
+    LeaderCheck,
+    PlaceCheck,
+    ProgressCheck,
+    RecordCheck,
+    ReplayCheck,
+    RetryCheck,
+    check_the_end,
+)
+from downpour_lab.checks.counting_check import CountingCheck
+from downpour_lab.checks.promises import Broken, Comparisons, Happening, Happenings, Promise
+from downpour_lab.checks.push_check import PushCheck
+from downpour_lab.checks.worker_check import WorkerCheck
+from downpour_lab.faults.plan import Plan
+from downpour_lab.simulated.disk import Disk
+from downpour_lab.simulated.environment import Observation, Observer, Stories, WorkerAction
+from downpour_lab.simulated.machines import Guessing
+from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.simulated.worker import NodeClass
+from downpour_lab.trials.striking import Cluster, ManagerClass
+
+Happened = Counter[Happening]
+
+
+def _all_in_step(plan: Plan) -> bool:
+    return all(spec.in_step for _, spec in plan.specs)
+
+
+def _none_in_step(plan: Plan) -> bool:
+    return not any(spec.in_step for _, spec in plan.specs)
+
+
+_APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
+    Promise.ENDS: lambda _plan, _seen: True,
+    Promise.FINISHES: lambda _plan, seen: seen["fact", "Concluded"],
+    Promise.CONSISTENT: lambda _plan, _seen: True,
+    Promise.REPLAYS: lambda _plan, seen: seen["event", "ExperimentSubmitted"],
+    Promise.RECORDS: lambda _plan, seen: seen["event", "Aggregated"],
+    Promise.REMEMBERS: lambda _plan, seen: seen["manager", "goes on"],
+    Promise.LEADS: lambda _plan, seen: seen["event", "ExperimentSubmitted"],
+    Promise.REGISTERED: lambda _plan, seen: seen["command", "Assign"],
+    Promise.PLACES: lambda _plan, seen: seen["command", "Assign"],
+    Promise.BLAMELESS: lambda plan, seen: plan.only_managers_end and seen["fact", "GivenUp"],
+    Promise.PROGRESS: lambda _plan, seen: seen["fact", "GivenUp"],
+    Promise.OWN: lambda _plan, seen: seen["manager", "begins"],
+    Promise.ONCE: lambda _plan, seen: seen["fact", "Accepted"],
+    Promise.FOLDS: lambda _plan, seen: seen["command", "Aggregate"],
+    Promise.BYTES: lambda _plan, seen: seen["event", "Aggregated"],
+    Promise.APART: lambda plan, seen: _none_in_step(plan) and seen["fact", "Assigned"],
+    Promise.REFUSES: lambda plan, seen: _all_in_step(plan) and seen["event", "AggregationFailed"],
+    Promise.TRAINS: lambda _plan, seen: seen["worker", "begins"],
+    Promise.MENTIONS: lambda _plan, seen: seen["worker", "beats"],
+    Promise.STOPS: lambda _plan, seen: seen["worker", "stopped"],
+    Promise.SAVES: lambda _plan, seen: seen["worker", "saves"],
+    Promise.RESULTS: lambda _plan, seen: seen["ending", "finished"],
+    Promise.TIDY: lambda _plan, _seen: True,
+}
+"""Only `Happenings` counts these, because a check must not decide that it may look away."""
+
+
+def check_compared(
+    plan: Plan, seen: Happened, comparisons: Comparisons, harmed: Collection[str]
+) -> None:
+    """Raise Broken for a promise that applies, but that no check compared anything with.
+
+    Experiments that lost files or may fail leave little to compare.
+    """
+    excused = {name for name, _ in plan.specs} <= plan.may_fail | set(harmed)
+    for promise, applies in _APPLIES.items():
+        wanted = applies(plan, seen) and not (excused and promise in _OF_THE_WHOLE)
+        if wanted and not comparisons.made[promise]:
+            raise Broken(promise, "nothing was compared with it")
+
+
+_OF_THE_WHOLE = {Promise.FINISHES, Promise.RECORDS, Promise.REMEMBERS, Promise.RESULTS}
+
+
+_GRACE_SECONDS = 60.0
+_FAULT_GRACE_SECONDS = 45.0
+_TASK_GRACE = 8.0
+"""A run must end in this many times what its tasks take in sequence, plus the graces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of a run; `failure` is the first failed check, if any; `seconds` are virtual.
+
+    `broken` is the promise that the run broke, if that was the failure. `compared` counts the
+    comparisons with each promise, `happened` the events that the run has shown. Runs of one plan
+    have the same `digest`, which covers everything that they did and when. `records` are the lines
+    of each experiment's record, if the caller wants them.
+    """
+
+    plan: Plan
+    failure: str
+    seconds: float
+    steps: int
+    story: tuple[str, ...]
+    broken: Promise | None = None
+    compared: Mapping[Promise, int] = field(default_factory=dict)
+    happened: Mapping[Happening, int] = field(default_factory=dict)
+    digest: str = ""
+    records: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def simulate(
+    plan: Plan,
+    manager_class: ManagerClass = SimulatedManager,
+    *,
+    worker_node: NodeClass = WorkerNode,
+    step_loop: type[StepLoop] = StepLoop,
+    story: bool = False,
+    records: bool = False,
+) -> Outcome:
+    """Run a plan to its end, or to the first check that fails."""
+    run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
+    failure, broken = "", None
+    try:
+        run.to_its_end()
+    except Broken as error:
+        failure, broken = str(error), error.promise
+    except Exception as error:  # noqa: BLE001 - any exception in a run is a finding
+        failure = f"{type(error).__name__}: {error}"
+    if failure:
+        run.tell(failure)
+    return Outcome(
+        plan=plan,
+        failure=failure,
+        seconds=run.cluster.clock.now_seconds,
+        steps=run.cluster.clock.steps,
+        story=tuple(run.story),
+        broken=broken,
+        compared=run.comparisons.made,
+        happened=run.happenings.counted,
+        digest=run.cluster.clock.digest,
+        records=run.records() if records else {},
+    )
+
+
+class _Run:
+    """A run: its cluster, its observers and its story."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        manager_class: ManagerClass,
+        worker_node: NodeClass,
+        step_loop: type[StepLoop],
+        *,
+        told_in_full: bool,
+    ) -> None:
+        self.story: list[str] = []
+        self.comparisons = Comparisons()
+        self.happenings = Happenings()
+        self._plan = plan
+        self._told_in_full = told_in_full
+        watched = any(POLICIES[spec.policy].watches for _, spec in plan.specs)
+        random = Random(plan.seed)
+        self.cluster = Cluster(
+            plan,
+            self._watch,
+            self.tell,
+            manager_class,
+            predictor=(lambda: Guessing(random)) if watched else None,
+            worker_node=worker_node,
+            step_loop=step_loop,
+        )
+        self.happenings.drawn(plan)
+        self.cluster.report_to(self.happenings)
+
+    def tell(self, line: str) -> None:
+        """Add a line to the story."""
+        self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
+
+    def records(self) -> dict[str, tuple[str, ...]]:
+        """Project the records from the journals, as far as these go."""
+        disk, found = self.cluster.disk, {}
+        for name in (name for name, _ in self._plan.specs if name not in disk.harmed):
+            view = View()
+            dated = (one for line in disk.journal(name) for one in view.take(line))
+            found[name] = tuple(starmap(line_text, dated))
+        return found
+
+    def _watch(self, disk: Disk) -> Observer:
+        made = self.comparisons
+        self._counting = CountingCheck(made, disk, dict(self._plan.specs))
+        self._pushes = PushCheck(made, disk, dict(self._plan.specs))
+        self._records = RecordCheck(made, disk)
+        self._ending = _Ending(disk)
+        observers: list[Observer] = [
+            # This comes first, so that an event counts even if a check fails on it.
+            self.happenings,
+            InvariantCheck(made),
+            self._counting,
+            self._pushes,
+            ReplayCheck(made),
+            self._records,
+            DurabilityCheck(made, disk),
+            LeaderCheck(made, disk),
+            CallCheck(made),
+            PlaceCheck(made),
+            ProgressCheck(made),
+            WorkerCheck(made),
+            self._ending,
+        ]
+        if self._plan.only_managers_end:
+            observers.append(RetryCheck(made))
+        if self._told_in_full:
+            observers.insert(0, _Narrator(self.tell))
+        return _All(observers)
+
+    def to_its_end(self) -> None:
+        """Run until all experiments have ended; raise AssertionError if a check fails."""
+        clock, timings = self.cluster.clock, self._plan.timings
+        all_tasks = self._plan.tasks * timings.task_seconds
+        grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
+        limit = self._plan.calm_at_seconds + grace + _TASK_GRACE * all_tasks
+        self.cluster.begin()
+        while len(self._ending.ended) < len(self._plan.specs):
+            clock.step()
+            if clock.now_seconds > limit:
+                wrong = "nothing has gone wrong for long, and the run does not end"
+                raise Broken(Promise.ENDS, wrong)
+        self.comparisons.expect(Promise.ENDS, True, "")  # noqa: FBT003
+        # We use only the journals: the last manager may be dead, or believe entries that were lost.
+        core = Scheduler()
+        replay(core, self.cluster.disk.stories())
+        may_fail = self._plan.may_fail | self.cluster.disk.harmed
+        check_the_end(
+            self.comparisons, self.cluster.disk, core, self._counting, self._pushes, may_fail
+        )
+        self.tell("all experiments have ended")
+        experiments = core.state.experiments.values()
+        self._tidy_up(limit, {file.name for each in experiments for file in each.files()})
+        whole = [name for name in core.state.experiments if name not in self.cluster.disk.harmed]
+        for name, lines in self.happenings.recorded(self.cluster.disk, whole):
+            self._records.check_end(name, core.state.experiments[name].version, lines)
+        harmed = self.cluster.disk.harmed
+        check_compared(self._plan, self.happenings.counted, self.comparisons, harmed)
+
+    def _tidy_up(self, limit_seconds: float, kept: Collection[str]) -> None:
+        """Let the last commands end; raise AssertionError if files are left over."""
+        clock, disk = self.cluster.clock, self.cluster.disk
+        stores = [disk.store(name) for name, _ in self._plan.specs if name not in disk.harmed]
+        limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)
+        while left := [
+            name
+            for one in stores
+            for name in one.list()
+            if layout.is_in_flight(name) and name not in kept and not disk.may_stay(name)
+        ]:
+            clock.step()
+            if clock.now_seconds > limit_seconds:
+                raise Broken(Promise.TIDY, f"{left} are left over")
+        self.comparisons.expect(Promise.TIDY, True, "")  # noqa: FBT003
+
+
+class _All(Observer):
+    """Several observers."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._onlookers = observers
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        for observer in self._onlookers:
+            observer.recovered(core, stories)
+
+    def handled(self, step: Observation) -> None:
+        for observer in self._onlookers:
+            observer.handled(step)
+
+    def acting(self, step: Observation) -> None:
+        for observer in self._onlookers:
+            observer.acting(step)
+
+    def working(self, happened: WorkerAction) -> None:
+        for observer in self._onlookers:
+            observer.working(happened)
+
+
+class _Ending(Observer):
+    """Notes which experiments have ended."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.ended: set[str] = set()
+        self._disk = disk
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        del stories
+        ended = {name for name, one in core.state.experiments.items() if one.life.state.ended}
+        left_out = self._disk.harmed - set(core.state.experiments)
+        self.ended = ended | left_out
+
+    def acting(self, step: Observation) -> None:
+        self.ended |= {
+            fact.experiment for fact in step.output.facts if isinstance(fact, facts.Concluded)
+        }
+
+
+class _Narrator(Observer):
+    """Adds the managers' decisions to the story."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def acting(self, step: Observation) -> None:
+        for line in (
+            _told_of(step.event),
+            *map(_told_fact, step.output.facts),
+            *map(_told_command, step.output.commands),
+        ):
+            if line:
+                self._tell(line)
+
+
+def _told_of(event: on.Event) -> str:
+    match event:
+        case on.WorkerJoined():
+            return f"{event.worker} joins{f', running {event.running}' if event.running else ''}"
+        case on.Aggregated():
+            return f"round {event.round} of {event.experiment} is {event.model.name}"
+        case on.AggregationFailed():
+            return f"round {event.round} of {event.experiment}: updates are refused"
+        case _:
+            return ""
+
+
+def _told_fact(fact: Fact) -> str:
+    match fact:
+        case facts.Accepted():
+            return f"{fact.worker} has trained {fact.attempt}"
+        case facts.GivenUp():
+            return f"{fact.attempt} is given up: {fact.reason}"
+        case facts.Concluded():
+            return f"{fact.experiment} is {fact.ending}: {fact.reason}"
+        case _:
+            return ""
+
+
+def _told_command(command: do.Command) -> str:
+    if isinstance(command, do.Assign):
+        return f"{command.assigned.worker} is asked for {command.assigned.attempt}"
+    return ""

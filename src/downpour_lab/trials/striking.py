@@ -1,0 +1,400 @@
+"""Applies a plan's faults to a simulated cluster, and ends temporary ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Protocol, cast
+
+from downpour.base.states import FailureKind
+from downpour.core.node.attempt import StepLoop
+from downpour.core.node.worker import WorkerNode
+from downpour.core.scheduler import Scheduler
+from downpour.predictor import Predictor
+from downpour.record.journal import replay
+from downpour_lab.checks.promises import Happenings
+from downpour_lab.faults.faults import Fault, FaultKind
+from downpour_lab.faults.plan import Plan
+from downpour_lab.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
+from downpour_lab.simulated.environment import Environment, Observer, SimulatedClient
+from downpour_lab.simulated.machines import Machines, Phase, RandomMachines
+from downpour_lab.simulated.manager import DeathPoint, SimulatedManager
+from downpour_lab.simulated.network import HEARS_NOTHING, Clock, Network
+from downpour_lab.simulated.worker import NodeClass, SimulatedWorker
+
+_LOCK_SECONDS = 5.0
+"""How long the server keeps the lock of a machine that has died or that it does not hear."""
+_DISK_SLOWER = 20.0
+_CLIENT = "client"
+
+Ends = Iterable[tuple[str, str]]
+"""Pairs of hosts: messages from the first to the second."""
+
+
+class Stricken(Protocol):
+    """The cluster that faults strike."""
+
+    clock: Clock
+    network: Network
+    disk: Disk
+    environment: Environment
+    client: SimulatedClient
+    managers: dict[str, SimulatedManager]
+    workers: dict[str, SimulatedWorker]
+
+    def stays_away(self, host: str, seconds: float) -> None:
+        """Let the next process that ends on a host restart only after some seconds."""
+        ...
+
+    def double(self, name: str, twin: str) -> SimulatedWorker:
+        """Start another worker with the same name."""
+        ...
+
+
+class Striking:
+    """Applies faults; calls `struck` for each one that has found its target."""
+
+    def __init__(self, cluster: Stricken, plan: Plan) -> None:
+        self.struck: Callable[[Fault], None] = lambda _: None
+        self._cluster = cluster
+        self._plan = plan
+
+    def strike(self, fault: Fault) -> None:
+        """Apply a fault; if it lasts, it ends on its own."""
+        cluster = self._cluster
+        cluster.environment.tell(f"[{fault.number}] {fault}")
+        manager, worker = cluster.managers.get(fault.target), cluster.workers.get(fault.target)
+        if fault.target and manager is None and worker is None:
+            return
+        self.struck(fault)
+        if self._cut(fault) or self._impair(fault):
+            return
+        if manager is not None:
+            self._strike_manager(fault, manager)
+        elif worker is not None:
+            self._strike_worker(fault, worker)
+        else:
+            self._strike_all(fault)
+
+    # Processes
+
+    def _strike_manager(self, fault: Fault, manager: SimulatedManager) -> None:
+        cluster = self._cluster
+        match fault.kind:
+            case FaultKind.MANAGER_DIES:
+                cluster.stays_away(manager.host, fault.seconds)
+                manager.crash("")
+            case FaultKind.MANAGER_DIES_AT:
+                manager.die_at = cast("DeathPoint", fault.detail)
+                cluster.clock.after(fault.seconds, self._spare, manager)
+            case FaultKind.MANAGER_MACHINE_DIES:
+                cluster.stays_away(manager.host, fault.seconds)
+                manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
+            case FaultKind.DAMAGED_MEANWHILE:
+                cluster.stays_away(manager.host, fault.seconds)
+                manager.crash("")
+                what, _, name = fault.detail.rpartition(" of ")
+                self._damage(cast("Damage", what), name)
+            case FaultKind.MANAGER_STANDS_STILL:
+                manager.stand_still(fault.seconds)
+            case FaultKind.MANAGER_STOPS:
+                manager.stop()
+            case FaultKind.PREPARATION_FAILS:
+                manager.runner.cannot_prepare = fault.detail
+            case _:
+                once = fault.seconds * (1 if fault.number % 2 else -1)
+                manager.skew_seconds += fault.amount or once
+
+    def _spare(self, manager: SimulatedManager) -> None:
+        manager.die_at = ""
+
+    def _damage(self, what: Damage, name: str) -> None:
+        """Damage a file of an experiment that is acknowledged and has not ended."""
+        disk, client = self._cluster.disk, self._cluster.client
+        core = Scheduler()
+        replay(core, disk.stories())
+        experiment = core.state.experiments.get(name) if name in client.acknowledged else None
+        if experiment is not None and not experiment.life.state.ended:
+            disk.damage(name, what)
+
+    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:
+        cluster = self._cluster
+        match fault.kind:
+            case FaultKind.WORKER_DIES | FaultKind.WORKER_MACHINE_DIES:
+                cluster.stays_away(worker.host, fault.seconds)
+                worker.crash("", with_machine=fault.kind is FaultKind.WORKER_MACHINE_DIES)
+            case FaultKind.WORKER_DIES_AT:
+                cluster.stays_away(worker.host, fault.seconds)
+                worker.training.dies_at = cast("Phase", fault.detail)
+            case FaultKind.WORKER_STANDS_STILL:
+                worker.stand_still(fault.seconds)
+            case FaultKind.WORKER_LEAVES:
+                cluster.stays_away(worker.host, fault.seconds)
+                worker.leave()
+            case FaultKind.WORKER_DRAINS:
+                cluster.stays_away(worker.host, fault.seconds)
+                cluster.client.drain(worker.host)
+            case FaultKind.WORKER_DOUBLED:
+                twin = cluster.double(fault.target, f"{worker.host}'")
+                cluster.clock.after(fault.seconds, twin.crash, "again")
+            case FaultKind.CONNECTIONS_END:
+                cluster.network.hang_up(worker)
+            case FaultKind.UPDATE_DAMAGED:
+                worker.training.damages_next += 1
+            case _:
+                worker.training.fails_next.append(fault.detail or FailureKind.NON_FINITE)
+
+    # The network
+
+    def _cut(self, fault: Fault) -> bool:
+        """Cut links if the fault does so; return whether it does."""
+        ends = [*self._ends(fault)]
+        if ends:
+            pause = fault.amount * (1 - fault.share) if fault.amount else 0.0
+            until = self._cluster.clock.now_seconds + fault.seconds
+            self._cut_for(ends, fault.amount * fault.share or fault.seconds, pause, until)
+        if fault.kind in _WITHOUT_FOLDER:
+            self._take_folder(fault)
+        return bool(ends) or fault.kind in _WITHOUT_FOLDER
+
+    def _ends(self, fault: Fault) -> Ends:
+        """Return the links that a fault cuts, by direction."""
+        host, managers = fault.target, list(self._cluster.managers)
+        others = [*self._cluster.workers, _CLIENT] if host in managers else managers
+        match fault.kind:
+            case (
+                FaultKind.MANAGER_CUT_OFF
+                | FaultKind.MANAGER_ISOLATED
+                | FaultKind.MANAGER_FLAPS
+                | FaultKind.WORKER_CUT_OFF
+                | FaultKind.WORKER_ISOLATED
+                | FaultKind.WORKER_FLAPS
+            ):
+                return [pair for other in others for pair in ((host, other), (other, host))]
+            case FaultKind.LINK_CUT:
+                return [(host, fault.detail), (fault.detail, host)]
+            case FaultKind.MANAGER_HALF_CUT_OFF | FaultKind.WORKER_HALF_CUT_OFF:
+                hears_nothing = fault.detail == HEARS_NOTHING
+                return [(each, host) if hears_nothing else (host, each) for each in others]
+            case _:
+                return []
+
+    def _cut_for(self, ends: Ends, seconds: float, pause: float, until: float) -> None:
+        """Cut links for some seconds; with a pause, repeat that until some moment."""
+        clock, network = self._cluster.clock, self._cluster.network
+        for source, target in ends:
+            network.cut(source, target)
+            clock.after(seconds, network.mend, source, target)
+        if pause and clock.now_seconds + seconds + pause < until:
+            clock.after(seconds + pause, self._cut_for, ends, seconds, pause, until)
+
+    # The shared directory, for one host
+
+    def _take_folder(self, fault: Fault) -> None:
+        """Let every operation of a host fail; a manager's lock ends when its lease does."""
+        disk, clock = self._cluster.disk, self._cluster.clock
+        gone = Trouble(host=fault.target)
+        disk.state.troubles.append(gone)
+        clock.after(fault.seconds, disk.state.troubles.remove, gone)
+        holder = self._cluster.managers.get(fault.target)
+        if holder is not None and fault.seconds > _LOCK_SECONDS:
+            clock.after(_LOCK_SECONDS, disk.lose_lock, holder)
+
+    def _impair(self, fault: Fault) -> bool:
+        """Slow a host down, or lose its messages; return whether the fault does that."""
+        network, disk = self._cluster.network.state, self._cluster.disk.state
+        table, value = {
+            FaultKind.HOST_FAR: (network.far, fault.amount),
+            FaultKind.HOST_LOSES: (network.lost_at, fault.share),
+            FaultKind.HOST_THROTTLED: (disk.slower_at, fault.amount),
+        }.get(fault.kind, (None, 0.0))
+        if table is None:
+            return False
+        table[fault.target] = value
+        self._cluster.clock.after(fault.seconds, _forget, table, fault.target)
+        return True
+
+    # All processes
+
+    def _strike_all(self, fault: Fault) -> None:
+        network, disk = self._cluster.network.state, self._cluster.disk.state
+        match fault.kind:
+            case FaultKind.MESSAGES_LOST:
+                network.lost = fault.share
+            case FaultKind.MESSAGES_DOUBLED:
+                network.doubled = fault.share
+            case FaultKind.MESSAGES_HELD_UP:
+                network.held_up, network.held_up_seconds = fault.share, fault.seconds
+            case FaultKind.DISK_SLOW:
+                disk.slower = fault.amount or _DISK_SLOWER
+            case FaultKind.DISK_STALE:
+                disk.stale_seconds = fault.seconds
+            case FaultKind.DISK_AWAY:
+                disk.troubles.append(AWAY)
+            case FaultKind.DISK_REFUSES:
+                disk.troubles.append(_trouble(fault))
+            case FaultKind.DISK_REFUSES_ONCE:
+                disk.once.append(_trouble(fault))
+            case FaultKind.LOCK_LOST:
+                self._cluster.disk.lose_lock()
+            case _:
+                self._cluster.client.cancel(self._plan.specs[0][0])
+        self._cluster.clock.after(fault.seconds, self._calm, fault)
+
+    def _calm(self, fault: Fault) -> None:
+        network, disk = self._cluster.network.state, self._cluster.disk.state
+        match fault.kind:
+            case FaultKind.MESSAGES_LOST:
+                network.lost = 0.0
+            case FaultKind.MESSAGES_DOUBLED:
+                network.doubled = 0.0
+            case FaultKind.MESSAGES_HELD_UP:
+                network.held_up = 0.0
+            case FaultKind.DISK_SLOW:
+                disk.slower = 1.0
+            case FaultKind.DISK_STALE:
+                disk.stale_seconds = 0.0
+            case FaultKind.DISK_AWAY:
+                disk.troubles.remove(AWAY)
+            case FaultKind.DISK_REFUSES:
+                disk.troubles.remove(_trouble(fault))
+            case _:
+                pass
+
+
+_WITHOUT_FOLDER = {
+    FaultKind.MANAGER_WITHOUT_FOLDER,
+    FaultKind.MANAGER_ISOLATED,
+    FaultKind.WORKER_WITHOUT_FOLDER,
+    FaultKind.WORKER_ISOLATED,
+}
+
+
+def _forget(table: dict[str, float], host: str) -> None:
+    table.pop(host, None)
+
+
+def _trouble(fault: Fault) -> Trouble:
+    error, operation, *host = fault.detail.split()
+    return Trouble(error=error, operation=cast("Operation", operation), host="".join(host))
+
+
+_CLIENT_AT_SECONDS = 0.3
+
+ManagerClass = Callable[[Environment, str, Callable[[str], None]], SimulatedManager]
+
+
+class Cluster:
+    """Managers, workers and a client that share one network and one directory.
+
+    Args:
+        plan: which processes there are, and what to train.
+        observer: makes the observer of the run from the directory.
+        tell: takes lines of the story.
+        manager_class: the class of managers; tests plant defects in it.
+        machines: the workers' machines; without it, random ones with the plan's timings.
+        predictor: makes a manager's predictor; without it, managers don't forecast.
+        worker_node: makes the node of a worker; tests plant defects in it.
+        step_loop: decides between the steps of a worker's task; tests plant defects in it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        observer: Callable[[Disk], Observer],
+        tell: Callable[[str], None],
+        manager_class: ManagerClass = SimulatedManager,
+        machines: Machines | None = None,
+        predictor: Callable[[], Predictor] | None = None,
+        worker_node: NodeClass = WorkerNode,
+        step_loop: type[StepLoop] = StepLoop,
+    ) -> None:
+        self.clock = Clock()
+        random = Random(plan.seed)
+        self.network = Network(self.clock, random, plan.timings.deadline_seconds)
+        self.network.state.delay_seconds = plan.timings.network_seconds
+        self.disk = Disk(self.clock, random, plan.timings.disk)
+        self.observer = observer(self.disk)
+        timings = plan.timings
+        if machines is None:
+            spreads = timings.worker_spread, timings.spread
+            machines = RandomMachines(plan.workers, timings.task_seconds, *spreads, random)
+        self.environment = Environment(
+            clock=self.clock,
+            random=random,
+            network=self.network,
+            disk=self.disk,
+            timings=timings,
+            machines=machines,
+            observer=self.observer,
+            tell=tell,
+            predictor=predictor,
+            policies=plan.policies,
+        )
+        self._plan = plan
+        self._manager_class = manager_class
+        self._worker_node = worker_node
+        self._step_loop = step_loop
+        self._away: dict[str, float] = {}
+        self.managers: dict[str, SimulatedManager] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
+        self.client = SimulatedClient(self.environment, list(plan.managers))
+        self._striking = Striking(self, plan)
+
+    def report_to(self, happenings: Happenings) -> None:
+        """Report events that no observer sees: faults, messages and refusals."""
+        self._striking.struck = happenings.struck
+        self.network.carried, self.network.refused = happenings.carried, happenings.refused
+
+    def begin(self) -> None:
+        """Start all processes, and schedule the plan's faults."""
+        for host in self._plan.managers:
+            self._start_manager(host)
+        arrivals = [self.environment.random.random() for _ in self._plan.workers]
+        if self._plan.in_order:
+            arrivals.sort()
+        for host, arrival in zip(self._plan.workers, arrivals, strict=True):
+            self.clock.after(arrival, self._start_worker, host, host)
+        for n, (experiment, spec) in enumerate(self._plan.specs):
+            self.client.after(_CLIENT_AT_SECONDS * (n + 1), self.client.submit, experiment, spec)
+        for fault in self._plan.faults:
+            self.clock.after(fault.at_seconds, self._striking.strike, fault)
+
+    def _start_manager(self, host: str) -> None:
+        manager = self.managers[host] = self._manager_class(
+            self.environment, host, self._manager_died
+        )
+        manager.start()
+
+    def _manager_died(self, host: str) -> None:
+        seconds = self._away.pop(host, self.environment.timings.restart_seconds)
+        self.clock.after(seconds, self._start_manager, host)
+
+    def _start_worker(self, name: str, host: str) -> None:
+        address = self._plan.managers[0]
+        worker = self.workers[host] = SimulatedWorker(
+            self.environment,
+            name,
+            host,
+            address,
+            self._worker_died,
+            self._worker_node,
+            self._step_loop,
+        )
+        worker.start()
+
+    def _worker_died(self, worker: SimulatedWorker) -> None:
+        if worker.host in self._plan.workers:
+            seconds = self._away.pop(worker.host, self.environment.timings.restart_seconds)
+            self.clock.after(seconds, self._start_worker, worker.host, worker.host)
+
+    # What the faults of a plan need (`trials/striking.py`)
+
+    def stays_away(self, host: str, seconds: float) -> None:
+        """Let the next process that ends on a host restart only after some seconds."""
+        self._away[host] = seconds
+
+    def double(self, name: str, twin: str) -> SimulatedWorker:
+        """Start another worker with the same name."""
+        self._start_worker(name, twin)
+        return self.workers[twin]

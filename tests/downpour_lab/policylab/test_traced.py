@@ -1,0 +1,115 @@
+"""Conditions taken from a trace: the workers' own times, and what no trace may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.base.errors import SpecError
+from downpour.base.values import AttemptId
+from downpour_lab.policylab.conditions import GivenMachines
+from downpour_lab.policylab.traced import TracedJob, read_recordings
+
+ROUNDS, WORKERS = 3, 4
+Columns = dict[str, Any]
+
+
+def made_up() -> Columns:
+    """Return the columns of one small job."""
+    count = ROUNDS * WORKERS
+    number, worker = np.divmod(np.arange(count), WORKERS)
+    took = 10.0 + worker + number / 10
+    columns = {"job": np.zeros(count, int), "round": number, "worker": worker}
+    columns |= {"n_samples": np.full(count, 3200), "completion_s": took}
+    for at, share in (("", 0.0), ("p10_", 0.1), ("p25_", 0.25), ("p50_", 0.5)):
+        if at:
+            columns[f"{at}elapsed_s"] = took * share * (1.5 if share < 0.5 else 1.2)
+        for name in ("cpu_util", "loadavg1", "mem_used", "iowait"):
+            columns[at + name] = share + number / 100
+    return columns
+
+
+def written(folder: Path, columns: Columns) -> Path:
+    """Write a trace; returns where."""
+    path = folder / "traces.npz"
+    np.savez(path, **columns)
+    return path
+
+
+def test_a_task_takes_what_it_took(tmp_path: Path) -> None:
+    """Its curve goes through its reports, and beyond its end at its last rate."""
+    (recording,) = read_recordings(written(tmp_path, made_up()))
+    job = TracedJob(recording, [])
+    curve = job.curve(1, 2)
+    assert curve.when(1.0) == pytest.approx(12.1)
+    assert curve.when(0.25) == pytest.approx(12.1 * 0.25 * 1.5)
+    assert curve.when(0.5) == pytest.approx(12.1 * 0.5 * 1.2)
+    assert curve.when(2.0) - curve.when(1.0) == pytest.approx(2 * (12.1 - 12.1 * 0.6))
+    assert (job.rounds, job.hosts, job.standbys, job.scenario) == (3, 4, 1, "traced")
+
+
+def test_tasks_of_other_sizes_are_scaled_to_the_usual_one(tmp_path: Path) -> None:
+    """Half as many samples in the same time are half as fast."""
+    columns = made_up()
+    columns["n_samples"] = np.full(ROUNDS * WORKERS, 1600)
+    (recording,) = read_recordings(written(tmp_path, columns))
+    assert TracedJob(recording, []).curve(0, 0).when(0.5) == pytest.approx(10.0)
+
+
+def test_a_machine_is_as_it_was_at_the_report_before(tmp_path: Path) -> None:
+    """After its own end it is as at the beginning of the next round; so heartbeats tell it."""
+    (recording,) = read_recordings(written(tmp_path, made_up()))
+    machines = GivenMachines(TracedJob(recording, []), ("a", "b", "c", "d", "e"))
+    attempt = AttemptId(experiment="e", round=0, shard=0, attempt=0)
+    machines.course("a", attempt, 100.0, 1.0)
+    told = [machines.state("a", 100.0 + s).cpu_others for s in (0.0, 1.6, 4.0, 7.0, 11.0)]
+    assert told == [0.0, 0.1, 0.25, 0.5, 0.01]
+    later = machines.course("a", attempt, 105.0, 0.5)
+    assert later.seconds == pytest.approx(4.111, abs=1e-3)
+
+
+def test_who_stands_by_comes_from_another_job(tmp_path: Path) -> None:
+    """The same one for the same seed."""
+    columns = made_up()
+    twice = {name: np.concatenate([column, column]) for name, column in columns.items()}
+    twice["job"] = np.repeat([0, 1], ROUNDS * WORKERS)
+    twice["completion_s"] = twice["completion_s"] * np.repeat([1.0, 3.0], ROUNDS * WORKERS)
+    one, other = read_recordings(written(tmp_path, twice))
+    times = {TracedJob(one, [other], seed=n).curve(0, WORKERS).when(1.0) for n in range(9)}
+    assert min(times) >= 30.0
+    assert len(times) > 1
+    again = TracedJob(one, [other], seed=3).curve(0, WORKERS).when(1.0)
+    assert again == TracedJob(one, [other], seed=3).curve(0, WORKERS).when(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda c: c.pop("p25_elapsed_s"), "has no column p25_elapsed_s"),
+        (lambda c: c.pop("iowait"), "has no column iowait"),
+        (lambda c: c.update(completion_s=-c["completion_s"]), "must be above 0"),
+        (lambda c: c.update(p50_elapsed_s=c["p25_elapsed_s"]), "times of reports must rise"),
+        (lambda c: c.update(round=np.arange(12) // 5), "a round lacks workers"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused_in_one_line(
+    tmp_path: Path, change: Any, told: str
+) -> None:
+    """It names the column, and what is wrong with it."""
+    columns = made_up()
+    change(columns)
+    with pytest.raises(SpecError, match=told):
+        read_recordings(written(tmp_path, columns))
+
+
+def test_scenarios_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """Rather than taken for one scenario."""
+    path = written(tmp_path, made_up())
+    (tmp_path / "jobs.json").write_text('[{"job": 0, "scenario": "pauses", "seed": 1}]')
+    assert read_recordings(path)[0].scenario == "pauses"
+    (tmp_path / "jobs.json").write_text('[{"job": 0, "seed": 1}]')
+    with pytest.raises(SpecError, match=r"jobs\.json"):
+        read_recordings(path)

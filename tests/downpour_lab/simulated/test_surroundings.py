@@ -1,0 +1,313 @@
+"""Time, network and directory of a simulation: what they guarantee, and what they lose."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+
+import pytest
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Journaled
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.record.view import aggregating
+from downpour_lab.checks.checks import RecordCheck
+from downpour_lab.checks.promises import Comparisons
+from downpour_lab.simulated.disk import (
+    AWAY,
+    ERRORS,
+    OPERATIONS,
+    Disk,
+    DiskTimings,
+    Operation,
+    Trouble,
+)
+from downpour_lab.simulated.network import (
+    OVERDUE,
+    UNREACHABLE,
+    Answer,
+    Clock,
+    Network,
+    Process,
+    Refusal,
+)
+
+
+class Echo(Process):
+    """Answers as the test has set, and remembers its calls."""
+
+    def __init__(self, clock: Clock, host: str = "echo") -> None:
+        super().__init__(clock, host)
+        self.heard: list[str] = []
+        self.hung_up: list[str] = []
+
+    def connection_ended(self, host: str) -> None:
+        """Remember which host has hung up."""
+        self.hung_up.append(host)
+
+    def say(self, answer: Answer, word: str) -> None:
+        """Answer, unless the test has set it silent."""
+        self.heard.append(word)
+        if word != "nothing":
+            answer(Refusal("not that") if word == "no" else word)
+
+
+class Place:
+    """A clock, a network and a disk, with a caller and a server."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.random = Random(1)
+        self.network = Network(self.clock, self.random, deadline_seconds=3.0)
+        self.disk = Disk(self.clock, self.random, DiskTimings(patience_seconds=5.0))
+        self.caller, self.echo = Process(self.clock, "caller"), Echo(self.clock)
+        self.network.serve("echo", self.echo)
+        self.results: list[Any] = []
+
+    def ask(self, word: str) -> list[Any]:
+        """Call, run all actions, and return the result."""
+        self.results = []
+        self.network.call(
+            self.caller,
+            "echo",
+            "say",
+            word,
+            answered=self.results.append,
+            failed=lambda reason: self.results.append(("failed", reason)),
+        )
+        self.run()
+        return self.results
+
+    def run(self) -> None:
+        """Run all actions."""
+        while self.clock.step():
+            pass
+
+    def publish(self, name: str, writer: Process | None = None) -> list[PublishedFile | str]:
+        """Publish a file, run all actions, and return the result."""
+        made: list[PublishedFile | str] = []
+
+        def failed(error: StoreError) -> None:
+            made.append(str(error))
+
+        writer = writer or self.caller
+        self.disk.publish(writer, "e", name, b"some", made.append, failed, patience_seconds=5.0)
+        self.run()
+        return made
+
+
+@pytest.fixture
+def place() -> Place:
+    """Make surroundings without faults."""
+    return Place()
+
+
+def test_things_happen_in_the_order_of_their_times(place: Place) -> None:
+    """At one time, in the order in which they were added."""
+    seen: list[str] = []
+    for seconds, what in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
+        place.clock.after(seconds, seen.append, what)
+    place.run()
+    assert (seen, place.clock.now_seconds, place.clock.steps) == (["a", "b", "c"], 2.0, 3)
+
+
+def test_a_process_that_stands_still_acts_later_and_a_dead_one_never(place: Place) -> None:
+    """In the same order."""
+    seen: list[str] = []
+    place.caller.after(1.0, seen.append, "first")
+    place.caller.after(2.0, seen.append, "second")
+    place.caller.stand_still(10.0)
+    place.run()
+    assert (seen, place.clock.now_seconds) == (["first", "second"], 10.0)
+    place.caller.after(1.0, seen.append, "third")
+    place.caller.die()
+    place.run()
+    assert seen == ["first", "second"]
+
+
+def test_a_call_is_answered_or_refused_or_fails(place: Place) -> None:
+    """Each ends once."""
+    assert place.ask("hello") == ["hello"]
+    assert place.ask("no") == [("failed", "not that")]
+    place.echo.die()
+    assert place.ask("hello") == [("failed", UNREACHABLE)]
+
+
+def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
+    """The caller cannot know whether the call was lost or its answer."""
+    place.network.cut("caller", "echo")
+    assert place.ask("hello") == [("failed", OVERDUE)]
+    place.network.mend("caller", "echo")
+    assert place.ask("nothing") == [("failed", OVERDUE)]
+    assert place.echo.heard == ["nothing"]
+
+
+def test_callers_see_that_a_process_hangs_up(place: Place) -> None:
+    """Long before the deadline; the servers that it called see it as well."""
+    place.clock.after(0.1, place.network.hang_up, place.echo)
+    assert place.ask("nothing") == [("failed", UNREACHABLE)]
+    place.network.hang_up(place.caller)
+    place.run()
+    assert place.echo.hung_up == ["echo", "caller"]
+
+
+def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:
+    """The server gets the call twice."""
+    place.network.state.doubled = 1.0
+    assert place.ask("hello") == ["hello"]
+    assert place.echo.heard == ["hello", "hello"]
+
+
+def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
+    """Not if its writer died before."""
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    assert place.disk.look(place.echo, "e", file) == b"some"
+    place.disk.publish(place.caller, "e", "other", b"some", print, print)
+    place.caller.die()
+    place.run()
+    assert place.disk.store("e").list() == ["update"]
+
+
+def test_others_may_see_a_file_late(place: Place) -> None:
+    """Its writer sees it at once, and a patient reader in the end."""
+    place.disk.state.stale_seconds = 4.0
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    assert place.disk.look(place.caller, "e", file) == b"some"
+    with pytest.raises(FileMissing):
+        place.disk.look(place.echo, "e", file)
+    read: list[bytes | StoreError] = []
+    place.disk.read(place.echo, "e", file, read.append, read.append)
+    place.run()
+    assert read == [b"some"]
+
+
+def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
+    """For readers and writers; a damaged file is refused as well."""
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    place.disk.state.troubles.append(AWAY)
+    assert place.publish("other") == ["shared directory shared: no such folder"]
+    place.disk.state.troubles.clear()
+    place.disk.damaged.add("update")
+    with pytest.raises(FileCorrupt):
+        place.disk.look(place.caller, "e", file)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_the_directory_refuses_is_the_directorys(
+    place: Place, error: str, operation: Operation
+) -> None:
+    """By the store's own rule; one file that is not visible is missing, and no more."""
+    trouble = Trouble(error=error, operation=operation, host="caller")
+    place.disk.state.once.append(trouble)
+    for other in OPERATIONS:
+        place.disk.ask("echo", other)
+        if other != operation:
+            place.disk.ask("caller", other)
+    kind = FileMissing if (error, operation) == ("ENOENT", "read") else SharedDirectoryError
+    with pytest.raises(kind):
+        place.disk.ask("caller", operation, "update")
+    place.disk.ask("caller", operation)
+
+
+def lines(count: int) -> list[Line]:
+    """Make journal lines."""
+    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=ResolvedSpec(shards=1))
+    return [Line(number=n, order=n, at_seconds=0.0, entry=entry) for n in range(1, count + 1)]
+
+
+def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
+    """And nothing that was synced since."""
+    disk, made = place.disk, lines(40)
+    disk.write_lines(place.caller, "e", (1, 1), made[:2], sync=True)
+    disk.write_lines(place.caller, "e", (1, 1), made[2:], sync=False)
+    disk.lose_unsynced("another host")
+    assert disk.stories() == {"e": made}
+    disk.lose_unsynced("caller")
+    kept = disk.stories()["e"]
+    assert 2 <= len(kept) < 40
+    disk.settle()
+    disk.lose_unsynced("caller")
+    assert disk.stories() == {"e": kept}
+
+
+def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) -> None:
+    """As a write that fails in the middle does."""
+    place.disk.state.troubles.append(AWAY)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
+    assert len(place.disk.stories().get("e", [])) < 40
+
+
+@pytest.mark.parametrize(
+    ("rounds", "lost", "sentence"),
+    [
+        ((0, 1), (), ""),
+        ((0, 0), (), "tells of versions \\[1, 1\\]"),
+        ((0, 1, 2), (), "tells of version \\[3\\]"),
+        ((0, 1), (2,), "entry 2 is missing"),
+    ],
+)
+def test_a_record_that_is_not_of_one_piece_is_found(
+    place: Place, rounds: tuple[int, ...], lost: tuple[int, ...], sentence: str
+) -> None:
+    """Two versions were made: it tells of each once, and no entry of the journal is missing."""
+    entries: list[Journaled] = [lines(1)[0].entry]
+    file = PublishedFile(name="model", size_bytes=1, checksum="0")
+    for number in rounds:
+        event = on.Aggregated(at_seconds=1.0, experiment="e", round=number, model=file)
+        command = do.Aggregate(
+            experiment="e", round=number, model=file, pushes=(), train_seconds=1.0
+        )
+        entries += [aggregating(command), event]
+    log = [
+        Line(number=number, order=number, at_seconds=1.0, entry=entry)
+        for number, entry in enumerate(entries, start=1)
+    ]
+    kept = [line for line in log if line.number not in lost]
+    place.disk.write_lines(place.caller, "e", (1, 1), kept, sync=True)
+    errors = AssertionError, FileCorrupt
+    with pytest.raises(errors, match=sentence) if sentence else nullcontext():
+        RecordCheck(Comparisons(), place.disk)._look("e", 2, log)
+
+
+def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:
+    """After the machine's death, until the server notices."""
+    disk = place.disk
+    assert disk.lock(place.caller)
+    assert not disk.lock(place.echo)
+    disk.unlock_later(place.caller, 5.0)
+    place.caller.die()
+    assert not disk.lock(place.echo)
+    place.clock.after(5.0, lambda: None)
+    place.run()
+    assert disk.lock(place.echo)
+    disk.lose_lock()
+    assert disk.lock(Process(place.clock, "third"))
+
+
+def test_only_a_dead_worker_s_late_file_may_stay_behind() -> None:
+    """What is published after an experiment was swept is removed by its report, if that comes."""
+    place = Place()
+    disk, dying, living = place.disk, Process(place.clock, "dying"), Process(place.clock, "living")
+
+    def publish(writer: Process, name: str) -> None:
+        disk.publish(writer, "e1", name, b"", lambda _: None, lambda _: None)
+        while disk.store("e1").list().count(name) == 0:
+            place.clock.step()
+
+    publish(dying, "early")
+    disk.sweep("manager", "e1", lambda name: name == "early")
+    publish(dying, "late")
+    publish(living, "later")
+    assert not any(map(disk.may_stay, ("early", "late", "later")))
+    dying.alive = False
+    assert [name for name in ("early", "late", "later") if disk.may_stay(name)] == ["late"]

@@ -1,0 +1,104 @@
+"""Capacity estimates: against results by hand, and for clusters too large to try."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from downpour.core.modes import MODES
+from downpour_lab.capacity import CapacityEstimate, Load, estimate_capacity
+from downpour_lab.simulated.environment import Timings
+
+EVEN = Timings(task_seconds=60.0, spread=0.0, worker_spread=0.0, patience=1.0)
+
+
+def round_seconds(workers: int, shards: int) -> float:
+    """Return the mean time of a round where all tasks take the same."""
+    return estimate_capacity(
+        Load(workers=workers, shards=shards, rounds=3, timings=EVEN)
+    ).mean_seconds
+
+
+def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None:
+    """One task a worker takes one task's time; three take three times that."""
+    assert 60 < round_seconds(10, 10) < 61
+    assert 180 < round_seconds(10, 30) < 182
+
+
+def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
+    """That is why there are straggler policies; the quantile is over rounds."""
+    uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
+    estimate = estimate_capacity(Load(workers=20, shards=20, rounds=10, timings=uneven))
+    assert estimate.mean_seconds > 90
+    assert max(estimate.round_seconds) == estimate.quantile(0.99) >= estimate.mean_seconds
+    assert estimate.quantile(0.5) == sorted(estimate.round_seconds)[4]
+    assert estimate.rounds_per_hour == 3600 / estimate.mean_seconds
+    assert estimate.lost == 0
+
+
+def test_a_manager_with_too_much_to_do_is_told_by_its_share() -> None:
+    """Two hundred heartbeats a second, four milliseconds each, keep it busy."""
+    timings = Timings(task_seconds=20.0, event_seconds=0.004, patience=1.0)
+    estimate = estimate_capacity(Load(workers=200, shards=200, rounds=1, timings=timings))
+    assert 0.4 < estimate.busy(0.004) <= 1.0
+
+
+def test_progress_is_told() -> None:
+    """At the end at least."""
+    shown: list[int] = []
+    estimate_capacity(Load(workers=2, shards=2, rounds=2, timings=EVEN), shown.append)
+    assert shown[-1] == 2
+
+
+def test_figures_of_rounds() -> None:
+    """A mean, a rate, a quantile."""
+    made = CapacityEstimate(round_seconds=(3.0, 1.0), seconds=10.0, events=5, steps=9, lost=0)
+    assert (made.mean_seconds, made.rounds_per_hour, made.quantile(0.5)) == (2.0, 1800.0, 1.0)
+    assert made.busy(1.0) == 0.5
+
+
+UNEVEN = Load(
+    workers=6,
+    shards=6,
+    rounds=6,
+    timings=Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0),
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_applies_an_update_of_each_shard_in_each_round(mode: str) -> None:
+    """In step, none is stale. Of six shards, `k-sync` awaits nine tenths, which are all."""
+    estimate = estimate_capacity(replace(UNEVEN, mode=mode))
+    assert len(estimate.round_seconds) == 6
+    assert len(estimate.staleness) == 36
+    assert (estimate.stale_quantile(1.0) > 0) == (mode not in {"sync", "k-sync"})
+    assert 0 < estimate.training < 1
+
+
+def test_workers_that_wait_for_nobody_train_more_of_the_time() -> None:
+    """They apply more updates an hour, which are older."""
+    in_step, apart = (estimate_capacity(replace(UNEVEN, mode=m)) for m in ("sync", "downpour"))
+    assert apart.training > in_step.training
+    assert apart.updates_per_hour > in_step.updates_per_hour
+    assert apart.mean_staleness > in_step.mean_staleness == 0
+
+
+def test_workers_that_die_cost_rounds_and_no_update() -> None:
+    """Another worker trains the shard again; the same seed kills the same workers."""
+    calm = estimate_capacity(UNEVEN)
+    often, again = (estimate_capacity(replace(UNEVEN, deaths_an_hour=120.0)) for _ in range(2))
+    assert often == again
+    assert often.lost > 0
+    assert len(often.staleness) == len(calm.staleness)
+    assert often.mean_seconds > calm.mean_seconds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_workers_do_a_round() -> None:
+    """Their heartbeats are more than one manager can take in at once, and no worker is lost."""
+    timings = Timings(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
+    estimate = estimate_capacity(Load(workers=10_000, shards=10_000, rounds=1, timings=timings))
+    assert estimate.lost == 0
+    assert estimate.mean_seconds > 60

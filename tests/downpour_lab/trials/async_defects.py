@@ -1,0 +1,156 @@
+"""Managers with one defect each that only asynchronous modes can have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from unittest.mock import patch
+
+from downpour.base.values import AttemptId
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.round import Round, TaskKey
+from downpour_lab.simulated.manager import SimulatedManager
+
+_assign, _due = Experiment.assign, Experiment.due
+
+
+def _assign_anew(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
+) -> AttemptId:
+    current.tasks[shard].base = None
+    return _assign(one, current, shard, worker, at_seconds, share)
+
+
+def _has_room(one: Experiment) -> bool:
+    left = one.rounds_done + len(one.rounds) < one.spec.rounds
+    return not one.rounds or (left and one.rounds[-1].applied > 0)
+
+
+def _assign_the_centre(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
+) -> AttemptId:
+    own, one.own = one.own, {}
+    attempt = _assign(one, current, shard, worker, at_seconds, share)
+    one.own = own
+    return attempt
+
+
+def _assign_another_share(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
+) -> AttemptId:
+    current.tasks[shard].shorten(share)
+    return _assign(one, current, shard, worker, at_seconds, share)
+
+
+class Patched(Scheduler):
+    """A core that handles each event with some of `Experiment`'s methods replaced by `instead`."""
+
+    instead: Mapping[str, Any] = {}
+
+    def handle(self, event: on.Event) -> Output:
+        """Handle an event with the defect."""
+        with patch.multiple(Experiment, **self.instead):
+            return super().handle(event)
+
+
+class _ForgetsTheBase(Patched):
+    instead = {"assign": _assign_anew}  # noqa: RUF012
+
+
+class ForgetsTheBase(SimulatedManager):
+    """Has each attempt at a task begin from the newest version."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _ForgetsTheBase()
+
+
+class _DecidesSharesAnew(Patched):
+    instead = {"assign": _assign_another_share}  # noqa: RUF012
+
+
+class DecidesSharesAnew(SimulatedManager):
+    """Has each attempt at a task train as many steps as its own worker's speed allows."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _DecidesSharesAnew()
+
+
+class _BeginsFromTheCentre(Patched):
+    instead = {"assign": _assign_the_centre}  # noqa: RUF012
+
+
+class BeginsFromTheCentre(SimulatedManager):
+    """Has a shard begin from the model that should go on from its own parameters."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _BeginsFromTheCentre()
+
+
+class _IgnoresTheBound(Patched):
+    instead = {"has_room": property(_has_room)}  # noqa: RUF012
+
+
+class IgnoresTheBound(SimulatedManager):
+    """Lets shards be ahead of the slowest by any number of rounds."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _IgnoresTheBound()
+
+
+class _CountsStaleAsFresh(Patched):
+    instead = {"staleness": lambda _one, _task: 0}  # noqa: RUF012
+
+
+class CountsStaleAsFresh(SimulatedManager):
+    """Weighs each update as if it had begun from the newest version."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _CountsStaleAsFresh()
+
+
+def _due_at_once(one: Experiment, _now_seconds: float) -> tuple[TaskKey, ...]:
+    return _due(one, math.inf)
+
+
+class _HasNoGrace(Patched):
+    instead = {"due": _due_at_once}  # noqa: RUF012
+
+
+class HasNoGrace(SimulatedManager):
+    """Makes a version as soon as the quorum is there."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _HasNoGrace()
+
+
+class _EndsRoundsEarly(Patched):
+    instead = {"has_enough": lambda one, current: bool(one.mode.enough and current.published)}  # noqa: RUF012
+
+
+class EndsRoundsEarly(SimulatedManager):
+    """Ends a round of k-sync with its first update."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _EndsRoundsEarly()
+
+
+class _LosesPushes(Patched):
+    instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012
+
+
+class LosesPushes(SimulatedManager):
+    """Forgets the updates that wait where another one comes."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _LosesPushes()

@@ -1,0 +1,52 @@
+"""Managers with one defect each that only versions which are steps can have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from downpour.base.values import PublishedFile
+from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.scheduler.steps import Versioned
+from downpour_lab.simulated.manager import SimulatedManager
+
+
+class _NamesTooFew(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        output = super().handle(event)
+        for place, command in enumerate(output.commands):
+            if isinstance(command, do.Assign):
+                output.commands[place] = replace(command, leading=command.leading[1:])
+        return output
+
+
+class NamesTooFew(SimulatedManager):
+    """Leaves the whole version out of those that lead to a task's."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _NamesTooFew()
+
+
+class _TakesStepsForWhole(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        output = super().handle(event)
+        for place, command in enumerate(output.commands):
+            if isinstance(command, do.Aggregate):
+                output.commands[place] = replace(command, whole=False)
+        return output
+
+
+class TakesStepsForWhole(SimulatedManager):
+    """Publishes a step where a whole version is due, on which later ones are to rest."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _TakesStepsForWhole()
+
+
+def nothing_linked(_experiment: Versioned, _needed: Collection[str]) -> tuple[PublishedFile, ...]:
+    """Keep no version for the sake of those after it."""
+    return ()

@@ -1,0 +1,187 @@
+"""Thousands of clusters with faults: all checks hold, and planted defects are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from downpour.core.spec import ResolvedSpec
+from downpour.core.stragglers import POLICIES
+from downpour_lab.checks.promises import Promise
+from downpour_lab.faults.faults import Fault, FaultKind
+from downpour_lab.faults.plan import plan_of
+from downpour_lab.simulated.environment import Timings
+from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.trials.seed_search import outcomes, shrunken
+from downpour_lab.trials.simulation import simulate
+from tests.downpour_lab.trials import defects
+from tests.downpour_lab.trials.planted import PLANTED, RARE, Planted
+from tests.downpour_lab.trials.seeds import seeds_with
+
+SEEDS_FOR_A_DEFECT = 600
+
+
+def failing_seed(
+    manager_class: type[SimulatedManager], sentence: str, faults: tuple[FaultKind, ...] = ()
+) -> int:
+    """Return the first seed that has these faults, and with which a manager fails so."""
+    for outcome in outcomes(seeds_with(*faults, number=SEEDS_FOR_A_DEFECT), manager_class):
+        if sentence in outcome.failure:
+            return outcome.plan.seed
+    pytest.fail("the defect was not found")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(150),
+        *(pytest.param(range(n, n + 570), marks=pytest.mark.slow) for n in range(150, 3_000, 570)),
+    ],
+    ids=str,
+)
+def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: Sequence[int]) -> None:
+    """No shard is lost or counted twice, and the last model is that of a run without faults."""
+    failures = {o.plan.seed: o.failure for o in outcomes(seeds) if o.failure}
+    assert failures == {}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        3_025_303,  # a lost end of a journal, and an update of another share of the steps
+        4_011_057,  # an optimizer state whose publication seemed to fail, and a cancellation
+    ],
+)
+def test_what_has_failed_before_there_were_swarms_does_not_fail(seed: int) -> None:
+    """Their plans stay as they were."""
+    assert not simulate(plan_of(seed, swarm=False)).failure
+
+
+def test_every_promise_has_a_planted_defect_that_breaks_it() -> None:
+    """Else nobody knows whether its check can fail."""
+    assert {each.promise for each in PLANTED} == set(Promise)
+
+
+def find(planted: Planted) -> None:
+    """Look for a planted defect, and see that its seed is well without it."""
+    seeds = seeds_with(
+        *planted.faults,
+        operation=planted.operation,
+        named=planted.named,
+        number=SEEDS_FOR_A_DEFECT,
+    )
+    for outcome in outcomes(seeds, **planted.how()):
+        if planted.sentence in outcome.failure:
+            assert outcome.broken is planted.promise
+            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
+            return
+    pytest.fail("the defect was not found")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_a_defect_is_found_by_the_check_that_is_there_for_it(planted: Planted) -> None:
+    """Some hundred seeds are enough for each, and the sentence says what is wrong."""
+    find(planted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("planted", RARE, ids=str)
+def test_a_rare_defect_is_found_where_its_faults_are(planted: Planted) -> None:
+    """Some hundred seeds that have the faults it takes are enough for each."""
+    find(planted)
+
+
+def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
+    """No fault that remains can be left out, and the one that the defect needs is there."""
+    seed = failing_seed(defects.NeverResigns, "in the time of a later one")
+    plan = shrunken(plan_of(seed), defects.NeverResigns)
+    assert simulate(plan, defects.NeverResigns).failure
+    numbers = {fault.number for fault in plan.faults}
+    assert 0 < len(numbers) < len(plan_of(seed).faults)
+    for number in numbers:
+        assert not simulate(plan.with_faults(numbers - {number}), defects.NeverResigns).failure
+    assert FaultKind.LOCK_LOST in {fault.kind for fault in plan.faults}
+
+
+def test_a_plan_that_does_not_fail_is_not_shrunken() -> None:
+    """There is nothing to shrink."""
+    plan = plan_of(1)
+    assert shrunken(plan) == plan
+
+
+def test_a_seed_tells_the_same_story_every_time() -> None:
+    """Also in another process, with other hashes."""
+    story = simulate(plan_of(8), story=True).story
+    assert simulate(plan_of(8), story=True).story == story
+    words = [sys.executable, "-m", "downpour.cli", "simulate", "--seed", "8", "--story"]
+    for hashes in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": ":".join(sys.path)}
+        told = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert tuple(told.stdout.splitlines()) == story
+
+
+def how_missed(kind: FaultKind, seconds: float) -> tuple[float, str]:
+    """Let the only worker go after three seconds; returns when it is given up, and why."""
+    gone = Fault(number=1, at_seconds=3.0, kind=kind, target="worker-1", seconds=seconds)
+    plan = replace(
+        plan_of(1, swarm=False),
+        specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
+        workers=("worker-1",),
+        timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
+        faults=(gone,),
+    )
+    outcome = simulate(plan, story=True)
+    assert not outcome.failure
+    [missed] = [line for line in outcome.story if "is given up" in line]
+    return float(missed.split()[0]), missed
+
+
+def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
+    """Its attempt is given up at once, and not after four seconds of silence."""
+    at_seconds, why = how_missed(FaultKind.WORKER_DIES, seconds=9.0)
+    assert "its connection ended and it does not answer" in why
+    assert 3.0 < at_seconds < 3.2
+
+
+def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
+    """Its connections do not end, so its attempt is given up after seconds."""
+    at_seconds, why = how_missed(FaultKind.WORKER_MACHINE_DIES, seconds=90.0)
+    assert "no heartbeat for" in why
+    assert at_seconds > 4.0
+
+
+def test_seeds_differ() -> None:
+    """In experiments, processes and faults; together they have every kind of fault."""
+    plans = [plan_of(seed) for seed in range(300)]
+    assert len({plan.faults for plan in plans}) == len(plans)
+    assert {1, 2, 3, 4} < {len(plan.workers) for plan in plans}
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
+    assert {spec.policy for plan in plans for _, spec in plan.specs} == set(POLICIES)
+
+
+def test_swarms_differ_in_kinds_numbers_and_strength() -> None:
+    """Most leave most kinds out; together they have all, and each of them weakly and strongly."""
+    plans = [plan_of(seed, swarm=True) for seed in range(600)]
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {fault.kind for fault in faults} == set(FaultKind)
+    kinds = [len({fault.kind for fault in plan.faults}) for plan in plans]
+    assert sorted(kinds)[len(kinds) // 2] < len(FaultKind) / 4
+    assert max(len(plan.faults) for plan in plans) > 20
+    seconds = [fault.seconds for fault in faults]
+    assert min(seconds) < 0.3
+    assert max(seconds) > 120
+    for kind in (FaultKind.DISK_SLOW, FaultKind.HOST_FAR, FaultKind.CLOCK_JUMPS):
+        amounts = [fault.amount for fault in faults if fault.kind is kind]
+        assert max(amounts) > 10 * min(map(abs, amounts))
+
+
+def test_a_seed_has_one_plan() -> None:
+    """Whatever was drawn before it."""
+    assert [plan_of(seed) for seed in (3, 5, 3)] == [plan_of(3), plan_of(5), plan_of(3)]

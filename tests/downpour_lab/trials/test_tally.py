@@ -1,0 +1,76 @@
+"""What runs have compared and shown: nothing compared fails a run, and what never was is listed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from downpour.network.rpc.services import kinds_of_refusals, messages
+from downpour_lab.checks.promises import Broken, Comparisons, Promise, catalogue
+from downpour_lab.faults.faults import FaultKind
+from downpour_lab.faults.plan import plan_of
+from downpour_lab.trials.seed_search import RunsTally, different
+from downpour_lab.trials.simulation import Outcome, check_compared, simulate
+
+# Neither is simulated: registering tells what `describe` would, and nobody watches a run.
+UNSIMULATED = {
+    "manager.describe",
+    "manager.disturbed",
+    "manager.status",
+    "manager.list_experiments",
+    "manager.results",
+}
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    """A run that ends well."""
+    made = simulate(plan_of(0))
+    assert not made.failure
+    return made
+
+
+def test_a_promise_that_applies_and_was_not_compared_fails_the_run(outcome: Outcome) -> None:
+    """Whichever of them it is."""
+    seen, whole = Counter(outcome.happened), Comparisons()
+    whole.made = Counter(outcome.compared)
+    check_compared(outcome.plan, seen, whole, ())
+    for promise in (Promise.ENDS, Promise.BYTES, Promise.LEADS, Promise.REPLAYS, Promise.RESULTS):
+        looked_away = Comparisons()
+        looked_away.made = Counter({**outcome.compared, promise: 0})
+        with pytest.raises(Broken, match="nothing was compared with it"):
+            check_compared(outcome.plan, seen, looked_away, ())
+
+
+def test_what_has_never_happened_is_listed(outcome: Outcome) -> None:
+    """By groups; a message that is new is there by itself."""
+    tally = RunsTally()
+    tally.take(outcome)
+    never = tally.never(["manager.heartbeat", "manager.dance"], ["UNKNOWN"])
+    assert never["message"] == ["manager.dance"]
+    assert "Aggregated" not in never.get("event", [])
+    struck = {kind for group, kind in outcome.happened if group == "fault"}
+    assert set(never["fault"]) == {kind.value for kind in FaultKind} - struck
+
+
+def test_every_message_is_simulated_or_said_not_to_be() -> None:
+    """So a new one is thought of."""
+    shown: set[str] = set()
+    for seed in range(100):
+        shown |= {name for group, name in simulate(plan_of(seed)).happened if group == "message"}
+    assert set(messages()) - UNSIMULATED == shown & set(messages())
+    assert shown - set(messages()) == {"manager.submit"} - set(messages())
+
+
+def test_the_catalogue_names_all_that_the_interface_has() -> None:
+    """No name twice."""
+    named = catalogue(messages(), kinds_of_refusals())
+    assert len(set(named)) == len(named)
+    assert {("message", "worker.train"), ("refusal", "BUSY"), ("fact", "Accepted")} < set(named)
+
+
+def test_a_seed_that_runs_twice_is_the_same_run(outcome: Outcome) -> None:
+    """In another process, with other hashes; another run is noticed."""
+    assert different([outcome, replace(outcome, digest="another")]) == [outcome.plan.seed]

@@ -1,0 +1,310 @@
+"""An experiment's record: exported or projected from the journal, it is read back the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.core.spec import Spec
+from downpour.record import record as module
+from downpour.record.attempt_lines import AssignedLine, Sample
+from downpour.record.journal import Journal, read_journal, segments
+from downpour.record.record import (
+    RecordReader,
+    export_record,
+    former_record,
+    line_text,
+    parse_lines,
+    read_record,
+)
+from downpour.record.record_lines import (
+    KINDS,
+    CancelledLine,
+    EvaluatedLine,
+    RecordLine,
+    WorkerLeftLine,
+    from_fields,
+    to_fields,
+)
+from downpour.record.view import observed
+
+FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
+SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s")
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+BY_TYPE = {
+    "float": finite,
+    "Measured": finite,
+    "dict[str, Measured]": st.dictionaries(st.text(), finite),
+    "tuple[Measured, ...]": st.lists(finite).map(tuple),
+    "tuple[Sample, ...]": st.lists(
+        st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
+    ).map(tuple),
+    "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a record will be."""
+    return tmp_path / "record.jsonl"
+
+
+def logged(folder: Path, *facts: RecordLine, term: int = 1) -> Journal:
+    """Log observations of facts, a second apart, and write them to no record."""
+    journal = Journal(folder, term, read_journal(folder))
+    for second, fact in enumerate(facts):
+        journal.append(1, float(second), observed("one", fact))
+    journal.commit(durably=False)
+    return journal
+
+
+def export(path: Path, *facts: RecordLine) -> None:
+    """Write a record of facts, a second apart."""
+    texts = [line_text(float(second), fact) for second, fact in enumerate(facts)]
+    export_record(path.parent, texts)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@given(data=st.data())
+def test_every_fact_survives_json(kind: type[RecordLine], data: st.DataObject) -> None:
+    """Kind and fields come back equal from the line they were written to."""
+    chosen = {f.name: BY_TYPE[str(f.type)] for f in dataclasses.fields(kind) if f.type in BY_TYPE}
+    facts: st.SearchStrategy[Any] = st.builds(kind, **chosen)
+    fact = data.draw(facts)
+    assert from_fields(json.loads(json.dumps(to_fields(fact), allow_nan=False))) == fact
+
+
+def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:
+    """The record tells when each thing happened; the file has the same lines."""
+    logged(path.parent, FIRST, SECOND)
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
+    export_record(path.parent, RecordReader(path.parent).all_lines())
+    for segment in segments(path.parent):
+        segment.unlink()
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
+
+
+def test_a_record_is_exported_once(path: Path) -> None:
+    """A manager that died after it had done that is followed by one that tries again."""
+    export(path, FIRST)
+    export(path, SECOND)
+    assert read_record(path) == [(0.0, FIRST)]
+
+
+def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
+    """Time and kind come first, then the fact's own fields."""
+    export(path, SECOND)
+    assert path.read_text() == (
+        '{"at": 0.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s", '
+        '"lost": false}\n'
+    )
+
+
+def test_an_evaluation_of_an_earlier_version_has_its_accuracy_among_the_metrics() -> None:
+    """The word of its line was another one, too: earlier readers skip today's."""
+    told = {"kind": "evaluated", "round": 1, "accuracy": 0.5, "loss": 1.0, "class_accuracy": []}
+    assert from_fields({**told, "seconds": 0.1}) == EvaluatedLine(
+        round=1, loss=1.0, metrics={"accuracy": 0.5}, class_accuracy=(), seconds=0.1
+    )
+
+
+def test_what_json_cannot_hold_is_null(path: Path) -> None:
+    """NaN and infinity are written as null, and read as NaN."""
+    measured = EvaluatedLine(
+        round=3,
+        loss=math.inf,
+        metrics={"psnr": math.inf},
+        class_accuracy=(math.nan, 1.0),
+        seconds=0.1,
+    )
+    logged(path.parent, measured)
+    assert json.loads(RecordReader(path.parent).lines(0)[0])["class_accuracy"] == [None, 1.0]
+    ((_, read),) = read_record(path)
+    assert isinstance(read, EvaluatedLine)
+    assert math.isnan(read.loss)
+    assert math.isnan(read.class_accuracy[0])
+
+
+def test_a_torn_last_line_is_left_out(path: Path) -> None:
+    """A copy that was cut short costs that line only."""
+    export(path, FIRST)
+    with path.open("ab") as file:
+        file.write(b'{"at": 1.0, "kind": "canc')
+    assert read_record(path) == [(0.0, FIRST)]
+
+
+def test_a_reader_follows_a_log(path: Path) -> None:
+    """Across segments, managers, and half a line that a crash has left."""
+    journal = logged(path.parent, FIRST)
+    reader = RecordReader(path.parent)
+    assert len(reader.lines(0)) == 1
+    journal.append(1, 2.0, observed("one", SECOND))
+    journal._turn_over()
+    assert len(reader.lines(0)) == 1, "nothing was committed"
+    journal.commit()
+    assert len(reader.lines(1)) == 1
+    with segments(path.parent)[-1].open("ab") as file:
+        file.write(b"0123456789abcdef {")
+    assert len(reader.lines(0)) == 2
+    logged(path.parent, FIRST, term=2)
+    assert parse_lines(reader.lines(0)) == [(0.0, FIRST), (2.0, SECOND), (0.0, FIRST)]
+
+
+@pytest.mark.parametrize("has_read", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, has_read: bool, listed: bool
+) -> None:
+    """A run removes its journal once it has ended: before a listing, or between it and opening."""
+    journal = logged(path.parent, FIRST)
+    reader = RecordReader(path.parent)
+    if has_read:
+        assert len(reader.lines(0)) == 1
+    journal.append(1, 1.0, observed("one", SECOND))
+    journal.commit(durably=False)
+    there = segments(path.parent)
+
+    def remove() -> None:
+        """End the run."""
+        if not path.exists():
+            export_record(path.parent, RecordReader(path.parent).all_lines())
+            for segment in there:
+                segment.unlink()
+
+    if listed:
+        name = "lines_from" if has_read else "first_number"
+        unpatched = getattr(module, name)
+
+        def gone(*words: Any) -> Any:
+            """Look for a file that was there a moment ago."""
+            monkeypatch.setattr(module, name, unpatched)
+            remove()
+            return unpatched(*words)
+
+        monkeypatch.setattr(module, name, gone)
+    else:
+        remove()
+    assert [fact for _, fact in parse_lines(reader.lines(0))] == [FIRST, SECOND]
+
+
+def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
+    """The record follows the rules of the journal."""
+    earlier = logged(path.parent, FIRST)
+    logged(path.parent, SECOND, term=2)
+    for _ in range(3):
+        earlier.append(1, 9.0, observed("one", FIRST))
+    earlier.commit()
+    assert read_record(path) == [(0.0, FIRST), (0.0, SECOND)]
+
+
+def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
+    """A reader of an altered journal learns where it is altered, and gets no half of it."""
+    logged(path.parent, FIRST, SECOND, FIRST)
+    [segment] = segments(path.parent)
+    whole = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(whole[0] + whole[2])
+    with pytest.raises(FileCorrupt, match="entry 2 is missing or altered"):
+        read_record(path)
+
+
+def test_of_the_record_of_an_earlier_version_counts_what_its_log_says(path: Path) -> None:
+    """It was written first, so it may be longer; a damaged line costs that line."""
+    export(path, FIRST, SECOND, FIRST)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[0] + b"no fact\n" + whole[2])
+    assert former_record(path.parent, 2) == [json.loads(whole[0])]
+    path.unlink()
+    assert former_record(path.parent, 2) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "3",
+        '{"kind": "cancelled"}',
+        '{"at": 1, "kind": "cancelled"}',
+        "\ufffd",
+    ],
+)
+def test_a_corrupt_line_is_named(path: Path, line: str) -> None:
+    """Whoever reads an altered record learns where, instead of getting half of it."""
+    good = '{"at": 1.0, "kind": "cancelled", "reason": "user"}\n'
+    path.write_text(good + line + "\n" + good)
+    with pytest.raises(FileCorrupt, match="line 2 is not a fact"):
+        read_record(path)
+
+
+def test_what_a_newer_version_wrote_is_skipped() -> None:
+    """Unknown kinds are left out, unknown fields of known kinds too."""
+    lines = [
+        '{"at": 1.0, "kind": "handed-over", "shard": 3}',
+        '{"at": 2.0, "kind": "cancelled", "reason": "user", "by": "ana"}',
+    ]
+    assert parse_lines(lines) == [(2.0, CancelledLine(reason="user"))]
+
+
+def test_a_missing_record_is_said_so(path: Path) -> None:
+    """The error names the file."""
+    with pytest.raises(FileMissing, match=r"record\.jsonl"):
+        read_record(path)
+
+
+def test_what_cannot_be_read_is_not_said_to_be_missing(path: Path) -> None:
+    """A folder without a record counts as never begun, and is removed."""
+    path.mkdir()
+    with pytest.raises(FileCorrupt, match=r"record\.jsonl"):
+        read_record(path)
+
+
+def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None:
+    """The shared directory is wrong, and that is what the user hears."""
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        RecordReader(tmp_path / "absent").lines(0)
+
+
+def both(path: Path, *facts: RecordLine) -> list[RecordReader]:
+    """Return a reader that has followed a journal, and one of the record that was exported then."""
+    logged(path.parent, *facts)
+    followed = RecordReader(path.parent)
+    export_record(path.parent, followed.all_lines())
+    return [followed, RecordReader(path.parent)]
+
+
+def test_pages_follow_on_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are bounded in lines; together they are the whole record."""
+    monkeypatch.setattr(module, "PAGE_LINES_MAX", 3)
+    for record in both(path, *[FIRST] * 8):
+        pages = [record.lines(0), record.lines(3), record.lines(6), record.lines(8)]
+        assert [len(page) for page in pages] == [3, 3, 2, 0]
+        assert parse_lines(itertools.chain(*pages)) == read_record(path)
+        assert record.lines(7) == pages[2][1:]
+
+
+def test_a_page_is_bounded_in_bytes_but_never_stuck(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line longer than a page still comes, alone."""
+    monkeypatch.setattr(module, "PAGE_BYTES_MAX", 120)
+    short, long = CancelledLine(reason="short"), CancelledLine(reason="l" + "o" * 500 + "ng")
+    for record in both(path, short, short, long):
+        assert [len(record.lines(line)) for line in range(5)] == [2, 1, 1, 0, 0]
+        assert record.lines(-1) == []
+
+
+def test_a_fact_cannot_be_changed() -> None:
+    """What happened, happened."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FIRST.worker = "w-2"  # type: ignore[misc]

@@ -1,0 +1,117 @@
+"""What journals come to: each experiment by itself, and then all of them in their order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from downpour.base.states import ExperimentState
+from downpour.base.values import PublishedFile
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Entry, Scheduler, durable, facts
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.record.journal import belongs_elsewhere, next_order, replay
+
+MODEL = PublishedFile(name="m0", size_bytes=1, checksum="0")
+SPEC = ResolvedSpec(shards=1)
+ROUND: dict[str, Any] = {"cause": 1, "experiment": "bad", "round": 7, "reason": "slow"}
+
+
+def line(number: int, order: int, entry: Entry) -> Line:
+    """Make a line whose time is its order."""
+    return Line(number=number, order=order, at_seconds=order, entry=entry)
+
+
+def submitted(name: str) -> on.ExperimentSubmitted:
+    """Say that somebody submitted an experiment."""
+    return on.ExperimentSubmitted(at_seconds=0.0, experiment=name, spec=SPEC)
+
+
+def prepared(name: str) -> on.Prepared:
+    """Say that an experiment begins."""
+    return on.Prepared(
+        at_seconds=0.0, experiment=name, dataset="d", shard_samples=(1,), model=MODEL
+    )
+
+
+def states(core: Scheduler) -> dict[str, str]:
+    """Return what each experiment has come to, in order."""
+    return {name: one.life.state for name, one in core.state.experiments.items()}
+
+
+def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
+    """The one that has begun goes on, whichever name sorts first; the others wait."""
+    over = facts.Concluded(
+        cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough"
+    )
+    stories = {
+        "a": [line(1, 2, submitted("a")), line(2, 5, prepared("a"))],
+        "b": [line(1, 4, submitted("b"))],
+        "z": [line(1, 1, submitted("z")), line(2, 3, over)],
+    }
+    core = Scheduler()
+    assert replay(core, stories) == {}
+    assert list(states(core).items()) == [
+        ("z", "cancelled"),
+        ("a", "running"),
+        ("b", "waiting"),
+    ]
+    assert core.state.active is core.state.experiments["a"]
+    assert core.state.now_seconds == 5
+    assert next_order(stories) == 6
+    assert next_order({}) == 1
+
+
+def test_where_none_has_begun_the_first_has_its_turn() -> None:
+    """By submission, not by name."""
+    core = Scheduler()
+    replay(core, {"a": [line(1, 2, submitted("a"))], "b": [line(1, 1, submitted("b"))]})
+    assert list(states(core).items()) == [("b", "preparing"), ("a", "waiting")]
+
+
+@pytest.mark.parametrize(
+    ("story", "reason"),
+    [
+        ([line(1, 1, prepared("bad"))], "does not begin with a submission"),
+        (
+            [line(1, 1, submitted("bad")), line(2, 3, facts.Resized(**ROUND, samples=(1,)))],
+            "cannot be replayed .*round 7 of bad",
+        ),
+        ([line(1, 1, submitted("bad")), line(2, 3, submitted("other"))], "cannot be replayed"),
+    ],
+)
+def test_a_story_that_cannot_be_told_touches_no_other(story: list[Line], reason: str) -> None:
+    """It is left out, by name, and the core is as if it had never been."""
+    good = [line(1, 2, submitted("good")), line(2, 4, prepared("good"))]
+    core, alone = Scheduler(), Scheduler()
+    left_out = replay(core, {"bad": story, "good": good})
+    assert list(left_out) == ["bad"]
+    assert re.search(reason, left_out["bad"])
+    assert replay(alone, {"good": good}) == {}
+    assert durable(core.state) == durable(alone.state)
+
+
+def test_of_two_that_have_begun_the_one_goes_on_that_went_on_last() -> None:
+    """The other was left out for a while, and is mended now: two cannot be at it."""
+    stories = {
+        "mended": [line(1, 1, submitted("mended")), line(2, 2, prepared("mended"))],
+        "later": [line(1, 3, submitted("later")), line(2, 4, prepared("later"))],
+    }
+    core = Scheduler()
+    left_out = replay(core, stories)
+    assert states(core) == {"later": "running"}
+    assert left_out == {"mended": "later has begun since: restart the manager after its end"}
+
+
+def test_a_story_says_where_it_belongs() -> None:
+    """A copy under another name and another cluster's folder are not this manager's."""
+    story = [replace(line(1, 1, submitted("one")), cluster="here")]
+    assert belongs_elsewhere(story, "one", "here") is None
+    assert belongs_elsewhere(story, "one-backup", "here") == "a copy of one"
+    told = "another cluster's (here; this one is there)"
+    assert belongs_elsewhere(story, "one", "there") == told
+    assert belongs_elsewhere([line(1, 1, submitted("one"))], "one", "here") is None

@@ -1,0 +1,196 @@
+"""The record is a projection of the journal: each line follows from entries alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.base.states import ExperimentState
+from downpour.base.values import PublishedFile, Update
+from downpour.core.node.journal import Line
+from downpour.core.scheduler import Checkpoint, Journaled, TakenUp, facts
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
+from downpour.core.spec import ResolvedSpec
+from downpour.record.record_lines import (
+    AggregatedLine,
+    CancelledLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    to_fields,
+)
+from downpour.record.view import View, aggregating, observed
+
+FILE = PublishedFile(name="model-1", size_bytes=7, checksum="abc")
+SPEC = ResolvedSpec(shards=2)
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=SPEC, version="9")
+PREPARED = on.Prepared(
+    at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE
+)
+AGGREGATED = on.Aggregated(at_seconds=2.0, experiment="one", round=4, model=FILE)
+KNOWN = PreparedLine(
+    train_samples=7,
+    test_samples=2,
+    classes=2,
+    shard_samples=(3, 4),
+    prepare_seconds=0.5,
+    split_seconds=0.25,
+    bytes=7,
+    parameters=3,
+)
+JOINED = WorkerJoinedLine(worker="ann", address="here:1", numeric_class="x")
+
+
+def told(*entries: Journaled, former: int = 0) -> list[tuple[float, RecordLine]]:
+    """Project entries, a second apart; the first of them are an earlier version's."""
+    view = View()
+    lines = [
+        Line(
+            number=second + 1,
+            order=second + 1,
+            at_seconds=float(second),
+            entry=entry,
+            record_lines=second if second < former else None,
+        )
+        for second, entry in enumerate(entries)
+    ]
+    return [made for line in lines for made in view.take(line)]
+
+
+def begun(*losses: float, **fields: Any) -> do.Aggregate:
+    """Make the command of an aggregation of updates with these losses."""
+    pushes = tuple(
+        do.Push(
+            round=shard,
+            shard=shard,
+            update=Update(
+                file=FILE,
+                samples=1 + shard,
+                steps=1,
+                loss=loss,
+                load_seconds=0.0,
+                train_seconds=0.0,
+                publish_seconds=0.0,
+            ),
+            base=FILE,
+            staleness=shard,
+        )
+        for shard, loss in enumerate(losses)
+    )
+    return do.Aggregate(
+        experiment="one", round=4, model=FILE, pushes=pushes, train_seconds=8.0, **fields
+    )
+
+
+@pytest.mark.parametrize("kind", get_args(facts.Fact))
+@given(data=st.data())
+def test_every_fact_goes_on_record(kind: type[facts.Fact], data: st.DataObject) -> None:
+    """As one line, at its time; a fact that is new needs an arm in the view."""
+    fact: facts.Fact = data.draw(st.from_type(kind))
+    [(at_seconds, line)] = told(fact)
+    assert at_seconds == 0.0
+    shared = {"worker", "reason", "round", "shards", "samples", "value", "lost"}
+    same = shared & set(type(line).__dataclass_fields__) & set(kind.__dataclass_fields__)
+    assert [getattr(line, name) for name in same] == [getattr(fact, name) for name in same]
+
+
+def test_what_is_submitted_is_told_with_the_managers_version() -> None:
+    """And what the manager alone knows comes as it was observed."""
+    [(_, first), (at_seconds, second)] = told(SUBMITTED, observed("one", JOINED))
+    assert isinstance(first, SubmittedLine)
+    assert (first.experiment, first.version, first.shards) == ("one", "9", 2)
+    assert ResolvedSpec.make(first.spec) == SPEC
+    assert first.spec == json.loads(json.dumps(first.spec)), "as it is read from a file"
+    assert (at_seconds, second) == (1.0, JOINED)
+
+
+def test_a_preparation_is_told_once_it_counts() -> None:
+    """Not where a crash has cut off the entry, nor where a later manager prepares again."""
+    assert told(observed("one", KNOWN)) == []
+    assert told(observed("one", KNOWN), PREPARED, TakenUp(), PREPARED) == [(1.0, KNOWN)]
+
+
+def test_an_aggregation_is_told_with_what_was_known_when_it_began() -> None:
+    """Its seconds run until it counts; under another manager as well."""
+    [(at_seconds, line)] = told(aggregating(begun(1.0, 4.0)), TakenUp(), AGGREGATED)
+    assert (at_seconds, line) == (
+        2.0,
+        AggregatedLine(
+            round=4,
+            version=5,
+            file="model-1",
+            bytes=7,
+            seconds=2.0,
+            train_seconds=8.0,
+            loss=3.0,
+            summed="tree",
+            checksum="abc",
+        ),
+    )
+    assert told(AGGREGATED) == [], "nothing is made up"
+
+
+def test_an_aggregation_out_of_step_names_its_parts() -> None:
+    """And how many versions old those were that they began from; a loss may be no number."""
+    command = begun(1.0, math.nan, in_step=False)
+    [(_, line)] = told(aggregating(command), AGGREGATED)
+    assert isinstance(line, AggregatedLine)
+    assert (line.parts, line.staleness, line.summed) == (((0, 0), (1, 1)), (0, 1), "")
+    assert math.isnan(line.loss)
+
+
+@pytest.mark.parametrize(
+    ("ending", "model", "line"),
+    [
+        ("finished", FILE, FinishedLine(file="model-1", total_seconds=1.0, checksum="abc")),
+        ("cancelled", None, CancelledLine(reason="")),
+        ("failed", None, FailedLine(reason="", asked_wrongly=True)),
+    ],
+)
+def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLine) -> None:
+    """In one of three ways; the whole time is that since the submission."""
+    ended = facts.Concluded(
+        cause=1,
+        experiment="one",
+        ending=ExperimentState(ending),  # type: ignore[arg-type]
+        reason="",
+        asked_wrongly=True,
+        model=model,
+    )
+    assert told(SUBMITTED, ended)[1:] == [(1.0, line)]
+
+
+def test_what_an_earlier_version_put_on_record_comes_from_there() -> None:
+    """Its entries make no lines a second time; what they say of times is still known."""
+    record = ({"at": 0.5, **to_fields(JOINED)}, {"at": 0.6, "kind": "unknown"})
+    ended = facts.Concluded(
+        cause=1, experiment="one", ending=ExperimentState.FINISHED, reason="", model=FILE
+    )
+    lines = told(SUBMITTED, PREPARED, TakenUp(record=record), ended, former=2)
+    assert lines[0] == (0.5, JOINED)
+    [(_, last)] = lines[1:]
+    assert isinstance(last, FinishedLine)
+    assert last.total_seconds == 3.0
+
+
+def test_a_checkpoint_tells_people_nothing() -> None:
+    """It is for replay."""
+    checkpoint = Checkpoint(
+        experiment="one",
+        rounds_done=3,
+        models=(FILE,),
+        optimizer_states=(),
+        evaluating=(),
+        evaluated_round=1,
+        last_evaluation=None,
+    )
+    assert told(checkpoint) == []

@@ -1,0 +1,147 @@
+"""Records of experiments that were never run, as large as a test wants them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from downpour.record.attempt_lines import (
+    AssignedLine,
+    ForeseenLine,
+    ResourcesUsedLine,
+    Sample,
+    UpdatedLine,
+)
+from downpour.record.record import line_text
+from downpour.record.record_lines import (
+    AggregatedLine,
+    EvaluatedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+)
+
+MODEL_BYTES = 90_000
+REASON = "next shard in order for the worker idle longest"
+
+
+def large_record(
+    workers: int, rounds: int, *, round_seconds: float = 10.0, start: float = 1_790_000_000.0
+) -> Iterator[tuple[float, RecordLine]]:
+    """Yield the record of an experiment in step: a shard a worker, four forecasts an attempt."""
+    spec: dict[str, Any] = {"name": "large", "epochs": rounds, "shards": workers, "mode": "sync"}
+    spec |= {"policy": "wait", "aggregate": "average", "split": "random", "dataset": "mnist"}
+    yield (
+        start,
+        SubmittedLine(
+            experiment="large-0001", name="large", spec=spec, version="1.0", shards=workers
+        ),
+    )
+    for number in range(workers):
+        name, address = f"worker-{number + 1}", f"10.0.{number // 250}.{number % 250 + 1}:9091"
+        yield start, WorkerJoinedLine(worker=name, address=address, numeric_class="torch on cpu")
+    yield (
+        start + 2,
+        PreparedLine(
+            train_samples=60 * workers,
+            test_samples=10_000,
+            classes=10,
+            shard_samples=(60,) * workers,
+            prepare_seconds=1.5,
+            split_seconds=0.2,
+            bytes=MODEL_BYTES,
+            parameters=22_000,
+        ),
+    )
+    draw = random.Random(1)
+    for number in range(rounds):
+        begin = start + 2 + number * round_seconds
+        yield from sorted(_round(workers, number, begin, round_seconds, draw), key=lambda at: at[0])
+    yield (
+        start + 2 + rounds * round_seconds,
+        FinishedLine(file="model.safetensors", total_seconds=rounds * round_seconds, checksum="0"),
+    )
+
+
+def _round(
+    workers: int, number: int, begin: float, seconds: float, draw: random.Random
+) -> Iterator[tuple[float, RecordLine]]:
+    for shard in range(workers):
+        name = f"worker-{(shard + number) % workers + 1}"
+        about: Any = {"round": number, "shard": shard, "attempt": 0, "worker": name}
+        takes = seconds * draw.uniform(0.6, 0.9)
+        band: Any = {"q10_seconds": 0.9 * takes, "q50_seconds": takes, "q90_seconds": 1.2 * takes}
+        yield begin + draw.uniform(0, 0.2), AssignedLine(**about, reason=REASON, **band)
+        for quarter in (1, 2, 3):
+            elapsed = takes * quarter / 4
+            told = ForeseenLine(**about, done=quarter / 4, elapsed_seconds=elapsed, **band)
+            yield begin + elapsed, told
+        samples = [
+            Sample(begin + second, draw.uniform(0.5, 1.0), 300_000_000 + shard, 9, 0.01)
+            for second in range(int(takes))
+        ]
+        yield begin + takes, ResourcesUsedLine(**about, samples=tuple(samples))
+        yield begin + takes, _updated(about, takes, draw)
+    closed = begin + 0.95 * seconds
+    yield (
+        closed,
+        AggregatedLine(
+            round=number,
+            version=number + 1,
+            file=f"model-{number:06d}-abc.safetensors",
+            bytes=MODEL_BYTES,
+            seconds=0.1,
+            train_seconds=0.9 * seconds,
+            loss=2.3 / (number + 1),
+            summed="tree",
+            checksum="0123456789abcdef",
+        ),
+    )
+    yield (
+        closed,
+        EvaluatedLine(
+            round=number,
+            loss=2.0 / (number + 1),
+            metrics={"accuracy": 1 - 0.9 / (number + 1)},
+            class_accuracy=(0.5,) * 10,
+            seconds=0.3,
+        ),
+    )
+
+
+def _updated(about: dict[str, Any], takes: float, draw: random.Random) -> UpdatedLine:
+    return UpdatedLine(
+        **about,
+        samples=60,
+        steps=6,
+        loss=draw.uniform(0.1, 2.0),
+        load_seconds=0.1 * takes,
+        train_seconds=0.8 * takes,
+        publish_seconds=0.1 * takes,
+        completion_seconds=takes,
+        bytes=MODEL_BYTES,
+        checksum="0123456789abcdef",
+    )
+
+
+def texts(record: Iterator[tuple[float, RecordLine]]) -> Iterator[str]:
+    """Yield the lines as a record has them, with their ends."""
+    return (f"{line_text(at, line)}\n" for at, line in record)
+
+
+def fields_of(record: Iterator[tuple[float, RecordLine]]) -> list[dict[str, Any]]:
+    """Return the lines as a reader of the page gets them."""
+    return [json.loads(text) for text in texts(record)]
+
+
+def write_large(folder: Path, workers: int, rounds: int) -> Path:
+    """Write a large record to an experiment's folder; returns its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "record.jsonl").open("w") as file:
+        file.writelines(texts(large_record(workers, rounds)))
+    return folder / "record.jsonl"

@@ -1,0 +1,192 @@
+"""A record is followed wherever it is: in a journal that grows, or in the file after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.experiments.page_server.feeds import RecordFeed
+from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine
+from downpour.record.journal import Journal, read_journal, segments
+from downpour.record.record import RecordReader, export_record, line_text, task_lines
+from downpour.record.record_lines import CancelledLine, RecordLine, WorkerLeftLine
+from downpour.record.view import observed
+from downpour.show.dashboard.model import RecordTables
+from downpour.show.dashboard.sources import NOT_A_LINE, RecordSource
+
+ASSIGNED = AssignedLine(round=0, shard=1, attempt=0, worker="a", reason="the only idle worker")
+FAILED = AttemptFailedLine(round=0, shard=1, attempt=0, worker="a", failure="lost", reason="gone")
+LEFT = WorkerLeftLine(worker="a", reason="no heartbeat for 10 s", lost=True)
+AGAIN = AssignedLine(round=0, shard=1, attempt=1, worker="b", reason="the first was lost")
+
+
+def logged(folder: Path, lines: Sequence[RecordLine], term: int = 1) -> Journal:
+    """Journal lines, a second apart, as a manager of a term does."""
+    journal = Journal(folder, term, read_journal(folder))
+    for second, line in enumerate(lines):
+        journal.append(1, float(second), observed("one", line))
+    journal.commit(durably=False)
+    return journal
+
+
+def read_all(source: RecordSource, count: int = 100) -> list[Any]:
+    """What a source has gained."""
+    found: list[Any] = []
+    while gained := source.read(count):
+        found += gained
+    return found
+
+
+def plain(*lines: RecordLine) -> list[Any]:
+    """Lines, a second apart, as JSON has them."""
+    return [json.loads(line_text(float(second), line)) for second, line in enumerate(lines)]
+
+
+def as_json(lines: Sequence[Any]) -> list[Any]:
+    """Lines as JSON has them."""
+    return [json.loads(json.dumps(line)) for line in lines]
+
+
+def test_a_journal_is_followed_into_the_term_of_the_next_manager(tmp_path: Path) -> None:
+    """Which was not there when it was opened; what the former manager still writes is left out."""
+    former = logged(tmp_path, [ASSIGNED])
+    source = RecordSource(tmp_path)
+    assert as_json(read_all(source)) == plain(ASSIGNED)
+    assert read_all(source) == []
+    logged(tmp_path, [FAILED, LEFT], term=2)
+    former.append(1, 9.0, observed("one", AGAIN))
+    former.commit(durably=False)
+    assert as_json(read_all(source, count=1)) == plain(FAILED, LEFT)
+
+
+def test_a_record_goes_on_where_its_journal_ended(tmp_path: Path) -> None:
+    """A run exports its record and removes the journal: the lines keep their numbers."""
+    journal = logged(tmp_path, [ASSIGNED, FAILED])
+    source = RecordSource(tmp_path)
+    assert len(read_all(source)) == 2
+    journal.append(1, 2.0, observed("one", LEFT))
+    journal.commit(durably=False)
+    export_record(tmp_path, RecordReader(tmp_path).all_lines())
+    for segment in segments(tmp_path):
+        segment.unlink()
+    assert read_all(source) == plain(ASSIGNED, FAILED, LEFT)[2:]
+
+
+def test_a_folder_without_a_record_may_get_one(tmp_path: Path) -> None:
+    """As that of an experiment that waits for its turn."""
+    source = RecordSource(tmp_path)
+    with pytest.raises(FileMissing):
+        source.read(1)
+    with pytest.raises(SharedDirectoryError):
+        RecordSource(tmp_path / "absent").read(1)
+    logged(tmp_path, [ASSIGNED])
+    assert len(read_all(source)) == 1
+
+
+def test_a_damaged_journal_stays_damaged(tmp_path: Path) -> None:
+    """Each look says so, and lines after the gap are not taken for the next ones."""
+    logged(tmp_path, [ASSIGNED, FAILED, LEFT])
+    (segment,) = segments(tmp_path)
+    first, _, third = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(first + third)
+    source = RecordSource(tmp_path)
+    for _ in range(2):
+        with pytest.raises(FileCorrupt, match="entry 2 is missing"):
+            read_all(source)
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"at": 1}, {"at": 2}', b"[1]", b"\xff", b"[" * 5000])
+def test_a_damaged_line_of_a_record_stands_alone(tmp_path: Path, damaged: bytes) -> None:
+    """The others keep their numbers."""
+    lines = [line_text(1.0, line).encode() for line in (ASSIGNED, FAILED)]
+    (tmp_path / "record.jsonl").write_bytes(b"\n".join([lines[0], damaged, lines[1], b""]))
+    first, second, third = read_all(RecordSource(tmp_path))
+    assert (first["kind"], second, third["kind"]) == ("assigned", NOT_A_LINE, "attempt-failed")
+
+
+def test_long_records_are_read_in_pieces(tmp_path: Path) -> None:
+    """Also one with a line that is longer than a piece."""
+    long = WorkerLeftLine(worker="a", reason="x" * 3_000_000)
+    lines: list[Any] = [ASSIGNED, long, FAILED] * 3
+    export_record(tmp_path, [line_text(1.0, line) for line in lines])
+    read = read_all(RecordSource(tmp_path), count=2)
+    assert [len(line.get("reason", "")) for line in read] == [len(line.reason) for line in lines]
+    other = tmp_path / "journaled"
+    other.mkdir()
+    logged(other, lines)
+    assert as_json(read_all(RecordSource(other), count=2)) == plain(*lines)
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_the_clock_of_a_record_begins_where_its_last_line_was_written(
+    tmp_path: Path, *, exported: bool
+) -> None:
+    """Managers count from anywhere; a page needs to know when that was."""
+    logged(tmp_path, [ASSIGNED, FAILED, LEFT])
+    if exported:
+        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+    for path in tmp_path.iterdir():
+        os.utime(path, (2_000_002.0, 2_000_002.0))
+    source = RecordSource(tmp_path)
+    read_all(source)
+    assert source.clock()[1] == 2_000_000.0
+
+
+def test_no_line_is_lost_where_a_journal_goes_right_after_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a run that has just ended: only its clock is not known then."""
+    logged(tmp_path, [ASSIGNED, FAILED])
+    clock = RecordSource.clock
+
+    def gone(source: RecordSource) -> tuple[str, float]:
+        """Look at the clock of a file that was there a moment ago."""
+        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+        for segment in segments(tmp_path):
+            segment.unlink()
+        (tmp_path / "record.jsonl").rename(tmp_path / "kept")
+        try:
+            return clock(source)
+        finally:
+            (tmp_path / "kept").rename(tmp_path / "record.jsonl")
+
+    monkeypatch.setattr(RecordSource, "clock", gone)
+    feed = RecordFeed(tmp_path)
+    asyncio.run(feed.catch_up(60.0))
+    assert (feed.model.line, feed.trouble) == (2, "")
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_the_lines_of_a_task_are_found_without_the_others(
+    tmp_path: Path, *, exported: bool
+) -> None:
+    """In the record and in its journal, once each, though a later segment repeats some."""
+    other = AssignedLine(
+        round=0, shard=11, attempt=0, worker="b", reason='"round": 0, "shard": 1, '
+    )
+    logged(tmp_path, [ASSIGNED, other, FAILED])
+    logged(tmp_path, [LEFT, AGAIN, CancelledLine(reason="enough")], term=2)
+    if exported:
+        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+    found = [line for _, line in task_lines(tmp_path, 0, 1)]
+    assert found == [ASSIGNED, FAILED, AGAIN]
+
+
+def test_a_record_and_its_journal_give_the_same_tables(tmp_path: Path) -> None:
+    """Whichever of them is read."""
+    logged(tmp_path, [ASSIGNED, FAILED, LEFT, AGAIN])
+    tables = []
+    for _ in range(2):
+        model = RecordTables()
+        for line in read_all(RecordSource(tmp_path)):
+            model.take(line)
+        tables.append(json.dumps(model.since(0, model.line)))
+        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+    assert tables[0] == tables[1]

@@ -1,0 +1,129 @@
+"""The page as one file: all that it needs is inside, and nothing that a record says is code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.record.record import read_record
+from downpour.record.record_lines import SubmittedLine
+from downpour.show.dashboard import static_copy
+from downpour.show.dashboard.static_copy import static_page
+from tests.show.dashboard.records import large_record
+from tests.show.dashboard.viewer import Viewer
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+FOLDERS = [RECORDED / "handoff", RECORDED / "gestures"]
+
+
+class Parsed(HTMLParser):
+    """What a browser makes of a page: its scripts, its styles, its title and its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: dict[str, list[str]] = {"script": [], "style": [], "title": [], "data": []}
+        self.links: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note where an element begins, and what it refers to."""
+        given = dict(attrs)
+        self.links += [given[name] or "" for name in ("src", "href", "action") if name in given]
+        is_data = given.get("id") == "downpour-data"
+        self._inside = "data" if is_data else tag
+        if self._inside in self.texts:
+            self.texts[self._inside].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note where it ends."""
+        del tag
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        """Keep its text."""
+        if self._inside in self.texts:
+            self.texts[self._inside][-1] += data
+
+
+def data_of(text: str) -> Any:
+    """The data inside of a page."""
+    (found,) = Parsed(text).texts["data"]
+    return json.loads(found)
+
+
+def test_a_copy_has_what_the_server_would_send() -> None:
+    """Frames, histories of tasks, and the names of the experiments."""
+    data = data_of(static_page(FOLDERS, "two runs"))
+    assert data["experiments"] == [
+        {"id": "uneven-51c0", "name": "uneven"},
+        {"id": "gestures-7f3a", "name": "gestures"},
+    ]
+    viewer = Viewer()
+    for frame in data["frames"]["uneven-51c0"]:
+        viewer.see(frame)
+    assert len(viewer.rows("attempts")) == 14
+    assert viewer.experiment["state"] == "finished"
+    assert data["tasks"]["uneven-51c0"]["1/3"][0][1].startswith("the manager gave it to d")
+
+
+def test_a_record_and_its_folder_give_the_same_copy() -> None:
+    """Except for when it was, which only the file tells."""
+    of_folder, of_record = (
+        data_of(static_page([source], "one"))
+        for source in (FOLDERS[0], read_record(FOLDERS[0] / "record.jsonl"))
+    )
+    assert of_folder["tasks"] == of_record["tasks"]
+    for data in (of_folder, of_record):
+        (frame,) = data["frames"]["uneven-51c0"]
+        frame["clock"] = frame["experiment"]["start"] = 0
+    assert of_folder["frames"] == of_record["frames"]
+
+
+def test_the_policy_allows_the_scripts_and_styles_inside_and_nothing_else() -> None:
+    """By their hashes; nothing refers to another file."""
+    text = static_page(FOLDERS, "two runs")
+    page = Parsed(text)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for kind in ("script", "style"):
+        assert page.texts[kind]
+        allowed = re.findall(rf"{kind}-src ([^;]+)", policy)[0].split()
+        digests = (hashlib.sha256(one.encode()).digest() for one in page.texts[kind])
+        assert allowed == [f"'sha256-{base64.b64encode(one).decode()}'" for one in digests]
+    assert not [link for link in page.links if "//" in link or "assets" in link]
+
+
+def test_hostile_names_stay_text() -> None:
+    """Neither a name nor the title can end the script or add one."""
+    hostile = "</script><script>alert(1)</script><!--<script>"
+    record = list(large_record(2, 1))
+    at, submitted = record[0]
+    assert isinstance(submitted, SubmittedLine)
+    record[0] = at, SubmittedLine(**{**_fields(submitted), "name": hostile})
+    text = static_page([record], hostile)
+    page, plain = Parsed(text), Parsed(static_page([list(large_record(2, 1))], "plain"))
+    assert page.texts["script"] == plain.texts["script"]
+    assert page.texts["title"] == [hostile]
+    assert data_of(text)["experiments"][0]["name"] == hostile
+
+
+def _fields(line: SubmittedLine) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in SubmittedLine.__slots__}
+
+
+def test_a_copy_of_a_large_record_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories of tasks, which would be most of it; two records of one ID are kept apart."""
+    monkeypatch.setattr(static_copy, "HISTORY_LINES_MAX", 50)
+    data = data_of(static_page([list(large_record(4, 4)), list(large_record(2, 1))], "large"))
+    assert [one["id"] for one in data["experiments"]] == ["large-0001", "large-0001 (2)"]
+    assert data["tasks"].keys() == {"large-0001 (2)"}
+    assert "more than 50 lines: histories of tasks are left out" in data["left_out"]

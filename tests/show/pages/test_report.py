@@ -1,0 +1,237 @@
+"""A report as a whole: a folder, and one page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from downpour.base.errors import SpecError
+from downpour.base.states import ExperimentState
+from downpour.record.study_result import StudyResult
+from downpour.show.figures.figures import Part
+from downpour.show.pages.report import Drawn, html_page, write_report
+from downpour.show.tables.report_tables import tables_of
+from downpour.show.tracing.trace import TRACE_NAME
+from tests.show.conftest import Make
+
+HARM = "<script>alert('x')</script>"
+
+
+@pytest.fixture(scope="module")
+def study(make: Make) -> StudyResult:
+    """Two subgrids."""
+    return make.study(make.workers(), make.splits())
+
+
+@pytest.fixture(scope="module")
+def page(study: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of its report, drawn once: its figures take seconds."""
+    return write_report(study, tmp_path_factory.mktemp("page") / "report").read_text("utf-8")
+
+
+def test_a_page_needs_nothing_else(page: str) -> None:
+    """No script, no picture or style of elsewhere, no address but the names of XML's dialects."""
+    assert "<script" not in page
+    assert not re.search(r"<(img|link|iframe|object|embed)\b|@import|url\((?!#)", page)
+    addresses = set(re.findall(r"https?://[^\"' <]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_names_within_figures_do_not_clash(page: str) -> None:
+    """Each is there once, and so is everything that the page refers to."""
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(names)
+
+
+def test_a_page_is_light_or_dark_as_its_reader_is(page: str) -> None:
+    """Both sets of colours are there, and figures use them; phones are told the width."""
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    assert page.count("<svg") == 12
+    assert "var(--series-2)" in page
+
+
+class Balance(HTMLParser):
+    """Checks that every element that begins also ends."""
+
+    VOID = frozenset({"meta", "br", "use", "path", "rect", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        """Note what has begun."""
+        del attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """It must be the last that has."""
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_a_page_is_well_formed(page: str) -> None:
+    """Elements end in the order in which they must."""
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+
+
+def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
+    """Names, values and reasons are escaped, in the page and in its figures."""
+    runs = [
+        make.run([0.5], values=(value,), spec={"model": HARM, "split": "class"}, classes=(0.5,))
+        for value in (HARM, "mlp")
+    ]
+    unlucky = make.run([], values=(HARM,), repetition=2)
+    settings = [(HARM,), ("mlp",)]
+    subgrid = make.subgrid(axes=("model",), settings=settings, runs=runs, failed=(unlucky,))
+    page = write_report(make.study(subgrid), tmp_path / "report").read_text("utf-8")
+    assert HARM not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
+    """A worker may be called what TeX could not set: its name is drawn as it is."""
+    odd = "$\\frac{a$"
+    spans = tuple(replace(one, worker=odd) for one in make.spans(workers=1))
+    run = make.run([0.5], attempt_spans=spans, values=(odd,))
+    subgrid = make.subgrid(axes=("model",), settings=[(odd,)], runs=[run])
+    write_report(make.study(subgrid), tmp_path / "report")
+    drawn = (tmp_path / "report").rglob("*.svg")
+    assert any(odd in figure.read_text("utf-8") for figure in drawn)
+
+
+def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
+    """Which runs failed and how many there are; they count nowhere."""
+    subgrid = make.subgrid(
+        settings=[()], runs=[make.run([0.5])], failed=(make.run([], repetition=2),)
+    )
+    study = make.study(subgrid)
+    page = html_page(study, tables_of(study), [])
+    assert "1 failed" in page
+    assert "1 of 3 runs, 3 repetitions each" in page
+
+
+def test_failures_are_told_by_their_settings(make: Make) -> None:
+    """Repetitions that failed alike in one line, and a run that two subgrids share once."""
+    settings = [("random",), ("class",)]
+    failed = tuple(make.run([], values=("class",), repetition=n) for n in (2, 1))
+    subgrid = make.subgrid(
+        axes=("split",),
+        settings=settings,
+        runs=[make.run([0.5], values=("random",))],
+        failed=failed,
+    )
+    study = make.study(subgrid, replace(subgrid, name="again"))
+    page = html_page(study, tables_of(study), [])
+    assert re.findall("<li>(.*)</li>", page) == ["splits, split class, repetitions 1, 2: finished"]
+    assert "2 failed" in page
+
+
+def test_what_failed_was_run_too(make: Make) -> None:
+    """Its fields are among those that vary."""
+    failed = (make.run([], repetition=2, spec={"learning_rate": 1e12}),)
+    runs = [make.run([0.5], spec={"learning_rate": 0.1})]
+    study = make.study(make.subgrid(settings=[()], runs=runs, failed=failed))
+    assert "varies: 0.1, 1e+12" in html_page(study, tables_of(study), [])
+
+
+def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
+    """At the top of its page."""
+    run = make.run([0.5])
+    state, reason = ExperimentState.FAILED, "the loss is nan"
+    failed = replace(run, result=replace(run.result, state=state, reason=reason))
+    study = make.study(make.subgrid(settings=[()], repetitions=1, runs=[failed]))
+    assert "One experiment, failed: the loss is nan" in html_page(study, tables_of(study), [])
+
+
+def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> None:
+    """Only what was asked for."""
+    nothing = make.subgrid(name="later", axes=("workers",), settings=[(1,), (2,)], runs=[])
+    study = make.study(make.workers(), nothing)
+    page = html_page(study, tables_of(study), [])
+    assert "later: final accuracy and seconds" in page
+    assert "later: epochs" not in page
+
+
+def test_timelines_are_open_and_resources_are_folded_away(make: Make) -> None:
+    """However many there are: which worker trained what is what a page is opened for."""
+    study = make.study(make.subgrid(settings=[()], runs=[make.run([0.5])]))
+    parts: tuple[Part, ...] = ("outcome", "timeline", "timeline", "timeline", "resources")
+    drawn = [Drawn(part, "<svg></svg>", "splits", part) for part in parts]
+    page = html_page(study, tables_of(study), drawn)
+    folded = "".join(re.findall("<details.*?</details>", page, re.DOTALL))
+    assert page.count("<figcaption>timeline.") == 3
+    assert folded.count("<figcaption>timeline.") == 0
+    assert folded.count("<figcaption>resources.") == page.count("<figcaption>resources.") == 1
+
+
+def test_every_group_of_several_has_its_heading(make: Make) -> None:
+    """Also one that is called as the study is; a lone one would repeat the title of the page."""
+    alone = make.subgrid(name="made", settings=[()], runs=[make.run([0.5])])
+    headings = [
+        re.findall("<h2>(.*)</h2>", html_page(study, tables_of(study), []))
+        for study in (
+            make.study(alone),
+            make.study(alone, make.splits()),
+            make.study(make.splits()),
+        )
+    ]
+    assert headings == [[], ["made", "splits"], ["splits"]]
+
+
+def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
+    """It can be reached, and has a name; so has every figure."""
+    assert page.count('class="wide"') == page.count('tabindex="0"')
+    for tag in re.findall(r'<div class="wide"[^>]*>', page):
+        assert re.search(r'aria-label="[^"]+"', tag)
+    assert page.count('role="img"') == page.count("<svg")
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_path: Path) -> None:
+    """What an older one left over goes; a folder of something else is refused, untouched."""
+    out = tmp_path / "report"
+    write_report(study, out)
+    (out / "figures" / "old.png").write_bytes(b"")
+    write_report(study, out)
+    assert not (out / "figures" / "old.png").exists()
+    (tmp_path / "figures").mkdir()
+    with pytest.raises(SpecError, match="holds something other than a report"):
+        write_report(study, tmp_path)
+    with pytest.raises(SpecError, match="not a folder"):
+        write_report(study, out / "index.html")
+    assert (tmp_path / "figures").is_dir()
+
+
+def test_a_report_goes_where_a_trace_of_its_experiment_lies(
+    study: StudyResult, tmp_path: Path
+) -> None:
+    """`downpour trace ID` and a report on ID take the same folder by default, in any order."""
+    (tmp_path / TRACE_NAME).write_text("{}", "utf-8")
+    assert write_report(study, tmp_path).exists()
+    assert write_report(study, tmp_path).exists()
+    assert (tmp_path / TRACE_NAME).read_text("utf-8") == "{}"
+
+
+def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:
+    """One line, and no folder."""
+    with pytest.raises(SpecError, match="has no finished run to report on"):
+        write_report(make.study(make.subgrid(settings=[()], runs=[])), tmp_path / "report")
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_are_counted_as_they_are_drawn(make: Make, tmp_path: Path) -> None:
+    """A caller that waits sees the progress."""
+    seen: list[tuple[int, int]] = []
+    study = make.study(make.workers())
+    write_report(study, tmp_path / "report", lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 6) for done in range(7)]

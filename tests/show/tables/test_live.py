@@ -1,0 +1,230 @@
+"""What goes on now, as it looks in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.base.values import AttemptId, Forecast, SystemState
+from downpour.network.rpc.messages import (
+    ExperimentSummary,
+    Metric,
+    Status,
+    TaskStatus,
+    WorkerStatus,
+)
+from downpour.show.tables.live import experiments_table, status_view
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+WHY = "it would take 48.7 s longer than all of the others"
+BUSY = SystemState(cpu_others=0.25, load_average=1.0, memory_used=0.5, io_wait=0.0)
+RUNNING = ExperimentSummary(
+    experiment="digits-20260102-030405-ab12",
+    name="digits",
+    state=ExperimentState.RUNNING,
+    rounds_done=2,
+    rounds_total=15,
+    metrics=(Metric(name="accuracy", value=0.9182),),
+)
+
+
+def worker(name: str, shard: int | None = None, **fields: object) -> WorkerStatus:
+    """Make a worker, busy where a shard is given."""
+    running = AttemptId(experiment=RUNNING.experiment, round=2, shard=shard or 0, attempt=0)
+    made = WorkerStatus(
+        worker=name,
+        address="172.18.0.12:40123",
+        state=WorkerState.IDLE if shard is None else WorkerState.BUSY,
+        running=None if shard is None else running,
+        system=BUSY,
+        tasks_done=7,
+    )
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def task(shard: int, state: TaskState, who: str | None = None, done: int = 0) -> TaskStatus:
+    """Make a task of sixty steps."""
+    return TaskStatus(
+        shard=shard, state=state, worker=who, steps_done=done, steps_total=60, elapsed_seconds=1.25
+    )
+
+
+STATUS = Status(
+    change=9,
+    workers=(worker("first", 1), worker("second", 2), worker("[red]third", system=None)),
+    experiment=RUNNING,
+    tasks=(
+        task(0, TaskState.PUBLISHED),
+        task(1, TaskState.RUNNING, "first", 30),
+        task(2, TaskState.RUNNING, "second"),
+    ),
+)
+
+
+def foreseen(one: TaskStatus, seconds: float, slowness: float) -> TaskStatus:
+    """Predict that a task takes about so long."""
+    band = Forecast(q10=0.9 * seconds, q50=seconds, q90=1.25 * seconds, q98=2 * seconds)
+    return dataclasses.replace(one, predicted=band, slowness=slowness)
+
+
+STRAGGLING = Status(
+    change=9,
+    workers=(
+        worker("4f1c9a7be210-ab12", 1),
+        worker("second", 2, slowness=1.1),
+        worker("third", 3, slowness=2.4),
+        worker("fourth", slowness=1.4),
+    ),
+    experiment=RUNNING,
+    tasks=(
+        foreseen(task(1, TaskState.RUNNING, "4f1c9a7be210-ab12", 30), 4.5, 1.0),
+        foreseen(task(2, TaskState.RUNNING, "second", 3), 61.2, 4.9),
+        task(3, TaskState.RUNNING, "third"),
+    ),
+    decisions=tuple(f"{n}.5 s, epoch {n}: shard 2 from second to fourth: {WHY}" for n in range(9)),
+)
+
+
+def rendered(part: RenderableType, width: int = 80) -> str:
+    """Render without color; spaces at the ends of lines do not count."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_rounds_are_shown_where_an_epoch_has_several() -> None:
+    """The epoch first, because users count in epochs; lists have no room for more."""
+    several = dataclasses.replace(RUNNING, rounds_total=150, epochs_done=0, epochs_total=15)
+    said = rendered(status_view(dataclasses.replace(STATUS, experiment=several)))
+    assert "epoch 1 of 15, round 3 of 150" in said
+    assert "0/15" in rendered(experiments_table([several]))
+
+
+def test_a_status_looks_as_agreed() -> None:
+    """The experiment in two lines, each worker in one; a name is text, never markup."""
+    assert rendered(status_view(STATUS)) == (RECORDED / "status.txt").read_text(encoding="utf-8")
+
+
+def test_where_each_worker_trains_is_shown_longer_than_its_process() -> None:
+    """A card by its number; a manager of an earlier version tells of none."""
+    workers = (worker("first", 1, device="cuda:1"), worker("second", device="cpu"))
+    said = rendered(status_view(dataclasses.replace(STATUS, workers=workers)))
+    rows = [line.split() for line in said.splitlines()]
+    head = next(row for row in rows if "device" in row)
+    assert head[:2] == ["worker", "device"]
+    assert [row[1] for row in rows if row and row[0] in {"first", "second"}] == ["cuda:1", "cpu"]
+    assert "device" not in rendered(status_view(STATUS))
+
+
+def test_stragglers_look_as_agreed() -> None:
+    """Who is slow, now or else of late, what is predicted, and what was done, in 80 columns."""
+    shown = rendered(status_view(STRAGGLING))
+    assert shown == (RECORDED / "stragglers.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [46, 60, 80, 100, 200])
+def test_who_is_slow_is_said_in_any_width(width: int) -> None:
+    """In a word, not in colour alone; on a narrow screen only decisions are cut."""
+    lines = rendered(status_view(STRAGGLING), width).splitlines()
+    assert max(map(len, lines)) <= width
+    table = [line for line in lines if line.startswith(("4f1c", "second", "third", "fourth"))]
+    assert ["slow" in line for line in table] == [False, True, True, False]
+    assert not any("…" in line for line in table)
+    assert sum("epoch" in line and "from second" in line for line in lines) == 5
+
+
+def test_what_each_worker_contributes_is_said_in_words() -> None:
+    """Also of one that stands by; nothing where nothing is known, and no column if that is all."""
+    workers = (
+        worker("first", 1, saves=0.238),
+        worker("second", 2, saves=-0.061),
+        worker("third", saves=-0.034, stands_by=True),
+        worker("fourth", saves=-0.001, stands_by=True),
+        worker("fifth", saves=-0.004),
+        worker("sixth"),
+    )
+    lines = rendered(status_view(dataclasses.replace(STATUS, workers=workers)), 120).splitlines()
+    said = {line.split()[0]: line for line in lines if line.split()[:1] and "172.18" in line}
+    assert "saves 24%" in said["first"]
+    assert "costs 6%" in said["second"]
+    assert "would cost 3%" in said["third"]
+    assert "stands by" in said["fourth"]
+    assert "saves 0%" in said["fifth"]
+    assert "of the" in "".join(lines)
+    assert "of the" not in rendered(status_view(STATUS), 120)
+
+
+def test_experiments_look_as_agreed() -> None:
+    """A line each, and below them, in full, the reasons of those that failed."""
+    reason = "split = 'class': needs labels that are classes, and the targets of 'npz' are not"
+    listed = [
+        dataclasses.replace(RUNNING, experiment="a" * 64, state=ExperimentState.FINISHED),
+        dataclasses.replace(RUNNING, state=ExperimentState.FAILED, metrics=(), reason=reason),
+        RUNNING,
+    ]
+    said = rendered(experiments_table(listed))
+    assert said == (RECORDED / "experiments.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+def test_a_narrow_terminal_costs_the_addresses_first(width: int) -> None:
+    """No line is wider than the terminal, and each worker stays in one."""
+    long = dataclasses.replace(STATUS, workers=(worker("4f1c9a7be210-ab12", 1), worker("b", 2)))
+    lines = rendered(status_view(long), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("172.18.0.12:40123" in lines[-1]) == (width >= 80)
+
+
+def test_nothing_to_show_is_said() -> None:
+    """An empty manager is no empty screen."""
+    empty = rendered(status_view(Status(change=0)))
+    assert empty == "no experiment is active\n\nno workers yet\n"
+    assert rendered(experiments_table([])) == "no experiments yet\n"
+
+
+def test_many_workers_are_cut() -> None:
+    """A screenful, and how many more there are."""
+    crowd = Status(change=1, workers=tuple(worker(f"w{n}") for n in range(100)))
+    lines = rendered(status_view(crowd)).splitlines()
+    assert len(lines) < 50
+    assert lines[-1] == "… and 60 more"
+
+
+@pytest.mark.parametrize("state", list(ExperimentState))
+def test_every_state_can_be_shown(state: ExperimentState) -> None:
+    """An ended one counts its epochs, and says why it failed."""
+    one = dataclasses.replace(RUNNING, state=state, reason="no luck")
+    said = rendered(status_view(dataclasses.replace(STATUS, experiment=one)))
+    assert f"ab12  {state}\n" in said
+    assert ("2 of 15 epochs" in said) == state.ended
+    assert "no luck" in said
+
+
+def test_each_process_can_be_found_and_told_apart() -> None:
+    """The manager's and the workers' numbers, and the machines that they are numbers of."""
+    shown = dataclasses.replace(
+        STATUS, workers=(worker("w", pid=42, hostname="n1"),), pid=7, hostname="n0"
+    )
+    console = Console(width=120, file=io.StringIO())
+    console.print(status_view(shown))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "manager: process 7 of n0" in text
+    assert "42 of n1" in text
+
+
+def test_workers_with_other_packages_are_named() -> None:
+    """A line for each difference; a status full of them stays readable."""
+    first, second, third = STATUS.workers
+    old = dataclasses.replace(first, differs=("transformers 4.45, the manager 5.23",))
+    bare = dataclasses.replace(second, differs=tuple(f"no p{n}, the manager 1" for n in range(20)))
+    said = rendered(status_view(dataclasses.replace(STATUS, workers=(old, bare, third))))
+    assert "first has transformers 4.45, the manager 5.23" in said
+    assert "second has no p0, the manager 1" in said
+    assert said.count(", the manager") == 10
+    assert ", the manager" not in rendered(status_view(STATUS))

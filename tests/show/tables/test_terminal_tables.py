@@ -1,0 +1,155 @@
+"""The tables of a result, as they look in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from downpour.record import Result
+from downpour.show.tables.cells import seconds
+from downpour.show.tables.terminal_tables import (
+    classes_table,
+    result_table,
+    study_table,
+    workers_table,
+)
+from tests.show.conftest import Make
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def rendered(*parts: RenderableType, width: int = 80) -> str:
+    """Render without color; spaces at the ends of lines do not count."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(*parts, sep="\n")
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_the_tables_look_as_agreed() -> None:
+    """Units in the headers, aligned numbers, a hyphen where nothing was measured."""
+    result = Result.from_lines(LINES, Path("experiments/gestures-7f3a"))
+    tables = result_table(result), workers_table(result), classes_table(result)
+    assert rendered(*tables) == (RECORDED / "gestures" / "tables.txt").read_text(encoding="utf-8")
+
+
+def test_the_heading_names_what_is_trained() -> None:
+    """A task of the user's in place of a network and a dataset, which it does not have."""
+    result = Result.from_lines(LINES)
+    assert f"{result.spec['model']} on {result.spec['dataset']}" in rendered(result_table(result))
+    own = dataclasses.replace(result, spec={**result.spec, "task": "lab:Mine"})
+    assert "  lab:Mine · " in rendered(result_table(own))
+
+
+def test_a_group_of_a_study_is_told_in_a_line_a_setting(make: Make) -> None:
+    """Its axes, accuracy and seconds of training; an interval is never broken in two."""
+    said = rendered(study_table(make.splits()))
+    lines = [line.split() for line in said.splitlines()]
+    assert ["random", "average", "3", "62.00", "±", "2.48", "6.00", "±", "4.97"] in lines
+    assert ["class", "first", "1", "91.00", "4.00"] in lines
+    assert "2.48 " in rendered(study_table(make.splits()), width=60)
+
+
+def test_what_was_done_about_stragglers_looks_as_agreed() -> None:
+    """A table by epoch, estimates that are called so, and each class where shards were dropped."""
+    lines = (RECORDED / "handoff" / "record.jsonl").read_text(encoding="utf-8").splitlines()
+    said = rendered(result_table(Result.from_lines(lines, Path("experiments/uneven-51c0"))))
+    assert said == (RECORDED / "handoff" / "tables.txt").read_text(encoding="utf-8")
+    even = [line.replace('"split": "class"', '"split": "random"') for line in lines]
+    assert "class:" not in rendered(result_table(Result.from_lines(even)))
+    kept = [line for line in lines if '"dropped"' not in line and '"round": 2' not in line]
+    assert "class:" not in rendered(result_table(Result.from_lines(kept)))
+
+
+def test_a_healthy_run_has_nothing_to_say_about_stragglers() -> None:
+    """One worker waits for no other, and a policy saves nothing where tasks differ by noise."""
+    alone = [line for line in LINES if '"shard": 1' not in line and '"round": 1' not in line]
+    said = rendered(result_table(Result.from_lines(alone)))
+    assert "finished in" in said
+    assert not any(word in said for word in ("unaided", "mitigated", "extra", "moves"))
+
+
+def test_the_name_of_a_metric_stays_on_its_line() -> None:
+    """However narrow the terminal: mean_abs_error is one word for those who search for it."""
+    renamed = '"kind": "measured"', '"metrics": {"mean_abs_error": 2.5}'
+    named = [line.replace('"kind": "evaluated"', renamed[0]) for line in LINES]
+    named = [re.sub('"accuracy": [0-9.]+', renamed[1], line) for line in named]
+    assert "mean_abs_error" in rendered(result_table(Result.from_lines(named)), width=70)
+
+
+def test_columns_without_a_measurement_are_left_out() -> None:
+    """Without evaluations there are no empty columns."""
+    unmeasured = [line for line in LINES if '"evaluated"' not in line]
+    said = rendered(result_table(Result.from_lines(unmeasured)))
+    assert "training" in said
+    assert "accuracy" not in said
+    assert "evaluation" not in said
+
+
+@pytest.mark.parametrize("lines", range(1, len(LINES) + 1))
+def test_an_experiment_can_be_shown_at_any_moment(lines: int) -> None:
+    """However far it has come, there is something to see."""
+    result = Result.from_lines(LINES[:lines])
+    said = rendered(result_table(result), workers_table(result), classes_table(result))
+    assert said.startswith("gestures")
+    assert result.state in said
+
+
+def test_a_failure_says_why() -> None:
+    """The reason stands beside the state, unchanged and whole."""
+    failed = '{"at": 9, "kind": "failed", "reason": "no [bold] luck", "asked_wrongly": false}'
+    said = rendered(result_table(Result.from_lines([*LINES[:4], failed])))
+    assert "failed after 9.00 s: no [bold] luck\n" in said
+
+
+def test_long_names_do_not_break_the_tables() -> None:
+    """A worker's name is text, never markup."""
+    result = Result.from_lines([line.replace("worker-2", "[red]2") for line in LINES])
+    assert "[red]2" in rendered(workers_table(result))
+
+
+def test_many_epochs_of_classes_fit_the_width() -> None:
+    """At most six epochs are chosen, the first and the last among them."""
+    result = Result.from_lines(LINES)
+    first = result.rounds[0]
+    many = tuple(dataclasses.replace(first, epoch=epoch) for epoch in range(1, 101))
+    said = rendered(classes_table(dataclasses.replace(result, epochs=many)))
+    assert "epoch 1 " in said
+    assert "epoch 100" in said
+    assert said.splitlines()[1].count("epoch") == 6
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.0042, 0.5], ["0.004", "0.500"]),
+        ([0.5, 12.0, None], ["0.50", "12.00", None]),
+        ([1234.56, 0.1], ["1234.6", "0.1"]),
+        ([], []),
+    ],
+)
+def test_durations_of_a_column_share_their_decimals(
+    values: list[float | None], shown: list[str | None]
+) -> None:
+    """So that they can be compared at a glance."""
+    assert seconds(values) == shown
+
+
+def test_updates_that_were_lost_are_no_failures_of_their_workers() -> None:
+    """They have a column of their own, and a line says how many tasks were trained again."""
+    result = Result.from_lines(LINES)
+    lost = dataclasses.replace(result.failures[0], update_lost=True)
+    task = dataclasses.replace(result.tasks[0], retrained=True)
+    told = dataclasses.replace(result, failures=(lost,), tasks=(task, *result.tasks[1:]))
+    workers = rendered(workers_table(told))
+    assert "lost" in workers
+    assert "lost" not in rendered(workers_table(result))
+    assert "1 task was trained again" in rendered(result_table(told))
+    assert "trained again" not in rendered(result_table(result))
