@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-PACKAGE = "src/downpour/"
+PACKAGES = ("src/downpour/", "src/downpour_lab/")
 BESIDE_SOURCES = {
     *("LICENSE", "NOTICE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in"),
     *("PKG-INFO", "setup.cfg"),  # made
@@ -43,4 +43,4 @@ def check_wheel(wheel: Path, tracked: set[str]) -> list[str]:
 
 
 def _package(tracked: set[str]) -> set[str]:
-    return {path for path in tracked if path.startswith(PACKAGE)}
+    return {path for path in tracked if path.startswith(PACKAGES)}

@@ -55,7 +55,6 @@ _HOMES = {
     "Spec": "downpour.core.spec",
     "Task": "downpour.learning.tasks.task",
     "allow": "downpour.learning.allowlist",
-    "compare_policies": "downpour_lab.policylab.comparison",
     "load_model": "downpour.experiments.trained_model.loading",
     "replay": "downpour.experiments.reproduction.reproducing",
     "resumed": "downpour.experiments.trained_model.locating",
@@ -67,11 +66,16 @@ if not TYPE_CHECKING:  # type checkers would believe that every name exists
 
     def __getattr__(name: str) -> object:
         """Import a name at its first use, because workers must not pay for the needs of clients."""
-        if name not in _HOMES:
-            raise AttributeError(f"module 'downpour' has no attribute '{name}'")
-        from importlib import import_module
+        if name in _HOMES:
+            from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+            return getattr(import_module(_HOMES[name]), name)
+        if name in __all__:  # an installed package brings it, such as the laboratory
+            from importlib.metadata import entry_points
+
+            for point in entry_points(group="downpour.functions", name=name):
+                return point.load()
+        raise AttributeError(f"module 'downpour' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 # What shows, reports or trains; each costs 0.05 to 4 s of a processor.
 SHOWS = {"rich", "matplotlib", "pandas", "sklearn", "scipy", "cryptography", "obstore", "optuna"}
-OTHERS = {f"downpour.{name}" for name in ("cluster.launchers", "experiments", "virtual")}
+OTHERS = {"downpour.cluster.launchers", "downpour.experiments", "downpour.show", "downpour_lab"}
 NEVER = SHOWS | OTHERS
 TORCH = {"torch", "sympy"}
 _IMPORTED = re.compile(r"import time: .*\| +(\S+)$")

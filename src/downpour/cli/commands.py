@@ -1,4 +1,4 @@
-"""The commands by name; each is a function in its own module.
+"""The commands by name: ours, then those of installed packages.
 
 We import only the command that the user named. Importing all takes 0.4 s of processor time, which
 every health check, manager and worker would pay at its start.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,15 +80,20 @@ GROUPS = {
 }
 """By title in the help: each command's name, and the place of its function."""
 
+ENTRY_POINTS = "downpour.commands"
+"""The group of entry points that bring more commands. `TITLE` in a command's module groups it."""
+
 _FUNCTIONS = {name: place for group in GROUPS.values() for name, place in group.items()}
 _TITLES = {name: title for title, group in GROUPS.items() for name in group}
+_OTHERS = "More commands"
 _HIDDEN = {"experiment"}
 """The name that `grid` had before."""
 
 
 def command_line(words: Sequence[str] = ()) -> Callable[..., Any]:
     """Return a function that runs a command line; it knows only the command that the words name."""
-    return _kept(words[0] if words and words[0] in _FUNCTIONS else "")
+    named = words[0] if words else ""
+    return _kept(named if named in _FUNCTIONS or named in _installed() else "")
 
 
 def build(only: str = "") -> Callable[..., Any]:
@@ -101,15 +107,30 @@ def build(only: str = "") -> Callable[..., Any]:
         pretty_exceptions_enable=False,
     )
     app.callback()(_downpour)
-    for name in [only] if only else _FUNCTIONS:
-        module, _, attribute = _FUNCTIONS[name].partition(".")
-        found = getattr(import_module(f"downpour.cli.{module}"), attribute)
+    for name in [only] if only else [*_FUNCTIONS, *_installed()]:
+        found, title = _loaded(name)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, rich_help_panel=_TITLES[name])
+            app.add_typer(found, name=name, rich_help_panel=title)
         else:
             hidden = name in _HIDDEN
-            app.command(name, cls=Command, hidden=hidden, rich_help_panel=_TITLES[name])(found)
+            app.command(name, cls=Command, hidden=hidden, rich_help_panel=title)(found)
     return get_command(app)
+
+
+def _loaded(name: str) -> tuple[Any, str]:
+    """Return a command's function, or its group of commands, and its title in the help."""
+    if name in _FUNCTIONS:
+        module, _, attribute = _FUNCTIONS[name].partition(".")
+        return getattr(import_module(f"downpour.cli.{module}"), attribute), _TITLES[name]
+    point = _installed()[name]
+    return point.load(), getattr(import_module(point.module), "TITLE", _OTHERS)
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """Return the commands of installed packages; finding them takes 3 to 5 ms."""
+    points = entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in _FUNCTIONS}
 
 
 _kept = cache(build)

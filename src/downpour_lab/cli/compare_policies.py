@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from downpour_lab.policylab.tables import Prices
     from downpour_lab.policylab.traced import Choice
 
+TITLE = "Compare settings, policies and predictors"
+"""The commands' title in the help."""
+
 
 Show = Callable[[int], None]
 Work = list[tuple["Contender", "Conditions"]]

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     Judge = Callable[[str, Sequence[Replayed], str], Iterator[Score | Coverage]]
 
+TITLE = "Compare settings, policies and predictors"
+"""The commands' title in the help."""
+
 _TEXTS = ("predictor", "known at", "tasks")
 
 app = typer.Typer(

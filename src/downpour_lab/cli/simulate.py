@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from downpour_lab.trials.seed_search import RunsTally
     from downpour_lab.trials.simulation import Outcome
 
+TITLE = "Compare settings, policies and predictors"
+"""The commands' title in the help."""
+
 
 _SHARDS_MAX = 100_000
 
