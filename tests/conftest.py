@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,9 +27,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 _OWN = tempfile.TemporaryDirectory(prefix="downpour-own-")
 os.environ["DOWNPOUR_LOCAL"] = _OWN.name
 
+# Examples of a property: few while somebody waits, more where nobody does.
+IN_CI = bool(os.environ.get("CI"))
 settings.register_profile(
     "untimed",
-    settings.get_profile("ci" if os.environ.get("CI") else "default"),
+    settings.get_profile("ci" if IN_CI else "default"),
+    max_examples=100 if IN_CI else 20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -106,6 +110,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     unsaid = [str(file) for file in sorted(files) if "mark.slow" not in file.read_text("utf-8")]
     if unsaid:
         raise pytest.UsageError(f"no mark.slow in {', '.join(unsaid)}")
+
+
+_SECONDS: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the seconds of each folder, whichever process ran its tests."""
+    _SECONDS[report.nodeid.partition("::")[0].rpartition("/")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in CI which folders take the time."""
+    if IN_CI:
+        terminalreporter.section("seconds by folder")
+        for folder, seconds in _SECONDS.most_common(40):
+            terminalreporter.write_line(f"{seconds:8.1f} {folder}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
