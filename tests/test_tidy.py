@@ -42,6 +42,10 @@ PAGE_SERVER = {
 }
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
+SOURCES = {".py", ".js", ".css", ".html"}
+SLACK_LINES, SLACK_FILES = 200, 5
+"""How far a wing may be below its budget until somebody must lower the budget."""
+
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 
@@ -150,6 +154,17 @@ def allowed() -> dict[str, set[str]]:
         assert not wings or names <= known.keys(), f"{first}: {words!r} is not in a row above"
         known |= dict.fromkeys(wings, names)
     return known
+
+
+def budgets() -> dict[str, tuple[int, int]]:
+    """The most lines and files of each wing, by its name: the table of the house's budget."""
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE)
+    return {wing: (_number(lines), _number(files)) for wing, lines, files in rows}
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def hold(wrong: list[str]) -> None:
@@ -264,6 +279,28 @@ def test_files_and_functions_are_small(code: Code) -> None:
             lines = (function.end_lineno or 0) - function.lineno + 1
             if lines > FUNCTION_LINES_MAX:
                 wrong.append(source.at(function.lineno, f"{function.name} has {lines} lines"))
+    hold(wrong)
+
+
+def test_the_house_only_shrinks() -> None:
+    """No wing has more lines or files than its budget, and no budget is left high above a wing."""
+    held: dict[str, list[int]] = {}
+    for path in sorted(SRC.rglob("*")):
+        if path.suffix in SOURCES and "generated" not in path.parts and ".min." not in path.name:
+            package, *parts = path.relative_to(SRC).parts
+            wing = parts[0] if package == "downpour" and len(parts) > 1 else package
+            held.setdefault(wing, []).append(path.read_text(encoding="utf-8").count("\n"))
+    most = budgets()
+    assert held.keys() == most.keys(), "a row for each wing"
+    wrong = []
+    for wing, lines in held.items():
+        has, may = (sum(lines), len(lines)), most[wing]
+        if has[0] > may[0] or has[1] > may[1]:
+            wrong.append(
+                f"{wing} has {has[0]} lines in {has[1]} files of at most {may[0]}, {may[1]}"
+            )
+        elif may[0] - has[0] > SLACK_LINES or may[1] - has[1] > SLACK_FILES:
+            wrong.append(f"{wing} shrank to {has[0]} lines in {has[1]} files: lower its budget")
     hold(wrong)
 
 
