@@ -221,7 +221,7 @@ def test_every_package_that_is_imported_is_declared(code: Code) -> None:
     always = {re.split("[>=]", one)[0].replace("-", "_") for one in project["dependencies"]}
     extras = {module for modules in EXTRAS.values() for module in modules}
     notebook = {"IPython"}  # imported only by a process that runs in one
-    known = always | extras | notebook | sys.stdlib_module_names | {"downpour"}
+    known = always | extras | notebook | sys.stdlib_module_names | {"downpour", LABORATORY}
     hold(
         [
             source.at(line, name)
