@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"no mark.slow in {', '.join(unsaid)}")
 
 
-_SECONDS: Counter[str] = Counter()
+_SECONDS: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -124,7 +124,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say in CI which folders take the time."""
     if IN_CI:
         terminalreporter.section("seconds by folder")
-        for folder, seconds in _SECONDS.most_common(40):
+        for seconds, folder in sorted(((s, f) for f, s in _SECONDS.items()), reverse=True)[:40]:
             terminalreporter.write_line(f"{seconds:8.1f} {folder}")
 
 

@@ -94,7 +94,11 @@ def test_a_method_that_the_task_makes_is_checked_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])
 def test_sparse_gradients_are_trained_and_handed_over(tmp_path: Path, kind: str) -> None:
     """By the optimizers that take them; SparseAdam counts steps in whole numbers."""
-    options = {"task_options": {"kind": kind}, "clip_norm": 1.0, "accumulate": 2}
+    options: dict[str, Any] = {
+        "task_options": {"kind": kind},
+        "clip_norm": 1.0,
+        "accumulate": 2,
+    }
     tried(tmp_path, "optimizer_tasks:SparseWords", **options)
     whole = trained(tmp_path, "optimizer_tasks:SparseWords", **options)
     assert trained(tmp_path, "optimizer_tasks:SparseWords", cut_at=2, **options) == whole

@@ -53,6 +53,7 @@ def test_slices_change_the_gradient_by_rounding_alone(
     loaded = load(Spec.make({**FIELDS, **fields}), dataset)
     network = loaded.network()
     whole = loaded.task.loss(network.train(), loaded.batch("train", np.arange(size)))
+    assert isinstance(whole, torch.Tensor)
     whole.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == pytest.approx(whole.item(), rel=1e-5)
     for one, value in zip(sliced, network.parameters(), strict=True):
