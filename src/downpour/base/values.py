@@ -1,13 +1,11 @@
-"""Small values that every part shares: names, numbers, labels, sizes.
-
-Small frozen values that messages, files and the scheduler share.
+"""Small frozen values that messages, files and the scheduler share.
 
 They name things (a published file, an attempt) and carry measurements (an update, an evaluation,
 the state of a machine). They never read or write anything: `files/store/` owns files, and
 `network/rpc/wire.py` turns these values into Thrift structs and back.
 
-A label is KEY=VALUE. A need is KEY=VALUE, or just KEY for any value; a worker's labels must contain
-it.
+A worker's label is KEY=VALUE. A need is KEY=VALUE, or just KEY for any value; a worker's labels
+must contain it.
 """
 
 from __future__ import annotations

@@ -249,7 +249,9 @@ def splits(
         require("downpour splits --to", "report")
         check_figure("to", to)
     allow_code(allow, file)
-    spec = _with_shards(read_spec(file), shards)
+    spec = read_spec(file)
+    if shards is not None:
+        spec = spec.replace(shards=shards)
     allow_own_code(spec, file)
     from downpour.experiments.running.cutting import cuts_of, shards_for
 
@@ -260,10 +262,6 @@ def splits(
     _print(cuts, spec, as_json=as_json)
     if to is not None:
         _draw(cuts, to)
-
-
-def _with_shards(spec: Spec, shards: int | None) -> Spec:
-    return spec if shards is None else spec.replace(shards=shards)
 
 
 def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:

@@ -1,12 +1,13 @@
 """How a command ends: one line, an exit status, and streams that close quietly.
 
-2    the request is invalid: the user can correct it.
-    75   a worker found no manager: the same command may succeed later.
-    1    any other failure.
-    130  Ctrl-C.
-    129  SIGHUP: the terminal was closed.
-    143  SIGTERM: another process ended the command and everything that it had started.
-    141  the reader closed the pipe (`downpour list | head -1`): prints nothing.
+    0    everything went well
+    2    the request is invalid: the user can correct it
+    75   a worker found no manager: the same command may succeed later
+    1    any other failure
+    130  Ctrl-C
+    129  SIGHUP: the terminal was closed
+    143  SIGTERM: another process ended the command and everything that it had started
+    141  the reader closed the pipe (`downpour list | head -1`): prints nothing
 
 An unexpected exception is also one line, which names a file with the traceback.
 DOWNPOUR_TRACEBACK=1 prints the traceback of any error.

@@ -1,10 +1,8 @@
 """Writes the commands' help: plain text in groups, each option with its value and default.
 
-If a command has many options, `--help` shows those in `first_options.py`, and `--help-all` shows
-all. `page.py` uses the same functions as the screen, so the two cannot differ. Nothing here knows
-any command's purpose. Parameters have the type `Any` because Typer's classes for them are private.
-
-Commands that are missing here show all their options with `--help`.
+If a command has many options, `--help` shows those in `FIRST`, and `--help-all` shows all.
+`page.py` uses the same functions as the screen, so the two cannot differ. Nothing here knows any
+command's purpose. Parameters have the type `Any` because Typer's classes for them are private.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ _TRAINING = ("--dataset", "--model", "--epochs", "--batch-size", "--learning-rat
 _SHARDS = ("--shards", "--split", "--mode", "--policy", "--device", "--name", "--seed")
 _STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "--status", "--json")
 
+# Commands that are missing here show all their options with `--help`.
 FIRST: dict[str, tuple[str, ...]] = {
     "run": (
         *_TRAINING,

@@ -3,41 +3,8 @@
 All modes share one mechanism. A shard trains one task in each round, one after the other. A task
 begins from the model version that is newest when the scheduler first assigns the task. In step
 (`sync`), the manager makes a version from all updates of a round, and then the next round begins.
-The asynchronous modes make a version from fewer updates, and let shards be rounds apart.
-
-τ is the update's staleness: the number of versions made since its base.
-
-`sync` is local SGD with a barrier; with one meeting an epoch, it is FedAvg (McMahan et al. 2017).
-In `k-sync` a round ends with the first k updates, and the scheduler cancels its other tasks (Dutta
-et al. 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
-
-A worker fetches the newest version when a task begins, and pushes its step when the task ends. So
-the paper's `n_fetch` and `n_push` are both the number of steps in a task, which `meet` sets. The
-outer optimizer is the server's optimizer: SGD, or Adagrad as in the paper.
-
-Stale synchronous parallel (Ho et al. 2013, sec. 3); with bound 0, all shards train the same round.
-
-Asynchronous EASGD (Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
-alg. 1). When a shard with parameters x meets the center c, both move by the same distance:
-
-    e = a (x - c)        c ← c + e        x ← x - e
-
-a is `beta` over the number of shards, as in the paper. The manager publishes the shard's x beside
-the version, as the base of the shard's next task. So attempts, snapshots and hand-overs work as in
-any other mode. The paper's communication period is the number of steps in a task.
-
-x ← (1 - a) x + a x_new with a = alpha s(τ). So the version moves toward the update's parameters,
-and not by the update's step.
-
-FedBuff (Nguyen et al. 2022, alg. 1) weights each update by (1 + τ)^-1/2, while k-async SGD (Dutta
-et al. 2018, sec. 2) counts all alike. If there are more shards than workers, a worker whose shard
-waits for the version trains another shard.
-
-Decoupled DiLoCo (arXiv 2604.21428) merges the updates that arrive before such a window ends, and
-drops later ones. Here, later updates go into the next version, and count less because they are
-stale. Our window is a fixed time, while the paper derives it from measured step times. It begins
-when the last update of the quorum arrives. If all updates have arrived, nothing is left to wait
-for.
+The asynchronous modes make a version from fewer updates, and let shards be rounds apart. An
+update's staleness τ is the number of versions made since its base.
 """
 
 from __future__ import annotations
@@ -196,7 +163,7 @@ _KINDS = "constant, polynomial or hinge"
 
 
 def staleness_of(options: Options) -> Weight:
-    """Return the weight that the options choose.
+    """Return the weight that the options choose (FedAsync, Xie et al. 2019, sec. 5).
 
     `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
     (τ - grace) + 1).
@@ -268,7 +235,10 @@ def _number(options: Options, name: str) -> float:
     return value
 
 
+# Local SGD with a barrier; with one meeting an epoch, it is FedAvg (McMahan et al. 2017).
 SYNC = ModeKind(make=lambda _options, _shards: Mode(together=None, ahead=0))
+# A round ends with the first k updates, and the scheduler cancels its other tasks (Dutta et al.
+# 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
 K_SYNC = ModeKind(
     make=lambda options, shards: Mode(
         together=None, ahead=0, enough=count_of(options, "k", shards)
@@ -278,6 +248,12 @@ K_SYNC = ModeKind(
 
 
 def _downpour(options: Options, shards: int) -> Mode:
+    """Every update becomes a version at once (Downpour SGD, Dean et al. 2012, sec. 4.1).
+
+    A worker fetches the newest version when a task begins, and pushes its step when the task ends.
+    So the paper's `n_fetch` and `n_push` are both the number of steps in a task, which `meet` sets.
+    The outer optimizer is the server's optimizer: SGD, or Adagrad as in the paper.
+    """
     step, weight = step_of(options, shards), staleness_of(options)
     return Mode(together=1, ahead=None, weight=lambda staleness: step * weight(staleness))
 
@@ -286,6 +262,10 @@ DOWNPOUR = ModeKind(make=_downpour, options={**STEP, **STALENESS})
 
 
 def _ssp(options: Options, shards: int) -> Mode:
+    """No shard gets more than `bound` rounds ahead of the slowest one.
+
+    Stale synchronous parallel (Ho et al. 2013, sec. 3); with 0, all shards train the same round.
+    """
     bound, step, weight = (
         int(number(options, "bound")),
         step_of(options, shards),
@@ -298,6 +278,17 @@ SSP = ModeKind(make=_ssp, options={"bound": 2, **STEP, **STALENESS})
 
 
 def _easgd(options: Options, shards: int) -> Mode:
+    """Each shard keeps its own parameters; the model is the center that they share.
+
+    Asynchronous EASGD (Zhang, Choromanska, LeCun 2015, "Deep learning with Elastic Averaging SGD",
+    alg. 1). When a shard with parameters x meets the center c, both move by the same distance:
+
+        e = a (x - c)        c ← c + e        x ← x - e
+
+    a is `beta` over the number of shards, as in the paper. The manager publishes the shard's x
+    beside the version, as the base of the shard's next task. So attempts, snapshots and hand-overs
+    work as in any other mode. The paper's communication period is the number of steps in a task.
+    """
     beta = number(options, "beta")
     if not 0 < beta <= 1:
         raise SpecError("mode_options.beta", beta, "must be above 0 and at most 1")
@@ -308,6 +299,11 @@ EASGD = ModeKind(make=_easgd, options={"beta": 0.9})
 
 
 def _fedasync(options: Options, _shards: int) -> Mode:
+    """The newest version moves toward every update at once (Xie et al. 2019, alg. 1).
+
+    x ← (1 - a) x + a x_new with a = alpha s(τ). So the version moves toward the update's
+    parameters, and not by the update's step.
+    """
     alpha, weight = number(options, "alpha"), staleness_of(options)
     if not 0 < alpha <= 1:
         raise SpecError("mode_options.alpha", alpha, "must be above 0 and at most 1")
@@ -320,6 +316,12 @@ FEDASYNC = ModeKind(make=_fedasync, options={"alpha": 0.6, **STALENESS, "stalene
 
 
 def _fedbuff(options: Options, shards: int) -> Mode:
+    """The first k updates become a version, from any shards.
+
+    FedBuff (Nguyen et al. 2022, alg. 1) weights each update by (1 + τ)^-1/2, while k-async SGD
+    (Dutta et al. 2018, sec. 2) counts all alike. If there are more shards than workers, a worker
+    whose shard waits for the version trains another shard.
+    """
     return Mode(together=count_of(options, "k", shards), ahead=None, weight=staleness_of(options))
 
 
@@ -329,6 +331,14 @@ K_ASYNC = ModeKind(make=_fedbuff, options={"k": 0.5, **STALENESS}, keeps_momentu
 
 
 def _quorum(options: Options, shards: int) -> Mode:
+    """The manager makes a version once it has enough updates and a grace window is over.
+
+    Decoupled DiLoCo (arXiv 2604.21428) merges the updates that arrive before such a window ends,
+    and drops later ones. Here, later updates go into the next version, and count less because they
+    are stale. Our window is a fixed time, while the paper derives it from measured step times. It
+    begins when the last update of the quorum arrives. If all updates have arrived, nothing is left
+    to wait for.
+    """
     return Mode(
         together=count_of(options, "quorum", shards),
         ahead=None,

@@ -1,22 +1,4 @@
-"""Fills in what a spec leaves open: what depends on the workers, and `auto`.
-
-- `optimizer_state` is kept, shard by shard. One shard is a plain training, whose optimizer always
-  goes on. A momentum that restarts at zero in each round trains
-  too little: with ten shards and two meetings an epoch, keeping it takes digits from 86 % to 96 %.
-  We reset the state in modes where keeping it was worse, with a policy that recuts the shards, and
-  if updates are compressed. A state travels uncompressed, which would undo the saving.
-- `outer` is a Nesterov momentum if shards are in step, because the average of many shards moves no
-  farther than one shard does. A local momentum m lengthens a step by a factor of 1 / (1 - m). The
-  outer momentum μ adds a factor of 1 / (1 - μ). Together they overshoot, so we keep (1 - m)(1 - μ)
-  at 0.15 or more. Two shards need a smaller μ than ten do: it is at most 1 - 1 / shards, and at
-  most 0.8. If rounds overlap, the outer step comes a round late. We have not measured momentum on
-  enough tasks in that case, so we use none.
-
-Both rules are for sgd, the spec's or that of a task's own optimizer. An adam that restarts takes
-larger steps at first. That trains some tasks better than keeping its state, and others worse. If
-shards have different classes, outer momentum helped on some tasks and hurt on others, so we use
-none. `docs/results/more-workers.md` has the measurements.
-"""
+"""Fills in what a spec leaves open: what depends on the workers, and `auto`."""
 
 from __future__ import annotations
 
@@ -106,6 +88,17 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
 
 
 def _optimizer_state(spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer) -> str:
+    """Return what becomes of an optimizer's state between rounds: kept, shard by shard, or reset.
+
+    One shard is a plain training, whose optimizer always goes on. A momentum that restarts at zero
+    in each round trains too little: with ten shards and two meetings an epoch, keeping it takes
+    digits from 86 % to 96 %. We reset the state in modes where keeping it was worse, with a policy
+    that recuts the shards, and if updates are compressed. A state travels uncompressed, which would
+    undo the saving.
+
+    The rule is for sgd, the spec's or that of a task's own optimizer. An adam that restarts takes
+    larger steps at first. That trains some tasks better than keeping its state, and others worse.
+    """
     if shards == 1 and not policy.cuts_rounds:
         return "keep"
     trains_better = trainer.momentum is not None and MODES[spec.mode].keeps_momentum
@@ -114,6 +107,18 @@ def _optimizer_state(spec: Spec, shards: int, policy: Policy, trainer: LocalOpti
 
 
 def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
+    """Return the outer optimizer: a Nesterov momentum if shards of sgd are in step, else none.
+
+    The average of many shards moves no farther than one shard does. A local momentum m lengthens a
+    step by a factor of 1 / (1 - m). The outer momentum μ adds a factor of 1 / (1 - μ). Together
+    they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more. Two shards need a smaller μ than ten
+    do: it is at most 1 - 1 / shards, and at most 0.8.
+
+    If rounds overlap, the outer step comes a round late. We have not measured momentum on enough
+    tasks in that case, so we use none. If shards have different classes, outer momentum helped on
+    some tasks and hurt on others, so we use none. `docs/results/more-workers.md` has the
+    measurements.
+    """
     shards_are_alike = spec.split in {"random", "equal"}
     gains = shards_are_alike and spec.in_step and not spec.overlap
     if trainer.momentum is None or not gains:
@@ -133,7 +138,7 @@ def resolve(
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
 
-    Then decide the fields that are `auto` (`automatic.py`). That looks at the spec and not at the
+    Then decide the fields that are `auto` (`decided`). That looks at the spec and not at the
     data, so the number of rounds follows from the resolved spec alone. If a training is not
     repeatable, no other worker can continue its tasks. So it takes no snapshots, and the policy
     `wait` replaces `handoff`.

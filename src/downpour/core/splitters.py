@@ -1,43 +1,10 @@
-"""Splitters: which shard owns each example.
+"""Splitters: labels and a seed → the shards of a training set, each a sorted array of indices.
 
-A splitter answers one question: which shard owns each example? It draws random numbers only from
-the generator that it gets, and leaves no shard without an example.
-
-`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
-
-It never looks at the classes, so it also works for datasets without classes.
-
-With as many shards as classes, each shard gets one class. With fewer shards, the splitter deals the
-classes to them in turn. With more shards, each of them holds one class. The largest-remainder
-method gives shards to classes, like seats to parties: in proportion to their examples, but at least
-one each. If a class has several shards, the splitter shuffles it and cuts it into parts whose sizes
-differ by at most one.
-
-The splitter shuffles each class, lays the classes end to end, and deals their examples to the
-shards in turn, without a break between classes. So each class's counts differ by at most one. A
-class begins with the shard after the last class's final shard. So the remainders rotate, and the
-totals differ by at most one as well.
-
-For every class, the splitter draws each shard's proportion from a symmetric Dirichlet distribution
-(Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; after Hsu et
-al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", who draw a mixture of classes for each client). A small ALPHA gives each shard few
-classes and makes sizes unequal. A large ALPHA approaches an even split.
-
-Other implementations draw again until no client is empty, which may never happen with many shards.
-Here an empty shard takes one example from the shard that is the largest at that moment. This always
-ends, moves as few examples as possible, and leaves no shard empty.
-
-Labels and a seed → the shards of a training set, each a sorted array of indices.
-
-Each splitter has its own file. A splitter only says which shard owns each example. So the form of
-its answer ensures that every index appears exactly once. This module does the common part: it reads
-the spec's text, refuses impossible splits, and turns owners into shards. The result depends on the
-arguments alone: an experiment draws its split once and then keeps it.
-
-The distance of a shard is the total variation distance between its class shares and those of all
-shards together: half the sum, over the classes, of the absolute differences. 0 means the same
-mixture of classes. The distance never reaches 1, because a shard is itself a part of all shards.
+A splitter answers one question: which shard owns each example? So the form of its answer ensures
+that every index appears exactly once. It draws random numbers only from the generator that it gets,
+and leaves no shard without an example. The rest is common (`split`): it reads the spec's text,
+refuses impossible splits, and turns owners into shards. The result depends on the arguments alone:
+an experiment draws its split once and then keeps it.
 """
 
 from __future__ import annotations
@@ -105,12 +72,22 @@ def shuffled_by_class(request: SplitRequest) -> Indices:
 
 
 def random_owners(request: SplitRequest) -> Numbers:
-    """Say which shard owns each example; see `Splitter`."""
+    """`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
+
+    It never looks at the classes, so it also works for datasets without classes.
+    """
     return deal(request.generator.permutation(len(request.classes)), request.shards)
 
 
 def class_owners(request: SplitRequest) -> Numbers:
-    """Say which shard owns each example; see `Splitter`."""
+    """`class`: each shard holds whole classes, as far as the classes suffice.
+
+    With as many shards as classes, each shard gets one class. With fewer shards, the splitter deals
+    the classes to them in turn. With more shards, each of them holds one class. The
+    largest-remainder method gives shards to classes, like seats to parties: in proportion to their
+    examples, but at least one each. If a class has several shards, the splitter shuffles it and
+    cuts it into parts whose sizes differ by at most one.
+    """
     classes = request.classes
     counts = np.bincount(classes)
     if request.shards <= len(counts):
@@ -161,12 +138,29 @@ def _apportion(counts: npt.NDArray[np.int64], seats: int) -> Indices:
 
 
 def equal_owners(request: SplitRequest) -> Numbers:
-    """Say which shard owns each example; see `Splitter`."""
+    """`equal`: deal every class evenly over the shards, and drop nothing.
+
+    The splitter shuffles each class, lays the classes end to end, and deals their examples to the
+    shards in turn, without a break between classes. So each class's counts differ by at most one. A
+    class begins with the shard after the last class's final shard. So the remainders rotate, and
+    the totals differ by at most one as well.
+    """
     return deal(shuffled_by_class(request), request.shards)
 
 
 def dirichlet_owners(request: SplitRequest) -> Numbers:
-    """Say which shard owns each example; see `Splitter`."""
+    """`dirichlet(ALPHA)`: skew the shards' labels, as in the federated-learning literature.
+
+    For every class, the splitter draws each shard's proportion from a symmetric Dirichlet
+    distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural
+    Networks"; after Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for
+    Federated Visual Classification", who draw a mixture of classes for each client). A small ALPHA
+    gives each shard few classes and makes sizes unequal. A large ALPHA approaches an even split.
+
+    Other implementations draw again until no client is empty, which may never happen with many
+    shards. Here an empty shard takes one example from the shard that is the largest at that moment.
+    This always ends, moves as few examples as possible, and leaves no shard empty.
+    """
     classes, shards, generator = request.classes, request.shards, request.generator
     if request.alpha is None:
         raise ValueError("a Dirichlet split needs a concentration")
@@ -321,6 +315,11 @@ Shares = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardCounts:
     """How many examples each shard has, and how many of each class.
+
+    The distance of a shard is the total variation distance between its class shares and those of
+    all shards together: half the sum, over the classes, of the absolute differences. 0 means the
+    same mixture of classes. The distance never reaches 1, because a shard is itself a part of all
+    shards.
 
     Attributes:
         split: the split's name in a spec.

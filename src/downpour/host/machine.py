@@ -1,6 +1,6 @@
-"""This machine: cores, memory, and files that nobody has used for a while.
+"""This machine: cores, memory, and files without use for a while.
 
-A container or a batch system limits it by a cgroup; we read both versions of cgroups.
+A container or a batch system limits a process by a cgroup; we read both versions of cgroups.
 """
 
 from __future__ import annotations

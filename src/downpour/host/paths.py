@@ -1,14 +1,4 @@
-"""Paths and files that a user names, and what a user may keep secret.
-
-A FIFO without a writer would wait forever, a device may never end, and a mistyped name may be a
-disk image. So we read only regular files, up to a limit.
-
-A process's credentials for a cluster: a token, certificates, or neither.
-
-This module only names files; `rpc.trust` reads them. Only this module reads the environment
-variables. A token is never a command's argument, because every user of a machine can read command
-lines.
-"""
+"""Paths and files that a user names, and what a user may keep secret."""
 
 from __future__ import annotations
 
@@ -114,6 +104,9 @@ TEXT_BYTES_MAX = 64 * 2**20
 def open_user_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file, or a link to one, for reading.
 
+    A FIFO without a writer would wait forever, a device may never end, and a mistyped name may be a
+    disk image. So we read only regular files, up to a limit.
+
     Raises:
         OSError: it cannot be opened; its `strerror` says why, in words for the user.
     """
@@ -173,6 +166,10 @@ class Credentials:
 
     `tls_cert` and `tls_key` belong to this machine; `tls_ca` signed the certificates of all
     machines. Mutual TLS needs all three.
+
+    This module only names files; `network/rpc/trust.py` reads them. Only this module reads the
+    environment variables. A token is never a command's argument, because every user of a machine
+    can read command lines.
     """
 
     token: str = field(default="", repr=False)

@@ -1,10 +1,4 @@
-"""This process: signals, its session, and threads beside the main one.
-
-People send INT (Ctrl-C). Engines send TERM, sometimes twice: Slurm sends it to every process of a
-step, and a batch script that passes it on sends a second one. Slurm's --signal and submitit send
-USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the same. HUP
-without a closed terminal comes from a program that rotates logs, and ends no server.
-"""
+"""This process: signals, its session, and threads beside the main one."""
 
 from __future__ import annotations
 
@@ -61,7 +55,13 @@ def stop_at_signals() -> None:
 
 
 def on_leaving(leave: Callable[[int], object]) -> None:
-    """Call `leave` with the number of each signal from an engine, including repeated ones."""
+    """Call `leave` with the number of each signal from an engine, including repeated ones.
+
+    People send INT (Ctrl-C). Engines send TERM, sometimes twice: Slurm sends it to every process of
+    a step, and a batch script that passes it on sends a second one. Slurm's --signal and submitit
+    send USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the
+    same. HUP without a closed terminal comes from a program that rotates logs, and ends no server.
+    """
     had_terminal = _has_terminal()
 
     def hear(number: int, _: object) -> None:

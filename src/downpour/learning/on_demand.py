@@ -1,18 +1,5 @@
 """Datasets whose examples a worker reads when it needs them.
 
-A worker keeps decoded images up to a bound. If the images of a shard fit, epochs after the first
-decode nothing. The first images stay: each epoch takes every image once, in another order, and then
-no other rule would find more of them. Pixels are kept as they are before augmentation, so no result
-changes.
-
-The row is a file that is mapped into memory, or an array. A worker reads the pages of its
-windows, and nothing else. Nothing here knows what a token means.
-
-A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. We parse it as a name
-and literals and never evaluate it. Only the classes in `ALLOWED` are made. They draw from torch's
-global generator, which is seeded before each step of training, so augmentation follows from the
-position alone.
-
 `learning/datasets/` decodes examples once for all workers, to arrays in the shared directory. The
 classes here leave the data where and as they are. They map a file of tokens into memory, and each
 worker decodes the images that it trains on. So the data may be larger than memory and disk
@@ -55,6 +42,10 @@ log = logging.getLogger(__name__)
 _MEGABYTE = 1 << 20
 
 
+# A worker keeps decoded images up to a bound. If the images of a shard fit, epochs after the first
+# decode nothing. The first images stay: each epoch takes every image once, in another order, and
+# then no other rule would find more of them. Pixels are kept as they are before augmentation, so no
+# result changes.
 class ImageFolder:
     """Example i is an image [c, h, w] and its class number, which follows the folders' names.
 
@@ -242,6 +233,11 @@ def transforms(steps: Sequence[str]) -> Callable[[Any], Any]:
     >>> augment = transforms(["RandomCrop(32, padding=4)", "RandomHorizontalFlip()"])
 
     Types of tensors are given by their names: `"ToDtype('float32', scale=True)"`.
+
+    A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. We parse it as a
+    name and literals and never evaluate it. Only the classes in `ALLOWED` are made. They draw from
+    torch's global generator, which is seeded before each step of training, so augmentation follows
+    from the position alone.
 
     Raises:
         SpecError: a step is not of this form, or not allowed, or torchvision refuses its options.

@@ -2,8 +2,8 @@
 
 `pretrained()` makes the predictor for a run: the shipped LSTM, recalibrated with each outcome. A
 selector in front of the LSTM uses a simpler model if that one is better on the run at hand. To add
-a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and scores
-models; nothing here imports it.
+a model, write a file with a `Model` and name it in `MODELS`. `downpour_lab/fitting/` fits and
+scores models; nothing here imports it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ def _lstm(trained: Trained) -> Model:
     return Recalibrated(Lstm(trained.lstm))
 
 
-def _selector(trained: Trained) -> Model:
-    simple = {"ewma": Ewma(), "last-value": LastValue(), "median": Median()}
-    return Selector({"lstm": _lstm(trained)} | simple)
-
-
 MODELS: dict[str, Callable[[Trained], Model]] = {
     "last-value": lambda _: LastValue(),
     "ewma": lambda _: Ewma(),
     "median": lambda _: Median(),
     "ridge": lambda trained: Ridge(trained.ridge),
     "lstm": _lstm,
-    "selector": _selector,
+    "selector": lambda trained: Selector(
+        {"lstm": _lstm(trained), "ewma": Ewma(), "last-value": LastValue(), "median": Median()}
+    ),
 }
 
 

@@ -1,22 +1,4 @@
-"""Which predictor a worker's forecasts come from, and how sure they are.
-
-Every outcome moves the offset of each level a little. It moves up by the level if the outcome was
-above the quantile, and down by one minus the level if it was below. An offset comes to rest when
-exactly that share of outcomes stays below. Adaptive conformal inference (Gibbs and Candès 2021)
-moves a quantile's level in this way. We move the quantile itself (Angelopoulos, Candès and
-Tibshirani 2023, section 2.1). The method assumes nothing about the outcomes: they need neither
-repeat nor be independent. Predictions at assignment, after early reports and after late reports of
-progress have separate offsets.
-
-Every member predicts every task. When the selector knows the outcome, it judges each member by the
-pinball loss of its prediction, separately at assignment and after reports of progress. Recent
-outcomes weigh most. The selector favors the first member at the beginning, and replaces the chosen
-one only with one that is clearly better. If a worker's name does not stand for a machine (functions
-rented by the call), history predicts nothing, and the cluster's median wins.
-
-If a member raises, or its quantiles are NaN, infinite or cross, the selector sets it aside with one
-logged warning and continues with the others.
-"""
+"""Which predictor a worker's forecasts come from, and how sure they are."""
 
 from __future__ import annotations
 
@@ -182,6 +164,14 @@ class Recalibrated:
 
     docs/concepts/forecasts.md compares this with other methods, on machines that the model was not
     trained on.
+
+    Every outcome moves the offset of each level a little. It moves up by the level if the outcome
+    was above the quantile, and down by one minus the level if it was below. An offset comes to rest
+    when exactly that share of outcomes stays below. Adaptive conformal inference (Gibbs and Candès
+    2021) moves a quantile's level in this way. We move the quantile itself (Angelopoulos, Candès
+    and Tibshirani 2023, section 2.1). The method assumes nothing about the outcomes: they need
+    neither repeat nor be independent. Predictions at assignment, after early reports and after late
+    reports of progress have separate offsets.
     """
 
     def __init__(self, model: Model, most: float = 0.3) -> None:
@@ -274,7 +264,17 @@ _CLEARLY = 0.97
 
 
 class Selector:
-    """A model that passes on the answers of its best member."""
+    """A model that passes on the answers of its best member.
+
+    Every member predicts every task. When the selector knows the outcome, it judges each member by
+    the pinball loss of its prediction, separately at assignment and after reports of progress.
+    Recent outcomes weigh most. The selector favors the first member at the beginning, and replaces
+    the chosen one only with one that is clearly better. If a worker's name does not stand for a
+    machine (functions rented by the call), history predicts nothing, and the cluster's median wins.
+
+    If a member raises, or its quantiles are NaN, infinite or cross, the selector sets it aside with
+    one logged warning and continues with the others.
+    """
 
     def __init__(self, members: Mapping[str, Model]) -> None:
         """Choose among `members`, favoring the first at the beginning."""

@@ -2,8 +2,8 @@
 
 A caller uses a `Predictor`, which takes names and features by name and returns seconds. Members of
 the family are `Model`s, which answer the same questions in batches of rows (`features.task_rows`)
-and logarithms of seconds; `online.Online` makes a predictor from a model. A worker is a name, and
-an unknown name is a new worker. All seconds count from the assignment of a task to its result.
+and logarithms of seconds; `calibration.Online` makes a predictor from a model. A worker is a name,
+and an unknown name is a new worker. All seconds count from the assignment of a task to its result.
 
 Names are the traces' column names: `n_samples`, `batches`, and the machine's state at assignment
 (`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches (1 to 99)

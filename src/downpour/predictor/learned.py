@@ -3,19 +3,7 @@
 A learned model compares the rest of a task with an expectation: the worker's running rate or, after
 a report, the pace of that report. It predicts how much longer the rest takes. So its weights hold
 for machines of any speed and tasks of any size, and it never predicts an end before the latest
-report.
-
-A finished task is an event that moves its worker's state. A prediction passes the state and the
-inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
-that have reported progress. Several such nets, trained from different seeds, answer with the mean
-of their quantiles. A network outputs the median and the distances to the other quantiles.
-Distances cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights,
-which do not change while a job runs. When we fine-tuned them on the run at hand, predictions got
-worse for about the first eighty rounds. We use numpy, so that predicting need not import torch.
-
-We store large arrays as 16-bit numbers, which changes predictions by less than their noise. The
-file names the version of this layout and the traces that the models were trained on.
-`read_trained` refuses a file of another version, or with other inputs.
+report. We use numpy, so that predicting need not import torch.
 """
 
 from __future__ import annotations
@@ -160,7 +148,17 @@ def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int
 
 
 class Lstm(Learned):
-    """Predicts with trained nets; `arrays` have the shapes that `shapes` returns."""
+    """Predicts with trained nets; `arrays` have the shapes that `shapes` returns.
+
+    A finished task is an event that moves its worker's state. A prediction passes the state and the
+    inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
+    that have reported progress. Several such nets, trained from different seeds, answer with the
+    mean of their quantiles. A network outputs the median and the distances to the other quantiles.
+    Distances cannot be negative, so quantiles cannot cross.
+
+    `downpour_lab/fitting/training.py` makes the weights, which do not change while a job runs. When
+    we fine-tuned them on the run at hand, predictions got worse for about the first eighty rounds.
+    """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         """Take the nets' weights."""
@@ -267,6 +265,9 @@ class Trained:
 
 def write_trained(path: Path, trained: Trained) -> int:
     """Write a predictor's file, and return its size in bytes.
+
+    We store large arrays as 16-bit numbers, which changes predictions by less than their noise. The
+    file names the version of this layout and the traces that the models were trained on.
 
     Raises:
         SpecError: the file cannot be written.

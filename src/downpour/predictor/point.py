@@ -1,8 +1,4 @@
-"""Predictors of a line or two.
-
-The quantiles follow the predictor's own errors so far. After a report of progress, the expected
-time is the time so far over the share done.
-"""
+"""Predictors of a line or two."""
 
 from __future__ import annotations
 
@@ -24,7 +20,11 @@ _RATE = 0.004  # faster than for a calibrated model, because these offsets begin
 
 
 class Point(ABC):
-    """A model that predicts one time per sample for each worker."""
+    """A model that predicts one time per sample for each worker.
+
+    The quantiles follow the predictor's own errors so far. After a report of progress, the expected
+    time is the time so far over the share done.
+    """
 
     def __init__(self) -> None:
         self._tracker = Tracker(_SPREAD, _RATE)

@@ -1,4 +1,4 @@
-"""Turns an experiment's record into views for people: a `Result`, and tables for the terminal.
+"""An experiment's journal, its record, and what people read from it: results, timelines, logs.
 
 Nothing here asks a manager or changes an experiment; a record is all it needs.
 """

@@ -1,16 +1,10 @@
 """A journal on disk, and its replay.
 
-A crash may tear the last line, and a bad disk may alter any. Readers get back only complete lines.
-
-We replay each journal into a separate core. If we cannot replay a journal, we leave out its
-experiment, with a reason, and no other is affected.
-
-A journal on disk: each of its segments is a file of checksummed lines in the folder.
-
-Each line (`sealed_lines.py`) is JSON: the entry's number, its time, and the entry
-(`scheduler.replay` lists the kinds). The first line names the cluster, so that we recognize a
-folder copied from another cluster. `core/node/journal.py` has the rules about when to write, and
-which lines count.
+Each segment of a journal is a file of checksummed lines in the experiment's folder. A line is JSON:
+the entry's number, its time, and the entry (`core/scheduler/replay.py` lists the kinds). The first
+line names the cluster, so that we recognize a folder copied from another cluster. A crash may tear
+the last line, and a bad disk may alter any. Readers get back only complete lines.
+`core/node/journal.py` has the rules about when to write, and which lines count.
 """
 
 from __future__ import annotations
@@ -82,6 +76,9 @@ def replay_each(
     One experiment runs at a time. If several have begun and not ended, the one with the latest
     entry continues. An earlier manager had left out the others; a manager that starts after that
     one has ended continues them.
+
+    If we cannot replay a journal, we leave out its experiment, with a reason, and no other is
+    affected.
     """
     replayed: dict[str, Experiment] = {}
     left_out: dict[str, str] = {}

@@ -1,12 +1,7 @@
 """The results of a study: of a grid's runs, or of a search.
 
-The subject of a report: runs at their places in a grid, or a single run.
-
-It holds results and labels, and does not know the layout of a grid's folder.
-
-A search so far, as a value: its runs, the outcome of each, and the best.
-
-It knows neither where the runs are stored nor how the search chose their values.
+They do not know where the runs are stored, how a grid's folder is laid out, or how a search chose
+its values.
 """
 
 from __future__ import annotations

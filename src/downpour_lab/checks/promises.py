@@ -2,15 +2,8 @@
 
 A check compares a run with a promise. We count each comparison, so a run that ends well can show
 that it has compared something. If a promise applies to a run and the run compared nothing with it,
-the run fails (`trials/applying.py`). For each promise, `tests/downpour_lab/trials/planted.py`
+the run fails (`trials/simulation.py`). For each promise, `tests/downpour_lab/trials/planted.py`
 plants a defect that breaks it.
-
-Counts the events of runs and finds missing ones, because a check is only worth what it sees.
-
-It reads from the code all that can happen: the closed lists of events, facts, commands and lines of
-the record, and the kinds of faults and failures. It also reads the families that a spec can name.
-So a new member counts as missing until a seed has shown it. Messages and the kinds of refusals
-belong to the interface, so the caller names them (`downpour_lab/cli/simulate.py`).
 """
 
 from __future__ import annotations
@@ -141,7 +134,14 @@ def catalogue(messages: Iterable[str], refusals: Iterable[str]) -> list[Happenin
 
 
 class Happenings(Observer):
-    """Counts what happens in one run."""
+    """Counts what happens in one run.
+
+    A check is only worth what it sees, so we name what no run has shown. We read from the code all
+    that can happen: the closed lists of events, facts, commands and lines of the record, and the
+    kinds of faults and failures. We also read the families that a spec can name. So a new member
+    counts as missing until a seed has shown it. Messages and the kinds of refusals belong to the
+    interface, so the caller names them (`downpour_lab/cli/simulate.py`).
+    """
 
     def __init__(self) -> None:
         self.counted: Counter[Happening] = Counter()

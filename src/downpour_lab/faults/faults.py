@@ -1,9 +1,4 @@
-"""The faults of a simulated cluster: their kinds, and how strongly a seed mixes them.
-
-A run that draws from all kinds alike has a little of each, and some kinds hide others: while the
-directory is away, no worker hangs in a step. So a swarm leaves out most kinds, at random, and has
-more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as well.
-"""
+"""The faults of a simulated cluster: their kinds, and how strongly a seed mixes them."""
 
 from __future__ import annotations
 
@@ -227,7 +222,13 @@ class Stage:
 
 
 def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Fault]:
-    """Draw the faults of a run."""
+    """Draw the faults of a run.
+
+    A run that draws from all kinds alike has a little of each, and some kinds hide others: while
+    the directory is away, no worker hangs in a step. So a swarm leaves out most kinds, at random,
+    and has more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as
+    well.
+    """
     among = [kind for kind in FaultKind if kind not in SELDOM]
     if managers_alone:
         among = [kind for kind in among if kind in DEATHS_OF_MANAGERS]

@@ -8,9 +8,6 @@ Models from a file are scored as they are. The others (always the trees, and the
 them) are fitted once per fold, on the jobs of all other folds. Jobs that share machines go into one
 fold. Otherwise we would score a predictor on machines that it has seen. A fold may be all jobs of
 one kind, which shows how good a predictor is on kinds that it was not trained on.
-
-Of all tasks, 90 % should stay below their 90 % quantile. The same should hold for the tasks of each
-worker, of a worker that has just joined, and of one whose pace has just changed.
 """
 
 from __future__ import annotations
@@ -336,6 +333,9 @@ class Coverage:
     is the mean log of the ratio of the 90 % to the 10 % quantile. `pinball` is as in `Score`. `off`
     is the share of workers whose tasks stayed below their 90 % quantile more than 5 points too
     often or too seldom.
+
+    Of all tasks, 90 % should stay below their 90 % quantile. The same should hold for the tasks of
+    each worker, of a worker that has just joined, and of one whose pace has just changed.
     """
 
     predictor: str

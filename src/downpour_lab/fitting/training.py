@@ -1,15 +1,4 @@
-"""Trains predictors.
-
-A sequence is all tasks of one worker in a job. The loss is the pinball loss of the log of a whole
-task's seconds, even if we predict only the rest of it. So a report late in a task weighs as little
-as the short rest that it leaves. Half of the batches come from the traces as they are. The other
-half come from an augmented copy (`training_data.augment`), so that the net copes with other scales
-of load, noise and missing features. The same sequences, settings and seed give the same weights on
-one build of torch.
-
-We fit them where we use them and never store them, because scikit-learn stores trees only as
-pickles.
-"""
+"""Trains predictors: the LSTM, the ridge regressions, and the trees."""
 
 from __future__ import annotations
 
@@ -66,6 +55,13 @@ def train_lstm(
     step: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Array]:
     """Return the weights of the nets, as `Lstm` takes them.
+
+    A sequence is all tasks of one worker in a job. The loss is the pinball loss of the log of a
+    whole task's seconds, even if we predict only the rest of it. So a report late in a task weighs
+    as little as the short rest that it leaves. Half of the batches come from the traces as they
+    are. The other half come from an augmented copy (`training_data.augment`), so that the net copes
+    with other scales of load, noise and missing features. The same sequences, settings and seed
+    give the same weights on one build of torch.
 
     Args:
         sequences: The traces as they are, and optionally augmented copies of them.
@@ -305,7 +301,11 @@ _OTHERS = 0.4  # the share of the median's iterations that the other, less impor
 
 
 class Trees(Learned):
-    """Predicts with fitted ensembles: four quantiles for each kind of prediction."""
+    """Predicts with fitted ensembles: four quantiles for each kind of prediction.
+
+    We fit them where we use them and never store them, because scikit-learn stores trees only as
+    pickles.
+    """
 
     def __init__(self, ensembles: Ensembles) -> None:
         """Take the result of `fit_trees`."""

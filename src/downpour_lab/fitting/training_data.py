@@ -1,11 +1,9 @@
 """Traces of completion times as training data.
 
-`traces/README.md` describes the columns. We train and score predictors on traces. Rows of one
-(job, round) belong together, in any order and number.
-
-We replay every job round by round with the code that predicts (`Histories`), so that training and
-serving see the same inputs. We describe each task several times: at assignment, and after each
-report of progress, with and without the report before it.
+`traces/README.md` describes the columns. Rows of one (job, round) belong together, in any order and
+number. We replay every job round by round with the code that predicts (`Histories`), so that
+training and serving see the same inputs. We describe each task several times: at assignment, and
+after each report of progress, with and without the report before it.
 """
 
 from __future__ import annotations

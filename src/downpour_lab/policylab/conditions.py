@@ -2,10 +2,6 @@
 
 A job has hosts that train, followed by standby hosts. The conditions here are synthetic;
 `traced.py` takes them from recorded jobs.
-
-We count work in shards of the usual size. A task is a stretch of its host's curve. So if a task is
-interrupted at any point, and the same host continues it, the task ends when it would have ended
-without the interruption.
 """
 
 from __future__ import annotations
@@ -23,6 +19,10 @@ from downpour_lab.simulated.machines import Course
 
 class Curve:
     """The work of a host by each moment, in shards; seconds run from a round's beginning.
+
+    We count work in shards of the usual size. A task is a stretch of its host's curve. So if a task
+    is interrupted at any point, and the same host continues it, the task ends when it would have
+    ended without the interruption.
 
     Args:
         seconds: the times of the points, ascending, from 0.

@@ -1,20 +1,8 @@
-"""Keeps a ledger of the workers' time in a simulated run; it observes and never interferes.
+"""A ledger of the workers' time in a simulated run, and references to measure policies against.
 
-A worker's time is useful if its training counted, even if another worker finished the shard. All
-other time is extra: copies, restarted shards, dropped shards, and the time that moves take.
-
-We measure all policies against these. The oracles know every host's curve beforehand. One gives
-each shard to one host for good. One may also give second shards to hosts that have finished. One
-divides the work as finely as it likes, which training in steps cannot.
-
-A code lets a round end when enough workers have answered, no matter which ones, because each worker
-does the work of several shards. Codes need sums of gradients, which local training over a whole
-shard doesn't produce. So we use codes only in comparisons.
-
-*Gradient coding* (Tandon et al. 2017), by fractional repetition: any `s` workers may be missing,
-and the sum is still exact, at s + 1 times the work. *Stochastic gradient coding* (Bitar, Wootters,
-El Rouayheb): each sample is on two workers drawn at random, and the round ends without the last
-`s` workers.
+The ledger observes and never interferes. A worker's time is useful if its training counted, even if
+another worker finished the shard. All other time is extra: copies, restarted shards, dropped
+shards, and the time that moves take.
 """
 
 from __future__ import annotations
@@ -208,6 +196,10 @@ class Reference:
 
     `wait` is the time of its slowest task, `ideal` of its median task, and `kind_ideal` of its
     slowest task that is no straggler.
+
+    The oracles know every host's curve beforehand. One gives each shard to one host for good. One
+    may also give second shards to hosts that have finished. One divides the work as finely as it
+    likes, which training in steps cannot.
     """
 
     wait: float
@@ -259,7 +251,15 @@ Code = Callable[[Conditions, int], RoundOutcome]
 
 
 def gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
-    """Return the outcome of a round with two shards per worker, in which one may be missing."""
+    """Return the outcome of a round with two shards per worker, in which one may be missing.
+
+    A code lets a round end when enough workers have answered, no matter which ones, because each
+    worker does the work of several shards. Codes need sums of gradients, which local training over
+    a whole shard doesn't produce. So we use codes only in comparisons.
+
+    This is fractional repetition (Tandon et al. 2017): any `s` workers may be missing, and the sum
+    is still exact, at s + 1 times the work.
+    """
     return _coded(conditions, number, load=TOLERATED + 1, missing=TOLERATED, lost=0.0)
 
 
@@ -267,6 +267,8 @@ def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundOutc
     """Return the outcome of a round with two workers per sample, which leaves out two workers.
 
     A sample is lost if the round leaves out both of its workers.
+
+    Each sample is on two workers drawn at random (Bitar, Wootters, El Rouayheb).
     """
     hosts = conditions.hosts
     lost = LEFT_OUT * (LEFT_OUT - 1) / (hosts * (hosts - 1))

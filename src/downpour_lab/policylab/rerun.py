@@ -316,7 +316,7 @@ def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
 
 def _faults(workers: tuple[RecordedWorker, ...]) -> tuple[Fault, ...]:
     """Return the absences as faults: workers that leave and may come back later."""
-    # The client submits at 0.3 s (`trials/cluster.py`); then the manager prepares the experiment.
+    # The client submits at 0.3 s (`trials/striking.py`); then the manager prepares the experiment.
     begin = 0.3 + _PREPARED_SECONDS
     found: list[Fault] = []
     for worker in workers:

@@ -1,13 +1,6 @@
 """A comparison of policies as tables and a figure.
 
 Means are over jobs, with 95 % intervals. Nothing here prints or writes a file.
-
-The figure of a comparison: mitigation, lost gradients and extra work, by scenario and policy.
-
-Each dot is one job, so the figure shows how far jobs differ, and claims no more than we measured.
-If a straggler appears early, in the middle and late in the rounds, the rows show the same as
-figures 3 to 5 of DPro-SM (Ravikumar and Sriraman 2024). If models were trained, a panel shows
-accuracy. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -232,6 +225,11 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
     """Draw a row of panels for each scenario, a panel for each measure, and a lane per policy.
 
     All panels of a measure share one axis. Each row has the policies' names on the left.
+
+    The measures are mitigation, lost gradients, extra work and, if models were trained, accuracy.
+    Each dot is one job, so the figure shows how far jobs differ, and claims no more than we
+    measured. If a straggler appears early, in the middle and late in the rounds, the rows show the
+    same as figures 3 to 5 of DPro-SM (Ravikumar and Sriraman 2024).
     """
     from matplotlib.figure import Figure
 

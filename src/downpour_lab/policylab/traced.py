@@ -1,9 +1,4 @@
-"""Conditions by scenario: from recorded jobs, and synthetic.
-
-A worker's curve goes through the work it had done at each report and at its end. In some jobs the
-sizes of tasks differ. Here every shard has the usual size, and a worker whose task was smaller
-continues at its last rate. The standbys are workers of another job of the same scenario.
-"""
+"""Conditions by scenario: from recorded jobs, and synthetic."""
 
 from __future__ import annotations
 
@@ -63,6 +58,11 @@ class Recording:
 
 class TracedJob:
     """The conditions of one recorded job.
+
+    A worker's curve goes through the work it had done at each report and at its end. In some jobs
+    the sizes of tasks differ. Here every shard has the usual size, and a worker whose task was
+    smaller continues at its last rate. The standbys are workers of another job of the same
+    scenario.
 
     Args:
         job: the recording.

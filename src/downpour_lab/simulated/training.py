@@ -1,7 +1,7 @@
 """Carries out the attempts of a simulated worker: reads, lets time pass, saves and publishes.
 
-Its visible actions match `cluster/worker/task_runner.py` and `cluster/worker/task_runner.py`. The
-course of the machine gives the time of a task's steps.
+Its visible actions match those of `cluster/worker/task_runner.py`. The course of the machine gives
+the time of a task's steps.
 """
 
 from __future__ import annotations

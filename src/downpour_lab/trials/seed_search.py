@@ -1,10 +1,4 @@
-"""Searches for a seed that fails, and sums up what many runs compared.
-
-Repeats seeds in another process, because earlier runs must not change what a seed gives.
-
-The other process hashes text differently, so an order that comes from a set shows. It has run no
-other seeds, so anything that one run leaves behind for the next shows as well.
-"""
+"""Searches for a seed that fails, and sums up what many runs compared."""
 
 from __future__ import annotations
 
@@ -80,7 +74,12 @@ def is_repeated(seed: int) -> bool:
 
 
 def different(outcomes: Sequence[Outcome]) -> list[int]:
-    """Return the seeds whose second run differs from the first."""
+    """Return the seeds whose second run differs from the first.
+
+    The second run is in another process, because earlier runs must not change what a seed gives.
+    That process hashes text differently, so an order that comes from a set shows. It has run no
+    other seeds, so anything that one run leaves behind for the next shows as well.
+    """
     if not outcomes:
         return []
     digests = _digests_elsewhere([outcome.plan.seed for outcome in outcomes])

@@ -1,8 +1,4 @@
-"""A launcher's view of its fork server: requests go in, news of the forked processes comes out.
-
-A shell in a separate session reads from a pipe whose other end this process holds. The pipe ends
-with this process, however the process ends; then the shell runs its script. The shell takes 1 MB.
-"""
+"""A launcher's view of its fork server: requests go in, news of the forked processes comes out."""
 
 from __future__ import annotations
 
@@ -149,6 +145,10 @@ class ForkServerProcess:
 
 class LastWill:
     """Runs a shell script once this process has died, unless the process revokes it.
+
+    The shell has a separate session and reads from a pipe whose other end this process holds. The
+    pipe ends with this process, however the process ends; then the shell runs its script. It takes
+    1 MB.
 
     Args:
         script: the shell script.

@@ -1,13 +1,4 @@
-"""What we ask of a Ray cluster, and whether it and its nodes can be reached.
-
-Ray counts missed heartbeats, and needs 15 s or more. A connection to a node's raylet ends sooner:
-at once if the raylet dies, because the node's kernel says so, and within seconds if the machine
-dies.
-
-If a cluster refuses the token, Ray's own `init` retries for 20 s, with a warning each second, and
-then says that it could not connect. One call of Ray's client tells us at once. That client is not
-part of Ray's public interface; with a Ray that lacks it, we wait for the answer of `init`.
-"""
+"""The options of a Ray cluster, and checks that it and its nodes can be reached."""
 
 from __future__ import annotations
 
@@ -78,7 +69,12 @@ _READ_BYTES = 65536
 
 
 class NodeWatch:
-    """Holds a connection to each node that the caller wants to watch."""
+    """Holds a connection to each node that the caller wants to watch.
+
+    Ray counts missed heartbeats, and needs 15 s or more. A connection to a node's raylet ends
+    sooner: at once if the raylet dies, because the node's kernel says so, and within seconds if the
+    machine dies.
+    """
 
     def __init__(self) -> None:
         self._raylets: dict[str, tuple[str, int]] = {}
@@ -147,6 +143,11 @@ _PLACES = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
 
 def reach(address: str) -> None:
     """Raise an error if this process cannot use the Ray cluster at an address, or at `auto`.
+
+    If a cluster refuses the token, Ray's own `init` retries for 20 s, with a warning each second,
+    and then says that it could not connect. One call of Ray's client tells us at once. That client
+    is not part of Ray's public interface; with a Ray that lacks it, we wait for the answer of
+    `init`.
 
     Raises:
         SpecError: the text is not an address.

@@ -1,10 +1,8 @@
-"""What we say to Slurm: batch scripts and four requests.
+"""Our side of Slurm: the batch script, and requests to test, submit, list and cancel.
 
-Writes the batch script for Slurm as text, from options alone, without a cluster.
-
-Each worker is a task of a job array, so that it comes and goes separately. The script replaces its
-shell with the worker, which gets Slurm's signals itself. A trap that passed them on would send each
-signal a second time.
+The script is text that follows from options alone. Each worker is a task of a job array, so that it
+comes and goes separately. The script replaces its shell with the worker, which gets Slurm's signals
+itself. A trap that passed them on would send each signal a second time.
 
 We use neither accounting (`sacct`) nor `scontrol`, because many sites lack the former and many
 containers lack the latter.

@@ -1,10 +1,8 @@
-"""What we say to hosts: the probe before anything starts, and the scripts.
+"""Our side of ssh: scripts that look at hosts before anything starts, and that start workers.
 
-Writes the command lines and scripts for ssh hosts as text, from values alone.
-
-Each worker is on a tether: a guard beside it reads the connection's input, and tells the worker to
-leave when the input ends. So the worker ends with the launcher, even if someone kills the launcher
-or the network fails.
+Command lines and scripts are text that follows from values alone. Each worker is on a tether: a
+guard beside it reads the connection's input, and tells the worker to leave when the input ends. So
+the worker ends with the launcher, even if someone kills the launcher or the network fails.
 """
 
 from __future__ import annotations

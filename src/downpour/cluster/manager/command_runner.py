@@ -251,13 +251,11 @@ class CommandRunner(Effects[[]]):
 
         def again() -> None:
             # Check both after the wait, because a user may have cancelled the experiment meanwhile.
-            if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
+            closing = self._closing.wait(_HELD_SECONDS)
+            if not (closing or self._spaces[command.experiment].concluded):
                 self.start(command)
 
         Thread(target=again, name="held", daemon=True).start()
-
-    def _is_over(self, experiment: str) -> bool:
-        return self._spaces[experiment].concluded
 
     def _adopt(self, command: do.Adopt) -> None:
         workers = dict(command.attempts)

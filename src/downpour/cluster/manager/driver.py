@@ -11,9 +11,6 @@ The driver is fail-stop. A caller's mistake never becomes an event, because the 
 first. So any exception here leaves the core in an unknown state, and ends the manager. It
 acknowledges and does nothing more, and the next manager continues from the journal. Only a question
 may fail, because it changes nothing; its caller gets the error.
-
-`keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules for
-journaling and syncing are in `core/node/journal.py`.
 """
 
 from __future__ import annotations
@@ -328,6 +325,9 @@ def _described(error: BaseException) -> str:
 
 class Persistence:
     """Writes into the given workspaces; for the driver's thread.
+
+    `keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules
+    for journaling and syncing are in `core/node/journal.py`.
 
     Args:
         spaces: by experiment.

@@ -1,13 +1,4 @@
-"""Threads for a manager's commands, and the order of calls and of long work.
-
-The order matters to a worker, because a cancellation must not overtake the assignment that it
-cancels. Workers do not wait for each other: a slow worker delays only its own calls, and occupies
-one thread of the pool.
-
-An executor's thread is a daemon. If its work hangs, because a file server or a download never
-answers, it delays the jobs behind it, but neither other executors nor the end of the process.
-(`concurrent.futures` joins its threads at exit, so a hung one would keep the process alive.)
-"""
+"""Threads for a manager's commands, and the order of calls and of long work."""
 
 from __future__ import annotations
 
@@ -21,7 +12,12 @@ Call = Callable[[], None]
 
 
 class OrderedCalls:
-    """A pool of threads; calls of one name run one after the other, in the order of submission."""
+    """A pool of threads; calls of one name run one after the other, in the order of submission.
+
+    The order matters to a worker, because a cancellation must not overtake the assignment that it
+    cancels. Workers do not wait for each other: a slow worker delays only its own calls, and
+    occupies one thread of the pool.
+    """
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="call")
@@ -64,7 +60,12 @@ Work = Callable[[], None]
 
 
 class SerialExecutor:
-    """One thread, which lives until `close` or `finish`."""
+    """One thread, which lives until `close` or `finish`.
+
+    Its thread is a daemon. If its work hangs, because a file server or a download never answers, it
+    delays the jobs behind it, but neither other executors nor the end of the process.
+    (`concurrent.futures` joins its threads at exit, so a hung one would keep the process alive.)
+    """
 
     def __init__(self, name: str) -> None:
         self._waiting: SimpleQueue[tuple[Work, Future[None]] | None] = SimpleQueue()

@@ -1,19 +1,7 @@
-"""What a manager observes beside the core: for the journals, for metrics and for `--on-event`.
+"""A manager's observations beside the core: for the journals, for metrics and for `--on-event`.
 
-An entry per heartbeat would make up most of the journal, so we write one per attempt, with a
-bounded number of samples. If the manager dies, the samples of running attempts are lost, which is
-fine because no decision depends on them.
-
-The driver's thread notes decisions, and passes them on once they are durable. The command runs in a
-separate thread. If the manager dies in between, the command does not run for these decisions.
-
-There is one set of counters for all experiments. The driver's thread owns it; other threads read it
-through `Driver.ask`.
-
-Adds the manager's own observations to the journals: addresses, sizes, seconds, resources.
-
-This runs in the driver's thread, before the commands run. `record/view.py` projects the
-record that people read from the journals.
+`Observations` adds addresses, sizes, seconds and resources to the journals. It runs in the driver's
+thread, before the commands run. `record/view.py` projects the record that people read from them.
 """
 
 from __future__ import annotations
@@ -80,7 +68,12 @@ class _Trace:
 
 
 class Usage:
-    """The samples of all workers; a worker runs one attempt at a time."""
+    """The samples of all workers; a worker runs one attempt at a time.
+
+    An entry per heartbeat would make up most of the journal, so we write one per attempt, with a
+    bounded number of samples. If the manager dies, the samples of running attempts are lost, which
+    is fine because no decision depends on them.
+    """
 
     def __init__(self) -> None:
         self._traces: dict[str, _Trace] = {}
@@ -138,6 +131,9 @@ _Look = tuple[Callable[[], Status], float]
 
 class ManagerAnnouncer:
     """Calls a function when an experiment ends, and when one waits for too long.
+
+    The driver's thread notes decisions, and passes them on once they are durable. The function runs
+    in a separate thread. If the manager dies in between, it does not run for these decisions.
 
     Args:
         on_event: The function to call, in a separate thread.
@@ -205,6 +201,9 @@ class Counters:
     `snapshots` counts the published states of tasks, and `contradicted` the updates that differ
     from the one that counts. `training` holds the time of each round, from its first assignment to
     its last update.
+
+    There is one set for all experiments. The driver's thread owns it; other threads read it through
+    `Driver.ask`.
     """
 
     assigned: int = 0

@@ -1,17 +1,8 @@
-"""Files between experiments: what one starts from, and what it leaves for the next.
-
-The shards' states that an ended experiment leaves for an experiment that continues it.
-
-These are the states of the shards' optimizers. If rounds overlap, they also include each shard's
-last update, and the version that the next round's tasks begin from. The new experiment takes
-copies, because users may remove either experiment before the other.
-
-With it, `keep_best` and `stop_after` decide as if there had been no stop. The ended experiment may
-also have versions that it had no time to compare. The new experiment evaluates those first.
+"""Files between experiments: the start of one, and the state that another leaves for it.
 
 One file has the parameters. If the experiment continues another one, further files have the states
-of that one's shards (`left_behind.py`) and its best model (`best_before.py`). If both have the same
-outer optimizer, a file has its state.
+of that one's shards and its best model. If both have the same outer optimizer, a file has its
+state. The new experiment takes copies, because users may remove either experiment before the other.
 """
 
 from __future__ import annotations
@@ -67,6 +58,9 @@ class LeftBehind:
 
     By shard, `states` are the files of the optimizers' states, and `steps` those of the last
     updates.
+
+    They hold the states of the shards' optimizers. If rounds overlap, they also include each
+    shard's last update, and the version that the next round's tasks begin from.
     """
 
     states: Mapping[int, Path] = field(default_factory=dict)
@@ -173,6 +167,9 @@ class BestBefore:
 
     Rounds count as in the new experiment, so they are negative. `round` is None if no model has a
     value yet. `file` is None unless the spec keeps the best model.
+
+    With it, `keep_best` and `stop_after` decide as if there had been no stop. The new experiment
+    first evaluates the versions that the ended one had no time to compare.
     """
 
     round: int | None = None

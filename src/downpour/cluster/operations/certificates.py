@@ -5,9 +5,6 @@ has `ca-key.pem` can make members of the cluster. Each machine uses its certific
 and as a client. All certificates pass the strict checks (`VERIFY_X509_STRICT`) that Python makes by
 default from 3.13 on. This module never overwrites a file, and from the first moment only its owner
 can read a key.
-
-We keep names in the form that we compare: in lower case, and addresses in their shortest form. A
-machine's first name also names its files, so we refuse names with a meaning for a file system.
 """
 
 from __future__ import annotations
@@ -58,6 +55,9 @@ class Machine:
 
 def parse_machine(text: str) -> Machine:
     """Read one machine's names: `first,10.0.0.5,localhost`.
+
+    Names get the form that we compare: lower case, and addresses in their shortest form. The first
+    name also names files, so we refuse names with a meaning for a file system.
 
     Raises:
         SpecError: a name is neither a DNS name nor an IP address, or the first name is the

@@ -1,11 +1,7 @@
 """Tries out what the protocol needs of a file system or an object store.
 
-Every probe takes this folder and returns one finding. If a probe raises an `OSError`, the operation
-is not possible there at all. Nothing here knows a manager.
-
-A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C interrupts
-it. So the main thread only waits for the thread that runs the check; a thread that hangs ends with
-the process.
+Every probe takes a place and returns one finding. If a probe raises an `OSError`, the operation is
+not possible there at all. Nothing here knows a manager.
 """
 
 from __future__ import annotations
@@ -261,6 +257,10 @@ def store_late(seconds: float) -> Finding:
 
 class Attempts:
     """Runs one check after the other; after a check that hangs, it begins no other.
+
+    A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C
+    interrupts it. So the main thread only waits for the thread that runs the check; a thread that
+    hangs ends with the process.
 
     Args:
         limit_seconds: How long a check may take.

@@ -1,11 +1,11 @@
 """How a worker starts: its options, and the settings of its process.
 
-Python hashes text differently in each process, unless all get one seed. Then accidental uses of
-`hash()` and the order of sets are the same in all of them.
+Python hashes text differently in each process, unless all get one seed. With one, accidental uses
+of `hash()` and the order of sets are the same in all of them.
 
-Each other default costs more than half of the speed. OpenMP's threads spin while they wait, which
-takes the cores from other workers. glibc returns the large blocks of every batch to the kernel, and
-the next batch faults them in again.
+Two defaults would each cost more than half of the speed. OpenMP's threads spin while they wait,
+which takes the cores from other workers. glibc returns the large blocks of every batch to the
+kernel, and the next batch faults them in again.
 """
 
 from __future__ import annotations

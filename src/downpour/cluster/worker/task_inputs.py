@@ -1,8 +1,4 @@
-"""The inputs of a task: data, a network, a state to continue from, and indices.
-
-If versions are differences, the reader keeps the last version in memory. The next version is one
-difference away from it, so the worker need not read a version twice.
-"""
+"""The inputs of a task: data, a network, a state to continue from, and indices."""
 
 from __future__ import annotations
 
@@ -60,6 +56,9 @@ if TYPE_CHECKING:
 
 class ModelReader:
     """Reads the versions of one experiment; for one thread.
+
+    If versions are differences, it keeps the last version in memory. The next version is one
+    difference away from it, so the worker need not read a version twice.
 
     Args:
         store: Holds their files.

@@ -3,9 +3,6 @@
 The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
 Nothing here knows the manager; a `TaskControl` holds the progress, and tells whether the manager
 still wants the task.
-
-`core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
-is logged and training continues.
 """
 
 from __future__ import annotations
@@ -55,6 +52,9 @@ log = logging.getLogger(__name__)
 
 class Snapshots:
     """Publishes and withdraws the snapshots of one attempt.
+
+    `core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
+    is logged and training continues.
 
     Args:
         store: the experiment's files.

@@ -1,15 +1,5 @@
 """An attempt in a worker: what comes between two steps, and how often it reports.
 
-A manager notices a straggler only by its heartbeats. With one report per second, a task of three
-seconds has three. A shard on a worker with a quarter of the speed is then late before a policy can
-act. A worker that is idle, or at a long task, keeps to the manager's interval, so that the
-heartbeats of many workers cost no more than before. With more than some hundreds of workers, the
-manager's answer sets a minimum interval.
-
-Training waits while the worker publishes a snapshot, so the time for the last one decides how soon
-the next one may follow. The worker publishes the next one only after the manager has heard of the
-last, because the manager removes only snapshots that it knows.
-
 `cluster/worker/task_runner.py` carries out the answers with torch and files, and
 `downpour_lab/simulated/training.py` lets virtual time pass instead.
 """
@@ -33,7 +23,7 @@ class HeldAttempt:
     its loading, ended at `stepped_at_seconds`. `known_snapshot` is the newest snapshot that the
     manager has heard of. A manager may request an attempt again while its worker is stopping it.
     Then two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its
-    next step, with or without saving its state (`step_loop.py`). They are plain values without a
+    next step, with or without saving its state (`StepLoop`). They are plain values without a
     lock, because a signal handler may set them.
     """
 
@@ -130,6 +120,12 @@ def until_next_beat(
 ) -> float:
     """Return the seconds until a worker's next heartbeat.
 
+    A manager notices a straggler only by its heartbeats. With one report per second, a task of
+    three seconds has three. A shard on a worker with a quarter of the speed is then late before a
+    policy can act. A worker that is idle, or at a long task, keeps to the manager's interval, so
+    that the heartbeats of many workers cost no more than before. With more than some hundreds of
+    workers, the manager's answer sets a minimum interval.
+
     Args:
         usual_seconds: the interval that the manager wants.
         task_seconds: the expected length of the worker's task, or its time so far; None if the
@@ -152,6 +148,10 @@ _COST_SHARE = 0.005
 
 class SnapshotSchedule:
     """The times at which one attempt publishes snapshots.
+
+    Training waits while the worker publishes a snapshot, so the time for the last one decides how
+    soon the next one may follow. The worker publishes the next one only after the manager has heard
+    of the last, because the manager removes only snapshots that it knows.
 
     Args:
         every_seconds: the least time between two snapshots; 0: no snapshots.

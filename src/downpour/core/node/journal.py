@@ -13,11 +13,8 @@ A checkpoint begins a segment, too, and its line carries the submission and the 
 begins there, so a manager that starts reads only the last segments (`since_checkpoint`). All lines
 together yield the record that people read (`in_order`, `record/view.py`).
 
-This module does not know where segments are stored: `record/journal.py` keeps them on a
-disk, and the simulator keeps them in memory.
-
-`keep` gathers an event's consequences, and `commit` writes them. Only entries that change results
-need a sync. Every fifty rounds, the manager adds a checkpoint, from which a later manager replays.
+This module does not know where segments are stored: `record/journal.py` keeps them on a disk, and
+the simulator keeps them in memory.
 """
 
 from __future__ import annotations
@@ -256,6 +253,10 @@ class Kept(NamedTuple):
 class Journaling:
     """Gathers entries and writes them to journals; not thread-safe.
 
+    `keep` gathers an event's consequences, and `commit` writes them. Only entries that change
+    results need a sync. Every fifty rounds, the manager adds a checkpoint, from which a later
+    manager replays.
+
     Args:
         journal_of: finds a journal.
         first_order: the place of the next entry among those of all experiments.
@@ -305,7 +306,8 @@ class Journaling:
             return []
         order = next(self._order)
         journal.append(order, core.state.now_seconds, entry)
-        self._touch(experiment, must_last(core.state, entry))
+        must = self._touched.get(experiment, False) or must_last(core.state, entry)
+        self._touched[experiment] = must
         if isinstance(entry, facts.Concluded):
             self._concluded.add(experiment)
         return [Kept(order, entry)] if isinstance(entry, Entry) else []
@@ -322,9 +324,6 @@ class Journaling:
         order = next(self._order)
         journal.begin_anew(order, core.state.now_seconds, anew)
         return [Kept(order, anew)]
-
-    def _touch(self, experiment: str, must: bool) -> None:  # noqa: FBT001
-        self._touched[experiment] = self._touched.get(experiment, False) or must
 
     @property
     def touched(self) -> Sequence[str]:

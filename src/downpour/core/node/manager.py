@@ -11,9 +11,6 @@ A driver gathers events and questions and passes them to `ManagerNode.take`. The
 So a crash can't undo an answer or an action. A `ManagerNode` holds no clock, thread, socket or
 file: `cluster/manager/driver.py` drives it with a thread, `downpour_lab/simulated/manager.py` with
 a queue of events in virtual time.
-
-A name belongs to one process. A failed call, or a broken connection, only affects its own
-registration, and not a new registration of the same worker.
 """
 
 from __future__ import annotations
@@ -221,7 +218,11 @@ class Entered(NamedTuple, Generic[E]):
 
 
 class Registry(Generic[E]):
-    """Keeps an entry for each worker; `E` is the driver's data for calling one."""
+    """Keeps an entry for each worker; `E` is the driver's data for calling one.
+
+    A name belongs to one process. A failed call, or a broken connection, only affects its own
+    registration, and not a new registration of the same worker.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Hashable, E]] = {}

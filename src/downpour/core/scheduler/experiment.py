@@ -148,10 +148,6 @@ class Experiment:
         newest = self.rounds[-1]
         return near and left and (newest.published if self.mode.overlaps else newest.applied) > 0
 
-    def _lets_on(self, task: ShardTask) -> bool:
-        """Whether a task has come far enough that its shard may begin the next one."""
-        return task.is_over or (self.mode.overlaps and task.update is not None)
-
     @property
     def may_publish(self) -> bool:
         """Whether we may publish the result, because all rounds are trained and evaluated."""
@@ -200,7 +196,8 @@ class Experiment:
     def start_round(self) -> None:
         """Begin the next round; hold back shards whose task of the round before isn't done."""
         former = self.rounds[-1].tasks if self.rounds else []
-        held_back = [task.shard for task in former if not self._lets_on(task)]
+        overlaps = self.mode.overlaps
+        held_back = [t.shard for t in former if not (t.is_over or (overlaps and t.update))]
         number = self.rounds_done + len(self.rounds)
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
         self.rounds_begun = number + 1

@@ -19,11 +19,6 @@ attempt, and the scheduler asks it for nothing, until it registers with this man
 An *experiment* takes each of these steps once: it waits in the queue, is prepared, runs and ends.
 
 A step that is not in its table raises `IllegalTransition` with the steps that led there.
-
-Learns how long a worker may send no heartbeat, and how long an attempt may make no step.
-
-Both timeouts follow from the longest recent gap, which fades slowly. They are for a `patience` of
-1; the scheduler multiplies them by the patience in its options.
 """
 
 from __future__ import annotations
@@ -130,6 +125,9 @@ _FADING = 0.98
 
 class AdaptiveTimeout:
     """A timeout in seconds: a multiple of the longest recent gap.
+
+    The gap fades slowly. Timeouts are for a `patience` of 1; the scheduler multiplies them by the
+    patience in its options.
 
     Args:
         unobserved_seconds: the timeout until we know enough gaps.

@@ -84,7 +84,8 @@ def gone(
 def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     """Note a worker's sign of life, and the progress of its attempt."""
     worker = state.workers.get(event.worker)
-    if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
+    attempts = [progress.attempt for progress in event.running]
+    if worker is None or (worker.is_awaited and worker.running not in attempts):
         return  # the answer tells it to register; that call says what it runs
     worker.beat(state.now_seconds)
     worker.interval_seconds = heartbeat_interval(len(state.workers))
@@ -179,7 +180,3 @@ def _take_back(
 
 def _within(state: SchedulerState, seconds: float) -> float:
     return seconds * state.options.patience
-
-
-def _mentions(event: on.HeartbeatReceived, attempt: AttemptId | None) -> bool:
-    return any(progress.attempt == attempt for progress in event.running)

@@ -1,6 +1,4 @@
-"""A round, and the tasks of its shards.
-
-One round: its tasks, which of them are pending or held back, and the published updates.
+"""A round: the tasks of its shards, which of them are pending or held back, and published updates.
 
 It keeps the state of a round and moves its tasks by their table. It decides nothing: `updates`
 decides whether a failure ends the experiment, and `dispatch` which worker trains what.

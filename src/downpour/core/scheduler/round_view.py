@@ -1,4 +1,4 @@
-"""What a policy sees of a round.
+"""A policy's view of a round, the moments at which it looks, and the workers barred from a shard.
 
 A worker without a label that the spec `needs` gets no task of the experiment. A worker without a
 label that a shard needs (`shard_needs`) is barred only from that shard. Among idle workers, the
@@ -18,7 +18,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers import Policy, RoundView, RunningTask, Saving, Speed, WorkerHistory
+from downpour.core.stragglers import Policy, RoundView, RunningTask, Saving, WorkerHistory
 from downpour.core.stragglers.outlook import Outlook
 
 _NAMED = 4
@@ -208,7 +208,7 @@ def view_of(
         running=tuple(_running(state, current.tasks, experiment.startup_limit_seconds)),
         published=tuple(_published(current)),
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
-        speeds=_speeds(state),
+        speeds={one.name: s for one in state.workers if (s := one.speed(state.now_seconds))},
         elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
         # This round's overhead counts only while no earlier round has one, because a median over
         # all shards says more.
@@ -217,11 +217,6 @@ def view_of(
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},
     )
-
-
-def _speeds(state: SchedulerState) -> dict[str, Speed]:
-    speeds = ((worker.name, worker.speed(state.now_seconds)) for worker in state.workers)
-    return {name: speed for name, speed in speeds if speed is not None}
 
 
 def _running(

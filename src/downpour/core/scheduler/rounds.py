@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.states import Evaluation, ExperimentState, FailureKind, Goal, unmeasured
+from downpour.base.states import ExperimentState, FailureKind, unmeasured
 from downpour.base.values import PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
@@ -171,7 +171,8 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
         return
     goal, former = experiment.spec.goal, experiment.best
     if goal is not None and goal.value(event.evaluation) is None:
-        _fail_without(state, experiment, goal, event.evaluation)
+        reason = f"keep_best = '{goal}': {unmeasured(event.evaluation)}"
+        queue.fail(state, experiment, reason, asked_wrongly=True)
         return
     spent = experiment.take_evaluation(event.round, event.evaluation)
     best = experiment.best
@@ -195,11 +196,3 @@ def _note_best(state: SchedulerState, experiment: Experiment, best: Best) -> Non
         model=best.model,
     )
     state.note(fact)
-
-
-def _fail_without(
-    state: SchedulerState, experiment: Experiment, goal: Goal, evaluation: Evaluation
-) -> None:
-    """Fail an experiment whose task doesn't measure the value that `keep_best` compares."""
-    reason = f"keep_best = '{goal}': {unmeasured(evaluation)}"
-    queue.fail(state, experiment, reason, asked_wrongly=True)

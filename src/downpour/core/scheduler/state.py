@@ -28,9 +28,9 @@ _DECISIONS_KEPT = 12
 class SchedulerOptions:
     """The settings of a scheduler.
 
-    `patience` scales every timeout (`timeouts.py`). At 1, a worker that has sent too few heartbeats
-    to learn from counts as lost after 10 s without one. An assignment counts as not received if the
-    worker does not mention it for 10 s.
+    `patience` scales every timeout (`lifecycle.py`). At 1, a worker that has sent too few
+    heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
+    received if the worker does not mention it for 10 s.
     """
 
     patience: float = 1.0

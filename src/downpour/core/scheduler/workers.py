@@ -1,6 +1,4 @@
-"""The workers, as the scheduler knows them, and how fast each one is.
-
-The registered workers, each with its attempt, last heartbeat, progress and speed.
+"""The registered workers: each one's attempt, last heartbeat, progress and speed.
 
 This module keeps names and times, and moves workers by their table. It knows nothing about rounds:
 `dispatch` and `updates` know whether a worker's attempt still counts.

@@ -3,13 +3,9 @@
 A spec is the whole input of an experiment: in synchronous mode, the bytes of every model version
 follow from the resolved spec alone (within one numeric class). So every setting that changes a
 result must be in the spec. Nothing here may depend on the machine or touch a file
-(`files/spec_file.py` does that). `families.py` has the names of splitters, modes, policies and
+(`files/spec_file.py` does that). `core/families.py` has the names of splitters, modes, policies and
 others; each module imports their code when it uses them. A spec refuses an invalid field in one
 line (`refusals.py`).
-
-An experiment counts its own rounds, from 0. Epochs are those of the whole training, from 0, and
-include the epochs of experiments that this one continues. So rounds before it have negative numbers
-here. It may begin in the middle of an epoch, which is then its first epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +31,12 @@ from downpour.core.spec.spec_fields import Inside, Outer, SpecFields
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """An experiment's `epochs`, the rounds in `each` epoch, and the rounds `before` it."""
+    """An experiment's `epochs`, the rounds in `each` epoch, and the rounds `before` it.
+
+    An experiment counts its own rounds, from 0. Epochs are those of the whole training, from 0, and
+    include the epochs of experiments that this one continues. So rounds before it have negative
+    numbers here. It may begin in the middle of an epoch, which is then its first epoch.
+    """
 
     epochs: int
     each: int = 1

@@ -1,8 +1,7 @@
 """The fields of a spec, each with a default, its accepted values, and a sentence for users.
 
 The command line takes its options and their help from these fields, and so does the page
-`docs/reference/cli.md`. `spec.py` says what a spec is, and `combinations.py` says which fields fit
-together.
+`docs/reference/cli.md`. `spec.py` says what a spec is, and which fields fit together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A worker's contribution: a round's predicted seconds with all workers, and without this one.
 
 `Lineup.plan` predicts both. It goes through a round as `handoff` does. The biggest shard goes first
-to the worker that is free first, or to the fastest of several free workers. `standing_by.py` says
-which slow workers get none. Once no shard waits, the plan balances the rest of the work: shards go
-to faster idle workers and, if none is idle, busy workers exchange theirs. The plan uses the
+to the worker that is free first, or to the fastest of several free workers. `pairing.py` says which
+slow workers get none. Once no shard waits, the plan balances the rest of the work: shards go to
+faster idle workers and, if none is idle, busy workers exchange theirs. The plan uses the
 scheduler's own speeds.
 
 The prediction leaves out loading, publishing and chance. `docs/how-to/stragglers.md` compares it

@@ -1,32 +1,4 @@
-"""Policies that start a copy of a late task on another worker.
-
-The policy lets late workers finish. Such an update names an old round, and the manager discards it
-on arrival. So no message has to reach a straggler in time.
-
-An idle worker that is not slow itself gets a copy of the shard with the longest time left. The
-policy copies a shard if it advances more slowly than three quarters of all shards, is old enough
-and has no copy yet. The first update counts. The paper's minimum age of a minute suits tasks of
-minutes. Here it is a share of a shard's usual time, so that it fits tasks of seconds as well.
-
-The number of copies follows from the chance that a worker straggles, and from the accepted risk of
-a late round. The budget limits the share of the workers that train clones; standbys may be among
-them. A worker that becomes idle later begins no clone, because that would be speculation.
-
-In the resource-aware phase, a shard gets one more copy only if all its attempts together then take
-less time. In the greedy phase, it gets one as soon as the copy would end sooner than the running
-attempts. In the paper's terms, a round that waits for all shards has an error bound of zero. The
-shard with the longest time left then goes first. The paper learns when to become greedy; here that
-is an option.
-
-While shards wait for workers, the policy ends an attempt that has clearly more time left than a new
-one would take, and restarts the shard elsewhere. Once no shard waits, it duplicates a shard if the
-duplicate probably ends sooner and saves resources. It stops a duplicate that no longer helps.
-
-The policy copies and moves no shard. It defers a worker if the forecast is above the limit with
-enough confidence. It does so only for a while, and not if all other workers are gone. The paper
-learns its confidence from the machine's counters. Here the confidence comes from the quantiles of a
-forecast, which also uses such counters.
-"""
+"""Policies that start a copy of a late task, or keep a worker that would be late from one."""
 
 from __future__ import annotations
 
@@ -59,6 +31,11 @@ BACKUP_OPTIONS: Mapping[str, Option] = {"backups": 1}
 
 
 def _backup(view: RoundView) -> list[Action]:
+    """Train n + b shards, and count the first n updates (Chen, Pan et al. 2016).
+
+    The policy lets late workers finish. Such an update names an old round, and the manager discards
+    it on arrival. So no message has to reach a straggler in time.
+    """
     # `check_policy` accepts a fraction even if the default is a whole number.
     backups = max(int(number(view, BACKUP_OPTIONS, "backups")), 0)
     # We need at least one update, because the scheduler does not close a round without one.
@@ -82,6 +59,14 @@ LATE_OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
 
 
 def _late(view: RoundView) -> list[Action]:
+    """Copy the shards that will end last (LATE, Zaharia et al. 2008).
+
+    An idle worker that is not slow itself gets a copy of the shard with the longest time left. The
+    policy copies a shard if it advances more slowly than three quarters of all shards, is old
+    enough and has no copy yet. The first update counts. The paper's minimum age of a minute suits
+    tasks of minutes. Here it is a share of a shard's usual time, so that it fits tasks of seconds
+    as well.
+    """
     assignments = pair(view)
     # While shards wait for a worker, a copy would take one from them.
     if len(view.pending) > len(assignments):
@@ -89,6 +74,7 @@ def _late(view: RoundView) -> list[Action]:
     outlook = Outlook(view)
     # We allow at least one copy, because a tenth of fewer than ten workers rounds down to none.
     cap = max(int(number(view, LATE_OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
+    slow = number(view, LATE_OPTIONS, "slow")
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
     copies: list[Assignment] = []
@@ -96,7 +82,7 @@ def _late(view: RoundView) -> list[Action]:
         worker = view.first_fit(task.shard, fit)
         if worker is not None and len(copies) < cap:
             fit.remove(worker)
-            reason = _reason(view, left, task)
+            reason = f"copied: {in_words(left)} on {task.worker}, among the slowest {slow:.0%}"
             copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
     return [*assignments, *copies]
 
@@ -129,11 +115,6 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     return slow
 
 
-def _reason(view: RoundView, left: float, task: RunningTask) -> str:
-    slow = number(view, LATE_OPTIONS, "slow")
-    return f"copied: {in_words(left)} on {task.worker}, among the slowest {slow:.0%}"
-
-
 LATE = Policy(
     decide=_late,
     watches=True,
@@ -148,6 +129,12 @@ COPIES_MAX = 16
 
 
 def _clone(view: RoundView) -> list[Action]:
+    """Train every shard several times from the start (Dolly, Ananthanarayanan 2013).
+
+    The number of copies follows from the chance that a worker straggles, and from the accepted risk
+    of a late round. The budget limits the share of the workers that train clones; standbys may be
+    among them. A worker that becomes idle later begins no clone, because that would be speculation.
+    """
     assignments = pair(view)
     spare = left_idle(view, assignments)
     copies = min(_wanted(view), _affordable(view, assignments, len(spare)))
@@ -195,6 +182,14 @@ GRASS_OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
 
 
 def _grass(view: RoundView) -> list[Action]:
+    """Copy to save resources first, and greedily near the end (GRASS, 2014).
+
+    In the resource-aware phase, a shard gets one more copy only if all its attempts together then
+    take less time. In the greedy phase, it gets one as soon as the copy would end sooner than the
+    running attempts. In the paper's terms, a round that waits for all shards has an error bound of
+    zero. The shard with the longest time left then goes first. The paper learns when to become
+    greedy; here that is an option.
+    """
     assignments = pair(view)
     # While shards wait for a worker, a copy would take one from them.
     if len(view.pending) > len(assignments):
@@ -209,7 +204,7 @@ def _grass(view: RoundView) -> list[Action]:
             fits = view.may_train(worker, task.shard)
             if fits and _pays(view, task.copies, left, new):
                 del soonest[task.shard]
-                reason = _grass_reason(left, task, worker, new)
+                reason = f"copied: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
                 copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
                 break
         else:
@@ -238,10 +233,6 @@ def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
     return copies * left > (copies + 1) * new
 
 
-def _grass_reason(left: float, task: RunningTask, worker: str, new: float) -> str:
-    return f"copied: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
-
-
 GRASS = Policy(
     decide=_grass,
     watches=True,
@@ -253,6 +244,13 @@ MANTRI_OPTIONS: Mapping[str, Option] = {"margin": 0.5, "chance": 0.25, "copies":
 
 
 def _mantri(view: RoundView) -> list[Action]:
+    """Restart or duplicate a shard that would take longer than a new attempt (Mantri, 2010).
+
+    While shards wait for workers, the policy ends an attempt that has clearly more time left than a
+    new one would take, and restarts the shard elsewhere. Once no shard waits, it duplicates a shard
+    if the duplicate probably ends sooner and saves resources. It stops a duplicate that no longer
+    helps.
+    """
     outlook = Outlook(view)
     restart = _restart(view, outlook)
     if restart:
@@ -363,6 +361,13 @@ WRANGLER_OPTIONS: Mapping[str, Option] = {"slowness": 1.3, "confidence": 0.7, "p
 
 
 def _wrangler(view: RoundView) -> list[Action]:
+    """Give no shard for a while to a worker that would probably straggle (Wrangler, 2014).
+
+    The policy copies and moves no shard. It defers a worker if the forecast is above the limit with
+    enough confidence. It does so only for a while, and not if all other workers are gone. The paper
+    learns its confidence from the machine's counters. Here the confidence comes from the quantiles
+    of a forecast, which also uses such counters.
+    """
     typical = Outlook(view).typical_seconds
     patience = number(view, WRANGLER_OPTIONS, "patience") * (typical or 0.0)
     deferred = _stragglers(view)

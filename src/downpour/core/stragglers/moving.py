@@ -1,13 +1,4 @@
-"""Policies that move work: to other workers, or between shards.
-
-The policy recuts the round before it begins, and gives the k-th largest shard to the k-th fastest
-worker. So the examples in a shard depend on the workers' speeds, and so does the model. With fewer
-workers than shards, equal shards balance on their own.
-
-At assignment, a worker with a slow forecast comes last, so that it is the one that stands by.
-During the round, a shard that will be late goes to a standby that would train all of it sooner. Its
-former worker then stands by. If no standby is left, the policy requests one more worker.
-"""
+"""Policies that move work by forecasts: between shards, or to standbys."""
 
 from __future__ import annotations
 
@@ -34,6 +25,12 @@ REBALANCE_OPTIONS: Mapping[str, Option] = {"bound": 4.0, "least": 0.05}
 
 
 def _rebalance(view: RoundView) -> list[Action]:
+    """Cut shards in proportion to forecast speed, so that all end together (after S2C2).
+
+    The policy recuts the round before it begins, and gives the k-th largest shard to the k-th
+    fastest worker. So the examples in a shard depend on the workers' speeds, and so does the model.
+    With fewer workers than shards, equal shards balance on their own.
+    """
     speeds = _speeds(view)
     order = sorted(view.idle, key=lambda name: -speeds.get(name, 0.0))
     sizes = _sizes(view, [speeds[name] for name in order]) if speeds else None
@@ -115,6 +112,12 @@ REPLACE_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "tries": 3}
 
 
 def _replace(view: RoundView) -> list[Action]:
+    """Pass over forecast stragglers, and replace them with standbys (DPro-SM).
+
+    At assignment, a worker with a slow forecast comes last, so that it is the one that stands by.
+    During the round, a shard that will be late goes to a standby that would train all of it sooner.
+    Its former worker then stands by. If no standby is left, the policy requests one more worker.
+    """
     slow = _forecast_stragglers(view)
     order = sorted(view.idle, key=lambda name: slow.get(name, 0.0))
     assignments = pair(view, order)

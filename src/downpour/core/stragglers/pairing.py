@@ -7,25 +7,6 @@ another process may start under its name. If no other worker is idle, the new pr
 shard, too, but only once. A handed-over shard goes to its intended worker, which takes no other
 shard before. Standbys stay idle until a shard fails; then they take it over. A shard with its own
 needs waits for a worker with the right labels.
-
-A shard on a slow worker moves to a fast worker as soon as one is idle. The fast worker waits for
-the slow worker's next step, and for the move. If the slow worker trains less by then than this wait
-costs, the round ends sooner if the shard waits for a fast worker. Without a measured speed, as in
-the first round, a worker gets a shard like any other.
-
-The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
-
-The policy leaves out only the slowest workers, and at most a share of all workers, so that the
-others can do the work. Slow workers still get shards if no other worker is present. Once left out,
-a worker stays out: it trains nothing that could show that it has recovered.
-
-Dynamic local updates (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
-sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). In the paper, v_ref is the speed
-of the fastest worker. Here it is the 90th percentile of the speeds, and no worker trains more than
-H steps. So one wrong measurement does not shorten the tasks of all other workers. No worker trains
-the omitted steps in that round. Each epoch omits other examples, because it has its own order.
-
-Speeds combine the forecast and the last heartbeats (`Outlook.speed`).
 """
 
 from __future__ import annotations
@@ -220,6 +201,11 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
     """Return the slow workers that make the round end no sooner, with the share of time lost.
 
     A shard stays assigned if it failed, was handed over, or may train on no fast worker.
+
+    A shard on a slow worker moves to a fast worker as soon as one is idle. The fast worker waits
+    for the slow worker's next step, and for the move. If the slow worker trains less by then than
+    this wait costs, the round ends sooner if the shard waits for a fast worker. Without a measured
+    speed, as in the first round, a worker gets a shard like any other.
     """
     outlook = Outlook(view)
     speeds = {name: speed for name in view.speeds if (speed := outlook.speed(name))}
@@ -258,17 +244,17 @@ def _may_wait(view: RoundView, task: PendingTask, fast: set[str]) -> bool:
     return fresh and any(view.may_train(name, task.shard) for name in fast)
 
 
-def _wait(view: RoundView) -> list[Action]:
-    return [*pair(view)]
-
-
-WAIT = Policy(decide=_wait)
+WAIT = Policy(decide=lambda view: [*pair(view)])
 
 
 DROP_OPTIONS: Mapping[str, Option] = {"k": 0.9}
 
 
 def _drop(view: RoundView) -> list[Action]:
+    """End the round with the fastest k of n shards (k-sync, Dutta et al. 2018).
+
+    The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
+    """
     needed = _needed(view)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)
@@ -298,6 +284,12 @@ BLACKLIST_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "rounds": 5, "at_mos
 
 
 def _blacklist(view: RoundView) -> list[Action]:
+    """Give no shards to workers that were slow in the last rounds.
+
+    The policy leaves out only the slowest workers, and at most a share of all workers, so that the
+    others can do the work. Slow workers still get shards if no other worker is present. Once left
+    out, a worker stays out: it trains nothing that could show that it has recovered.
+    """
     out = _left_out(view)
     fit = [name for name in view.idle if name not in out]
     why = ", ".join(f"{name} {out[name]:.1f} times the median" for name in sorted(out))
@@ -336,13 +328,24 @@ _PARTS = 1000  # rounds a share, so that it is short in writing
 
 
 def _dylu(view: RoundView) -> list[Action]:
+    """Let a slow worker train fewer steps of its shard, so that all end together.
+
+    Dynamic local updates (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
+    sec. 5): of H steps, a worker of speed v trains floor(H v / v_ref). In the paper, v_ref is the
+    speed of the fastest worker. Here it is the 90th percentile of the speeds, and no worker trains
+    more than H steps. So one wrong measurement does not shorten the tasks of all other workers. No
+    worker trains the omitted steps in that round. Each epoch omits other examples, because it has
+    its own order.
+
+    Speeds combine the forecast and the last heartbeats (`Outlook.speed`).
+    """
     shares = _shares(view)
-    return [
-        replace(
-            choice, share=shares[choice.worker], reason=_why(choice.reason, shares[choice.worker])
-        )
-        for choice in pair(view)
-    ]
+    actions: list[Action] = []
+    for choice in pair(view):
+        share = shares[choice.worker]
+        why = "" if share == 1 else f"; {share:.0%} of its steps, by its speed"
+        actions.append(replace(choice, share=share, reason=f"{choice.reason}{why}"))
+    return actions
 
 
 def _shares(view: RoundView) -> dict[str, float]:
@@ -357,10 +360,6 @@ def _shares(view: RoundView) -> dict[str, float]:
         else 1.0
         for name in view.idle
     }
-
-
-def _why(reason: str, share: float) -> str:
-    return reason if share == 1 else f"{reason}; {share:.0%} of its steps, by its speed"
 
 
 DYLU = Policy(

@@ -1,9 +1,8 @@
-"""A demo: two acts, each a run that a command line can repeat, and the lesson of both.
+"""A demo: acts, each a run that a command line can repeat, and the lesson of both.
 
-Plays a demo: chooses its data, trains its acts one after the other, and reads their results.
-
-It downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn
-is not installed. A file next to the results stores the clouds, so that a command line can use them
+`DemoStage` chooses the data, trains the acts one after the other, and reads their results. It
+downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn is
+not installed. A file next to the results stores the clouds, so that a command line can use them
 again.
 """
 

@@ -1,12 +1,4 @@
-"""The surroundings of a run: its shared directory, its data, and its launcher.
-
-On this machine, we start one for each shard, but no more than one for each accelerator, or, without
-any, than its cores can run at once. Further workers would wait for each other, and each takes the
-memory of a process with torch. If the spec
-has no number of shards, each worker gets one. `docs/results/more-workers.md` has the measured
-seconds behind this rule. Elsewhere Downpour does not know the cores, and users should ask for a
-hundred jobs themselves.
-"""
+"""The surroundings of a run: its shared directory, data, launcher, and number of workers."""
 
 from __future__ import annotations
 
@@ -99,6 +91,12 @@ _ELSEWHERE_MAX = 4
 
 def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True) -> int:
     """Return how many workers to start: `workers`, or a default that fits spec and machine.
+
+    On this machine, we start one for each shard, but no more than one for each accelerator, or,
+    without any, than its cores can run at once. Further workers would wait for each other, and each
+    takes the memory of a process with torch. If the spec has no number of shards, each worker gets
+    one. `docs/results/more-workers.md` has the measured seconds behind this rule. Elsewhere
+    Downpour does not know the cores, and users should ask for a hundred jobs themselves.
 
     Raises:
         SpecError: `workers` is not a whole number of at least 1.

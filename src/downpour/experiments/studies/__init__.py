@@ -1,7 +1,6 @@
 """Studies: turns a grid or a search into runs, one after the other, and a folder of results.
 
-`downpour.experiments.api` trains the runs; `downpour.record` makes tables, figures and
-pages of them.
+`experiments/running/` trains the runs; `show/` makes tables, figures and pages of them.
 """
 
 from __future__ import annotations

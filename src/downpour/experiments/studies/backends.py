@@ -2,10 +2,6 @@
 
 A backend returns a run's record as the manager wrote it, even if the run failed. To end a run
 early, the backend cancels its experiment, as any client may.
-
-We write the run's request to a file before we submit it. The same request leads to the same
-experiment (`Client.submit`), so the next process finds the experiment again and does not train
-twice. If the study no longer needs a run, we cancel its experiment.
 """
 
 from __future__ import annotations
@@ -44,6 +40,10 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
     """Submit a run, or find its experiment again; yield the experiment's identifier.
 
     If the block is interrupted, this cancels the experiment.
+
+    We write the run's request to a file before we submit it. The same request leads to the same
+    experiment (`Client.submit`), so the next process finds the experiment again and does not train
+    twice. If the study no longer needs a run, we cancel its experiment.
 
     Args:
         client: A client of the manager that trains it.

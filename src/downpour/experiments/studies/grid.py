@@ -6,9 +6,6 @@ list inside such a table is a value. `seed` and `name` are never lists, because 
 the seeds. Without `[[experiment]]` the file is one grid; with it, each table is a subgrid that
 inherits the fields above it. The file calls the number of repetitions `trials`. Nothing here reads
 a clock.
-
-If a run failed, the next plan repeats it, but no plan runs it twice. Its reason may hold for every
-try, and the grid must end.
 """
 
 from __future__ import annotations
@@ -234,7 +231,11 @@ def _is_axis(field: str, value: Value) -> bool:
 
 
 class GridPlan:
-    """Chooses the runs of a grid in the grid's order."""
+    """Chooses the runs of a grid in the grid's order.
+
+    If a run failed, the next plan repeats it, but no plan runs it twice. Its reason may hold for
+    every try, and the grid must end.
+    """
 
     best = None
     on_epoch = None

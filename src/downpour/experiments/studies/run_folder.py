@@ -1,6 +1,4 @@
-"""The folder of a run: its files, and its summary.
-
-The folder of an ended run: spec.toml, record.jsonl and summary.json.
+"""The folder of an ended run: spec.toml, record.jsonl and summary.json.
 
 It appears whole, by renaming, so if a run's folder exists, the run has ended. `study_folder.py`
 decides to which study a run belongs.

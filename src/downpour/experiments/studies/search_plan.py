@@ -5,12 +5,6 @@ the client learns them. Epochs trained after the decision do not count. If a run
 its values, for example because it diverges, it counts as the worst, and the search does not repeat
 it. If a run failed for another reason (workers died, say), or a user cancelled it, the next plan
 repeats it with the same values.
-
-We sample values with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
-first ten runs are random. Optuna's own study, in which a run is called a trial, stays in memory.
-We rebuild it from the ended runs, because a second file could contradict the folder. The values of
-run n follow from (seed, n) and the results of earlier runs. So a search that was interrupted makes
-the same runs as one that was not.
 """
 
 from __future__ import annotations
@@ -58,6 +52,12 @@ class Sampler:
 
     Between `propose` and `learn`, `is_hopeless` takes the run's values of the search's goal, epoch
     by epoch.
+
+    It is the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the first ten runs
+    are random. Optuna's own study, in which a run is called a trial, stays in memory. We rebuild it
+    from the ended runs, because a second file could contradict the folder. The values of run n
+    follow from (seed, n) and the results of earlier runs. So a search that was interrupted makes
+    the same runs as one that was not.
 
     Raises:
         MissingPackage: Optuna is not installed.

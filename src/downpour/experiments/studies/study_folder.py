@@ -5,17 +5,14 @@
     trials/0001/          the same of one run of a search
     best.toml             the spec of a search's best run that has finished
     search.png, .svg      the figure of a search (`results.py`)
-    run.lock              held by the process that runs the study (`lock.py`)
+    run.lock              held by the process that runs the study
     log.txt               the output of a detached process
-    request.json          what a manager elsewhere is training (`submission.py`)
+    request.json          what a manager elsewhere is training (`backends.py`)
 
 A run's folder appears whole, by renaming, after the run has ended. So a run has ended exactly if
 its folder exists. The study remembers nothing else, so an interruption costs at most one run. The
 study's file may change as long as it still contains all finished runs. We refuse a folder that
 holds anything else, and leave it unchanged.
-
-When its holder ends, even if someone kills it, the operating system releases the lock. A file next
-to it has the holder's process ID.
 """
 
 from __future__ import annotations
@@ -62,6 +59,9 @@ LOCK_NAMES = (_LOCK, _PID, LOG_NAME)
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold the lock of a study's folder, which must exist.
+
+    When its holder ends, even if someone kills it, the operating system releases the lock. A file
+    next to it has the holder's process ID.
 
     Raises:
         SpecError: another process holds it.

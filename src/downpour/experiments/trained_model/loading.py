@@ -1,9 +1,4 @@
-"""Builds a trained model as a torch module, in the same way as for training.
-
-The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that a
-program needs to build the network again. If the network has its own `save_pretrained`, the folder
-also holds the files that it writes.
-"""
+"""Builds a trained model as a torch module, in the same way as for training, and exports it."""
 
 from __future__ import annotations
 
@@ -166,6 +161,10 @@ PRETRAINED = "pretrained"
 
 def export(trained: TrainedModel, folder: Path) -> list[Path]:
     """Write a trained model into a new or empty folder; return the written files.
+
+    The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that a
+    program needs to build the network again. If the network has its own `save_pretrained`, the
+    folder also holds the files that it writes.
 
     Raises:
         SpecError: the folder is not empty or cannot be written, or the network cannot be built.

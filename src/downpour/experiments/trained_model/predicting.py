@@ -1,6 +1,6 @@
 """Uses a trained model: measures it, and predicts from examples that a user gives.
 
-We bring them into the form of the training examples, and normalize them in the same way.
+We bring examples into the form of the training examples, and normalize them in the same way.
 """
 
 from __future__ import annotations

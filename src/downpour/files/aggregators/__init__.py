@@ -1,6 +1,6 @@
 """How updates become the next model: rules that weigh, one fold that sums a round, and moves.
 
-To add a rule, write a file with a function `weights`, and register it (`core/families.py`).
+To add a rule, write a function in `weights.py`, and register it (`core/families.py`).
 """
 
 from __future__ import annotations

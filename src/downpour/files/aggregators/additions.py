@@ -1,7 +1,7 @@
 """The additions of one pass over files, and their places in memory.
 
-The caller chooses the order (`tree.py`): some steps name a file or a sum, others add the last two.
-This module turns the steps into operations on *places*. A place is a kept sum, or a piece of a
+The caller chooses the order (`passes.py`): some steps name a file or a sum, others add the last
+two. This module turns the steps into operations on *places*. A place is a kept sum, or a piece of a
 thread's own memory; a thread needs as few pieces as the order allows. A pass adds to sums in place,
 so it takes new memory only for new sums.
 """

@@ -1,16 +1,9 @@
-"""Versions of asynchronous modes, and how a version is written.
-
-Model versions, which the manager reads again and again while updates come in.
-
-Each version is the start of the next, and the base of the updates that began from it. This process
-keeps the versions that it has published in memory, so that for each push it reads only the update.
-It reads and verifies the versions of an earlier manager each time. If versions are differences, we
-keep the newest even if it is large, because the next one is a difference from it.
+"""A model version and updates that began from it or from older ones → the next version.
 
 Asynchronous modes use this instead of a round's fold. They take few updates at a time, usually one,
 and each update has its own start version. So we read updates whole, which verifies them, and mostly
-keep versions in memory (`versions.py`). We compute in windows that stay in the processor's cache,
-and look for errors only if a window's sum is not finite.
+keep versions in memory (`Versions`). We compute in windows that stay in the processor's cache, and
+look for errors only if a window's sum is not finite.
 """
 
 from __future__ import annotations
@@ -49,6 +42,12 @@ LIMIT_BYTES = 256 * 2**20
 
 class Versions:
     """The model versions of one experiment; use it from one thread.
+
+    Each version is the start of the next, and the base of the updates that began from it. This
+    process keeps the versions that it has published in memory, so that for each push it reads only
+    the update. It reads and verifies the versions of an earlier manager each time. If versions are
+    differences, we keep the newest even if it is large, because the next one is a difference from
+    it.
 
     Args:
         store: Where their files are.

@@ -1,18 +1,5 @@
 """The outer optimizer: the step from a version toward the mean of updates.
 
-HeLoCo (arXiv 2606.00271) is for asynchronous training with unequal workers and unequal shards,
-in which a step may be stale, or serve only one shard. With the step g of a tensor,
-the momentum m, the cosine c between them and the confidence a = |g| / (|g| + κ |m|):
-
-    c ≥ 0.2        g stays as it is
-    c < 0          g loses part of its component against m: g - β c |g| m/|m|, where
-                   β = min(0.5 (-c) a, 0.5)
-    between        g turns toward m, and keeps its length: along (1 - λ) g/|g| + λ m/|m|, where
-                   λ = min(1, (1 - c) a)
-
-The mode has already weighted g, like the steps that make up the momentum. In each case, the result
-is a weighted sum of g and m, so three sums over the tensor decide it.
-
 The fold's result x̄ is the model that plain averaging would give. We take its distance from the
 model x that the round began from, g = x - x̄, for a gradient, and step against it:
 
@@ -23,7 +10,7 @@ model x that the round began from, g = x - x̄, for a gradient, and step against
     adagrad   m = β1 m + (1 - β1) g, v = v + g²    x - η m / (√v + τ)
     adam      m likewise, v = β2 v + (1 - β2) g²   likewise
     yogi      m likewise, v = v - (1 - β2) g² sign(v - g²)
-    heloco    g' by `heloco.correction`, m' = μ m + (1 - μ) g'
+    heloco    g' by `correction`, m' = μ m + (1 - μ) g'
                                                    x - η (g' + 2 μ m' - μ m)
 
 `nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, in
@@ -77,6 +64,21 @@ UNCORRECTED = Correction(of_gradient=1.0, of_momentum=0.0)
 
 def correction(windows: Iterable[tuple[Array, Array]]) -> Correction:
     """Return the correction of a tensor.
+
+    HeLoCo (arXiv 2606.00271) is for asynchronous training with unequal workers and unequal shards,
+    in which a step may be stale, or serve only one shard. A tensor has the step g, the momentum m,
+    the cosine between them c, and the confidence a = |g| / (|g| + κ |m|).
+
+    ::
+
+        c ≥ 0.2        g stays as it is
+        c < 0          g loses part of its component against m: g - β c |g| m/|m|, where
+                       β = min(0.5 (-c) a, 0.5)
+        between        g turns toward m, and keeps its length: along (1 - λ) g/|g| + λ m/|m|, where
+                       λ = min(1, (1 - c) a)
+
+    The mode has already weighted g, like the steps that make up the momentum. In each case, the
+    result is a weighted sum of g and m, so three sums over the tensor decide it.
 
     Args:
         windows: Its gradient and its momentum, one window [n] of both after another. We sum in

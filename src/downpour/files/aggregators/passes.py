@@ -1,16 +1,12 @@
 """One pass over some updates of a round: opens their files, adds them, and reports errors.
 
-Both callers name their additions by place in the tree: `fold.py` has all updates, and
-`gathering.py` the arrived ones.
+The fold has all updates, and a gathering the arrived ones. Both name their additions by place in a
+binary tree over the numbers of shards.
 
 Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; the tree skips a missing
 shard. So the additions follow from the shards alone, and not from the order in which updates
 arrive. We can sum any two neighbors as soon as both have arrived. When the last update arrives,
 only its path to the root is left. This module does not know the summed values.
-
-We read each file separately: verify its checksum, compare its layout and check its numbers. So we
-find exactly the shards that workers must retrain, all at once. A round whose fold succeeds never
-gets here, so this may be slow.
 """
 
 from __future__ import annotations
@@ -343,6 +339,10 @@ def examine(
     store: Store, base: Base, contributions: Sequence[Contribution], *, known: Mapping[int, str]
 ) -> dict[int, str]:
     """Return why we cannot aggregate some contributions: the reason for each such shard.
+
+    We read each file separately: verify its checksum, compare its layout and check its numbers. So
+    we find exactly the shards that workers must retrain, all at once. A round whose fold succeeds
+    never gets here, so this may be slow.
 
     Args:
         store: Where the files are.

@@ -9,7 +9,7 @@ A compressed update holds the difference x0 - x_i itself; we decode it as we add
 
 All files have the same layout. A pass walks their bytes in windows. It hashes and adds every file's
 piece of a window before the next window begins, so a byte travels from memory once. The caller
-chooses the additions (`tree.py`): files, and sums from earlier passes. Two threads share the work
+chooses the additions (`passes.py`): files, and sums from earlier passes. Two threads share the work
 without ever waiting for each other. Each hashes its own files (a checksum is sequential) and sums
 its own part of every window. So each finds the other's data in the shared cache. Neither windows
 nor threads affect the order in which we add the terms of a number.

@@ -1,18 +1,8 @@
 """How much each update counts.
 
 Every rule of this family is a weighted mean, so a rule only says how much each contribution counts;
-`fold` reads and sums the files. Weights are float64, sum to one, and do not depend on the order of
-the contributions.
-
-The idea is the ECE751 report's. If all losses are zero, all weights are equal. A negative loss has
-no meaning as a weight, so we refuse it, as well as one that is not finite.
-
-The mean weighted by the examples each shard holds: Σ n_i w_i / Σ n_i.
-
-This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
-
-We have it because the code published with the ECE751 report did this: its loop computed the mean
-and never stored it. If shard 0 is not among the contributions, the lowest shard counts.
+`fold.py` reads and sums the files. Weights are float64, sum to one, and do not depend on the order
+of the contributions.
 """
 
 from __future__ import annotations
@@ -68,12 +58,16 @@ def equal_amount(contribution: Contribution) -> float:
 
 
 def equal_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Weigh all contributions equally."""
+    """Return equal weights: the plain mean, Σ w_i / N."""
     return shares([equal_amount(contribution) for contribution in contributions])
 
 
 def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Weigh each contribution by its loss.
+    """Weigh each contribution by its training loss, which favors shards that fare worse.
+
+    The mean is Σ l_i w_i / Σ l_i, an idea of the ECE751 report. If all losses are zero, all weights
+    are equal. A negative loss has no meaning as a weight, so we refuse it, as well as one that is
+    not finite.
 
     Raises:
         UpdatesRefused: losses that are negative, NaN or infinite; names all their shards.
@@ -94,11 +88,18 @@ def samples_amount(contribution: Contribution) -> float:
 
 
 def samples_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Weigh each contribution by its samples."""
+    """Weigh each contribution by the examples that its shard holds: Σ n_i w_i / Σ n_i.
+
+    This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
+    """
     return shares([samples_amount(contribution) for contribution in contributions])
 
 
 def first_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Give the lowest shard all the weight."""
+    """Give the lowest shard all the weight, and discard the other shards' work.
+
+    We have this rule because the code published with the ECE751 report did this: its loop computed
+    the mean and never stored it.
+    """
     lowest = min((contribution.shard for contribution in contributions), default=0)
     return shares([float(contribution.shard == lowest) for contribution in contributions])

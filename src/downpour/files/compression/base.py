@@ -7,8 +7,6 @@ same layout, and we know a round's bytes before training it.
 
 Equal numbers give equal bytes on every machine: codecs sum in a fixed order, and choose among equal
 numbers by their places.
-
-Every block becomes one record; the last one of a tensor may be shorter.
 """
 
 from __future__ import annotations
@@ -63,7 +61,10 @@ _BLOCKS_AT_ONCE, _NUMBERS_AT_ONCE = 64, 2**16
 
 
 class BlockCodec(ABC):
-    """A codec of blocks; a subclass says how [m, n] numbers become [m, _record_bytes(n)] bytes."""
+    """A codec of blocks; a subclass says how [m, n] numbers become [m, _record_bytes(n)] bytes.
+
+    Every block becomes one record; the last one of a tensor may be shorter.
+    """
 
     block: ClassVar[int]
 

@@ -1,34 +1,4 @@
-"""Codecs that write each number with fewer bits.
-
-bfloat16 has float32's range and 8 significant bits, float16 11 bits and less range (IEEE 754;
-Kalamkar et al. 2019, https://arxiv.org/abs/1905.12322). numpy has no bfloat16, so we make its bits
-here: float32's upper half, rounded to nearest, ties to even.
-
-Block-wise quantization (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861, section 2.1) with
-its block of 2,048: one outlier costs precision in its own block only. The code is linear and
-symmetric, so that zero stays zero, and the scale is the block's largest magnitude over 127.
-INTELLECT-1 (Jaghouar et al. 2024, https://arxiv.org/abs/2412.01152) sends its differences in int8,
-too, and keeps no error either: a number loses at most 1/254 of the block's largest.
-
-TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero. Here,
-the numbers below 0.7 of their block's mean magnitude become zero, and the scale is the mean
-magnitude of the others. That is the code of Ternary Weight Networks (Li et al. 2016,
-https://arxiv.org/abs/1605.04711), the best such code for normally distributed numbers. So this
-codec draws nothing. It keeps the residual and adds it to the next round's numbers (Karimireddy et
-al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without the residual, a biased code need
-not converge.
-
-A number y between two levels becomes the upper one with a probability equal to its distance from
-the lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do for a
-batch's gradient noise. So we keep no error. QSGD (Alistarh et al. 2017,
-https://arxiv.org/abs/1610.02132, section 3.1) does this with levels between zero and a norm,
-TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels: minus,
-zero or plus the largest magnitude. Here the largest magnitude is that of a block of 128, because a
-tensor's outlier would turn all its other numbers into noise.
-
-The random numbers depend only on the numbers of the block: equal numbers have equal bytes on every
-machine, and different shards draw differently.
-"""
+"""Codecs that write each number with fewer bits."""
 
 from __future__ import annotations
 
@@ -72,7 +42,12 @@ class Float:
 
 
 class BFloat16:
-    """The upper half of float32."""
+    """The upper half of float32.
+
+    bfloat16 has float32's range and 8 significant bits, float16 11 bits and less range (IEEE 754;
+    Kalamkar et al. 2019, https://arxiv.org/abs/1905.12322). numpy has no bfloat16, so we make its
+    bits here, rounded to nearest, ties to even.
+    """
 
     feedback = None
 
@@ -117,7 +92,14 @@ _SCALE_MAX = np.nextafter(np.finfo(np.float32).max / np.float32(_LARGEST), np.fl
 
 
 class Int8(BlockCodec):
-    """A record is the scale (float32), then a signed byte per number."""
+    """A record is the scale (float32), then a signed byte per number.
+
+    Block-wise quantization (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861, section 2.1)
+    with its block of 2,048: one outlier costs precision in its own block only. The code is linear
+    and symmetric, so that zero stays zero, and the scale is the block's largest magnitude over 127.
+    INTELLECT-1 (Jaghouar et al. 2024, https://arxiv.org/abs/2412.01152) sends its differences in
+    int8, too, and keeps no error either: a number loses at most 1/254 of the block's largest.
+    """
 
     block = 2048
     feedback: ClassVar[None] = None
@@ -157,7 +139,16 @@ _NUMBERS = _table()
 
 
 class Ternary(BlockCodec):
-    """A record is the scale (float32), then the digits, the lowest first."""
+    """A record is the scale (float32), then the digits, the lowest first.
+
+    TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero.
+    Here, the numbers below 0.7 of their block's mean magnitude become zero, and the scale is the
+    mean magnitude of the others. That is the code of Ternary Weight Networks (Li et al. 2016,
+    https://arxiv.org/abs/1605.04711), the best such code for normally distributed numbers. So this
+    codec draws nothing. It keeps the residual and adds it to the next round's numbers (Karimireddy
+    et al. 2019, https://arxiv.org/abs/1901.09847, algorithm 2). Without the residual, a biased code
+    need not converge.
+    """
 
     block = 2048
     feedback: ClassVar[float] = 1.0
@@ -197,6 +188,17 @@ _Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint16]]
 @dataclass(frozen=True)
 class Stochastic(BlockCodec):
     """A record is the scale (bfloat16), then the packed codes, the first one lowest.
+
+    A number y between two levels becomes the upper one with a probability equal to its distance
+    from the lower one: E[code] = y. The loss is noise, which later numbers make up for, as they do
+    for a batch's gradient noise. So we keep no error. QSGD (Alistarh et al. 2017,
+    https://arxiv.org/abs/1610.02132, section 3.1) does this with levels between zero and a norm,
+    TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878, section 3) with three levels:
+    minus, zero or plus the largest magnitude. Here the largest magnitude is that of a block of 128,
+    because a tensor's outlier would turn all its other numbers into noise.
+
+    The random numbers depend only on the numbers of the block: equal numbers have equal bytes on
+    every machine, and different shards draw differently.
 
     Args:
         largest: Codes are -largest to largest.

@@ -1,4 +1,4 @@
-"""Where processes keep their logs, and how a line of a log is read.
+"""The places of logs, the form of their lines, and the removal of old ones.
 
 Only a manager that starts makes the folder. If it is missing later, it may be a mount that is away.
 

@@ -1,8 +1,5 @@
 """The log that a process keeps in the shared directory, bounded in size.
 
-The thread takes lines from a bounded queue. If the folder is slow, full or gone, the queue fills
-up and takes no more lines.
-
 The process's own streams and log stay as they are. So a launcher's file also holds the lines that a
 process prints before it opens the directory, or as it crashes.
 """
@@ -45,6 +42,9 @@ _NAME_CHARACTERS = 60
 
 class LogWriter:
     """Writes the log of one process until `close`, and keeps its last `PIECES_KEPT` pieces.
+
+    Its thread takes lines from a bounded queue. If the folder is slow, full or gone, the queue
+    fills up and takes no more lines.
 
     Args:
         place: where to keep them.

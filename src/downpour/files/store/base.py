@@ -2,13 +2,8 @@
 
 Names are bare and never reused. A file appears whole under its name or not at all, and its content
 never changes. A reader must bring the size and the checksum that the publisher reported, and a
-store never guesses which file is the latest. A store knows nothing of the content of files; `codec`
-does.
-
-A store in memory: the twin of `directory`, for tests and for experiments in one process.
-
-It keeps the same contract, errors included, without files and without retries: a file that is
-missing now stays missing. We copy chunks once, because their owner may change them later.
+store never guesses which file is the latest. A store knows nothing of the content of files;
+`header.py` does.
 """
 
 from __future__ import annotations
@@ -95,7 +90,12 @@ def check_bare_name(name: str) -> str:
 
 
 class MemoryStore:
-    """The files of one experiment, as bytes in a dictionary."""
+    """The files of one experiment, as bytes in a dictionary.
+
+    For tests and for experiments in one process. It keeps the same contract as `DirectoryStore`,
+    errors included, without files and without retries: a file that is missing now stays missing. We
+    copy chunks once, because their owner may change them later.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

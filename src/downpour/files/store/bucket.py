@@ -1,4 +1,4 @@
-"""A shared directory in an object store, and its objects as files.
+"""A shared directory in an object store, and an experiment's objects as files.
 
 All of these stores promise that an object appears whole, and never in part. *Created if absent*
 takes the place of a file system's links: if several writers create a key, exactly one succeeds. If
@@ -7,11 +7,6 @@ files, so `check_conditions` refuses such a store.
 
 `obstore` speaks to the servers. Each call retries transient errors for some seconds; the caller's
 `RetryPolicy` handles longer outages.
-
-An experiment's files as objects: the twin of `directory` for clusters without a shared folder.
-
-This machine keeps fetched and published files by checksum (`FileCache`). So its processes together
-fetch a file once, and readers get a memory map of it, as for a local file.
 """
 
 from __future__ import annotations
@@ -322,6 +317,10 @@ CACHE_BYTES_MAX = 8 * 2**30
 
 class ObjectFiles:
     """The files of one experiment, as objects under one folder of a bucket.
+
+    The twin of `DirectoryStore` for clusters without a shared folder. This machine keeps fetched
+    and published files by checksum (`FileCache`). So its processes together fetch a file once, and
+    readers get a memory map of it, as for a local file.
 
     Args:
         bucket: where they are.

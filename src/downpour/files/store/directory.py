@@ -1,11 +1,10 @@
-"""Files of a directory, and the mount that they are on.
-
-A store in a directory of a POSIX file system: a local folder, a Docker volume, NFS.
+"""A store in a directory of a POSIX file system: a local folder, a Docker volume, NFS.
 
 It finds and checks published files, with retries, because other machines see changes of a directory
-late. It never writes in place (`publish` writes), and trusts a file only if it has the size and the
-checksum that the reader expects. A view is a memory map: it copies nothing, and views of one file
-share their memory. A deleted file stays readable through existing views.
+late. It never writes in place (`publish.py` writes), and trusts a file only if it has the size and
+the checksum that the reader expects. A view is a memory map: it copies nothing, and views of one
+file share their memory. A deleted file stays readable through existing views. `Mount` says which
+file system serves a folder.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""The tensors of a file: its header, checked, and its bytes.
+"""Parameters to bytes and back, in the safetensors layout.
 
 Eight bytes give the length of the header. Then come that many bytes of JSON, and then the tensors'
 bytes without a gap. We order tensors by falling item size, dtype and name, so that each is aligned
-in memory and equal dtypes are adjacent. A header may come from any process, so we check all of it
-against the file, and any contradiction makes the file corrupt.
-Format: https://github.com/huggingface/safetensors#format
-
-Parameters to bytes and back, in the safetensors layout.
+in memory and equal dtypes are adjacent. Equal tensors and metadata always give equal bytes. A
+header may come from any process, so we check all of it against the file, and any contradiction
+makes the file corrupt. Format: https://github.com/huggingface/safetensors#format
 
 This module has its own reader and writer. The `safetensors` library joins all tensors into one new
 buffer when it writes, and copies each of them when it reads from memory. Both are full copies of a
 model, which may have gigabytes. Here `encode` returns the tensors' own memory and `decode` returns
-views. The library and this module read each other's files. Equal tensors and metadata always give
-equal bytes. `header` checks a file's claims.
+views. The library and this module read each other's files.
 """
 
 from __future__ import annotations

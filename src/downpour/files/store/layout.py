@@ -5,7 +5,7 @@
     datasets/        prepared datasets, each in its own folder
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
-The modules that use journals (`record/journal.py`), locks and logs define their names.
+The modules of journals (`record/journal.py`), locks and logs define their own names.
 
 We pad numbers, so that names sort by time. Callers choose a token that makes each name unique,
 because we never use a name twice, not even for another attempt at the same task.

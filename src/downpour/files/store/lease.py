@@ -1,6 +1,4 @@
-"""One manager at a time: terms, the lock, and who leads.
-
-The right to manage a shared directory, which only one manager has at a time.
+"""The right to manage a shared directory, which only one manager has at a time.
 
 It consists of a lock, which ends with its holder, and of a *term*. A manager begins a term by
 creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
@@ -10,7 +8,7 @@ It also names the *cluster*: the first manager makes up an identity, and each la
 By the cluster, a manager recognizes files that managers of another directory wrote.
 
 In a bucket, the terms are objects, and the lock works only within one machine. Between machines,
-the leader's pulse takes its place (`pulse.py`).
+the leader's pulse takes its place (`presence.py`).
 """
 
 from __future__ import annotations

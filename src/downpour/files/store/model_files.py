@@ -1,20 +1,14 @@
-"""Files of a model: its versions as steps, and a trained model that a user names.
+"""Files of a model: its versions, whole or as steps, and a trained model that a user names.
 
-A step's file has the layout of an update that was trained from that version (`update_format.py`): a
-codec writes the differences, and buffers are whole. The file names the previous version by
-checksum, and so do the steps before it, back to a file with a whole model. So the checksum of a
-step determines all of the parameters that it leads to. The files of the previous versions have
-random names. A step must not contain these, because equal models have equal files, so the caller
-names the files.
+A step's file has the layout of an update that was trained from that version (`updates.py`): a codec
+writes the differences, and buffers are whole. The file names the previous version by checksum, and
+so do the steps before it, back to a file with a whole model. So the checksum of a step determines
+all of the parameters that it leads to. The files of the previous versions have random names. A step
+must not contain these, because equal models have equal files, so the caller names the files.
 
 Every process sees the codec's losses: a version *is* the previous one, moved by its step, with the
 same bytes everywhere. We write some versions whole, with the same parameters
 (`core/scheduler/steps.py` chooses them).
-
-A name means an experiment in the shared directory (its final model or, without one, the newest
-version), a file in its folder (`ID/best.safetensors`), or a path. Files of other programs are
-safetensors too, and may hold bfloat16. We refuse anything else: other formats are pickles, which
-can run code when a program reads them.
 """
 
 from __future__ import annotations
@@ -199,6 +193,8 @@ def experiments_at(root: Path) -> SharedDirectory | None:
 def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path:
     """Return the file that a user names.
 
+    An experiment means its final model or, without one, the newest version.
+
     Args:
         name: An experiment, `EXPERIMENT@best` for its best model, `EXPERIMENT/FILE`, or a path: a
             file, or a folder with a model.
@@ -264,6 +260,9 @@ def newest_model(folder: Path) -> Path | None:
 
 def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: str) -> NamedModel:
     """Read an unknown parameter file; bfloat16 becomes float32, exactly.
+
+    Other programs write safetensors, too, perhaps with bfloat16. We refuse anything else: other
+    formats are pickles, which can run code when a program reads them.
 
     Raises:
         SpecError: we cannot read it, or it is not a safetensors file; `field` and `name` are the

@@ -1,15 +1,7 @@
 """Proof that a process is there and sees the same directory.
 
-A lock ends with its holder, but an object store has no locks. So the leader replaces an object
-every two seconds. A successor takes the leader for dead once the object has not changed for ten
-seconds, by the successor's own clock: machines need not agree on the time. A leader that only stood
-still finds the later term when it looks.
-
-The lock ends with its process, no matter how the process ends. The file may stay: if another
-process can lock it, its holder is dead.
-
-The manager holds a lock beside it. The next manager that starts, for a cluster or a run, removes
-the files of killed managers.
+A lock ends with its process, no matter how the process ends. The file may stay: if another process
+can lock it, its holder is dead. An object store has no locks, so there the leader has a pulse.
 """
 
 from __future__ import annotations
@@ -44,6 +36,10 @@ _LAST = b"ended"
 
 class Pulse:
     """Beats from `start` to `stop`, in a separate thread.
+
+    Every two seconds, the leader replaces an object. A successor takes the leader for dead once the
+    object has not changed for ten seconds, by the successor's own clock (`Watch`): machines need
+    not agree on the time. A leader that only stood still finds the later term when it looks.
 
     Args:
         bucket: where to beat.
@@ -231,6 +227,9 @@ class Presence:
 
 def announce(folder: Path, files: Store, content: str) -> Presence:
     """Publish a presence file, and remove those of dead managers; `folder` has the locks.
+
+    The manager holds a lock beside its file. The next manager that starts, for a cluster or a run,
+    removes the files of killed managers.
 
     Raises:
         SharedDirectoryError: the folder cannot be used.

@@ -1,11 +1,11 @@
 """Publishes a file as a whole, and tries again where the directory fails.
 
-The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
 An error is *the directory's* (`SharedDirectoryError`), and we retry, unless it is about
 
 - one name: it is taken, too long, a folder, not a regular file, larger than files may be;
 - this process: it is out of memory.
 
+The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
 If descriptors run out (EMFILE, ENFILE), other threads and processes soon close some. So we wait as
 for a directory that is away.
 
@@ -13,24 +13,6 @@ A name that does not exist is `FileMissing` if we can list its folder; otherwise
 directory's. A denied file (EACCES, EPERM) is the directory's error, too, because its owner can fix
 it; if we refused an update for it, the update would be lost. We may call a file corrupt only after
 reading it.
-
-A network file system shows other machines' files late. A name that we looked up too early stays
-missing until we list its directory, and sizes lag by seconds. If a server is away for a moment,
-reads and writes fail, and a full disk may get room again. So we retry a failed operation, soon at
-first and then once a second, until the time of the policy is over. Then we raise the last error. A
-policy may give the directory itself more time than one file.
-
-The time is the sum of the sleeps, so a test that passes its own `sleep` needs no clock.
-
-We write and sync the file under a unique hidden name in the same directory. Then we *link* the real
-name to it, remove the hidden name, and sync the directory. We don't rename the file, because a
-rename silently replaces an existing file, while `link` fails, atomically, even on NFS. (Linux's
-`renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) If the file system has no
-hard links, we look up the name and then rename; there is no race, because names carry tokens.
-
-We hash and write chunks in blocks that stay in the processor's cache, and never join them. We
-reserve no space beforehand: if a file system cannot reserve (NFS before 4.2), the C library would
-fill the file by hand.
 """
 
 from __future__ import annotations
@@ -139,6 +121,14 @@ class RetryPolicy:
     We retry a file that is missing, short or altered for `seconds`. We retry a directory that is
     gone, full or closed for `away_seconds`, which by default is the same. Both count only the time
     slept.
+
+    A network file system shows other machines' files late. A name that we looked up too early stays
+    missing until we list its directory, and sizes lag by seconds. If a server is away for a moment,
+    reads and writes fail, and a full disk may get room again. So we retry a failed operation, soon
+    at first and then once a second, until the time of the policy is over. Then we raise the last
+    error.
+
+    The time is the sum of the sleeps, so a test that passes its own `sleep` needs no clock.
     """
 
     seconds: float = 30.0
@@ -219,6 +209,17 @@ def publish(
 
     If a step fails because the directory is gone, full or closed, we retry it as `retry_policy`
     says. `mode` gives the file's permissions, which the process's umask may reduce.
+
+    We write and sync the file under a unique hidden name in the same directory. Then we *link* the
+    real name to it, remove the hidden name, and sync the directory. We don't rename the file,
+    because a rename silently replaces an existing file, while `link` fails, atomically, even on
+    NFS. (Linux's `renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) If the
+    file system has no hard links, we look up the name and then rename; there is no race, because
+    names carry tokens.
+
+    We hash and write chunks in blocks that stay in the processor's cache, and never join them. We
+    reserve no space beforehand: if a file system cannot reserve (NFS before 4.2), the C library
+    would fill the file by hand.
 
     Raises:
         StoreError: the name is taken or not bare, or no such file can be written.

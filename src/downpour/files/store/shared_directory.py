@@ -4,8 +4,9 @@ For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files.
 folder also has files that no other process reads: journals, records, locks. Journals and records
 are in the bucket as well (`record/mirror.py`), so a manager may start on any machine.
 
-On a machine they are folders, as in any shared directory, so readers map them and check every
-checksum. We send `facts.json` last: if a folder in the object store has it, the folder is whole.
+Prepared datasets are folders on each machine, as in any shared directory, so readers map them and
+check every checksum. We send `facts.json` last: if a folder in the object store has it, the folder
+is whole.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SharedDirectory:
 
     `datasets_at` is the place of prepared datasets if they belong to another directory. A `bucket`,
     if there is one, holds all exchanged files, under the same names. `root` is then this machine's
-    own folder for it (`location.py`), where a manager keeps its journals, records and locks.
+    own folder for it, where a manager keeps its journals, records and locks.
     """
 
     root: Path

@@ -1,4 +1,4 @@
-"""Files of updates: what they say about their task, and how a manager finds them.
+"""Files of updates: what they hold and say about their task, and how a manager finds them.
 
 A whole update has the tensors of the model that it was trained from. A compressed one has the same
 number of tensors, with the same names in the same order. For trained tensors it holds the
@@ -8,11 +8,9 @@ with the model.
 
 Apart from the model, the file has everything that a reader needs: the codec's name, the model's
 checksum, and the type and shape of each compressed tensor. The model's own file says which tensors
-are buffers, so that one update cannot decide it for another.
-
-With a compression, an update holds the difference that training made (`update_format.py`). The part
-that a codec did not send is the task's *unsent* part, which the shard's next task adds to its own
-difference. It is in one file with the optimizer's state, because both have the same lifetime.
+are buffers, so that one update cannot decide it for another. The part that a codec did not send is
+the task's *unsent* part, which the shard's next task adds to its own difference. It is in one file
+with the optimizer's state, because both have the same lifetime.
 
 A worker reports its update. If the report is lost with the worker, `find_updates` reads its content
 from the files alone: round, shard, samples, steps and loss. It also reads a checksum of the

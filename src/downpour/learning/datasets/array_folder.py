@@ -6,12 +6,9 @@ it maps the arrays for the first time, and reports a missing, short or altered a
 training on it. A writer holds a lock, writes the folder under a temporary name, flushes it to the
 disk, and renames it: it appears whole or not at all.
 
-An array that shrinks well is compressed, and read through a copy of this machine's (`packed`).
-
-Workers on slow links read the examples through the shared folder. If compression pays, that
-folder holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
+Workers on slow links read the examples through the shared folder. If compression pays, that folder
+holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
 processes of the machine map that copy into memory. A copy is named by its content's checksum.
-
 MNIST's images shrink 4.3 times. Packing them takes 0.36 s and unpacking 0.16 s (47 MB, one core).
 """
 

@@ -1,15 +1,6 @@
-"""Examples as arrays: their layout, `.npz` files, and arrays that a user's function returns.
+"""Examples as named arrays: their layout, `.npz` files, and arrays that a user's function returns.
 
 Other names are refused, not dropped: a user who gives an `attention_mask` expects it to be used.
-
-We read its directory and the headers of its arrays first. So we refuse an encrypted or inconsistent
-file, or one too large for the memory, before we read its content.
-
-Downpour calls the factory with `dataset_options`. It returns the named arrays of `layout` as a
-dictionary, or (x, y) or (x, y, x_test, y_test). The dataset's key follows from the result, so
-Downpour calls the factory for each experiment. A dictionary may also name the `files` that it was
-made from. Downpour then repeats the call only after a change of one of them, of the factory's
-module file or of its options.
 """
 
 from __future__ import annotations
@@ -145,7 +136,11 @@ _HEAD_BYTES_MAX = 10_000
 
 
 class Npz:
-    """The arrays named in `layout`; a validation part (`val_...`) is left alone."""
+    """The arrays named in `layout`; a validation part (`val_...`) is left alone.
+
+    We read the file's directory and the headers of its arrays first. So we refuse an encrypted or
+    inconsistent file, or one too large for the memory, before we read its content.
+    """
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a file that is not there, is no zip file, or whose arrays cannot be read."""
@@ -165,16 +160,15 @@ class Npz:
         """Find the file that `data_path` names."""
         del downloads
         path = self._checked(spec, data_dir)
-        return SourceFiles(fingerprint=fingerprint([path]), read=lambda: _read(path))
+        return SourceFiles(
+            fingerprint=fingerprint([path]),
+            read=lambda: from_names(_named_arrays(path), field=_FIELD, value=path.name),
+        )
 
     def read_labelled(self, spec: Spec) -> tuple[Any, Any]:
         """Read x and y of the test part, which may be alone, or of all if there is none."""
         path = self._checked(spec, None)
         return labelled(_named_arrays(path), field=_FIELD, value=path.name)
-
-
-def _read(path: Path) -> Arrays:
-    return from_names(_named_arrays(path), field=_FIELD, value=path.name)
 
 
 def _named_arrays(path: Path) -> dict[str, Any]:
@@ -235,7 +229,14 @@ _FILES = "files"
 
 
 class Factory:
-    """A function on the allow-list."""
+    """A function on the allow-list.
+
+    Downpour calls it with `dataset_options`. It returns the arrays by name in a dictionary, or (x,
+    y) or (x, y, x_test, y_test). The dataset's key follows from the result, so Downpour calls the
+    factory for each experiment. A dictionary may also name the `files` that it was made from.
+    Downpour then repeats the call only after a change of one of them, of the factory's module file
+    or of its options.
+    """
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a name that is not allowed; imports nothing."""

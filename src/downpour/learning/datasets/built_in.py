@@ -1,19 +1,4 @@
-"""Datasets that Downpour knows by name, and their downloads.
-
-A download goes to its own folder under a lock and is renamed into the cache when it is whole, so
-that no process reads half of one. If it fails, or the server stops sending, one line says what
-to do without a network.
-
-MNIST and its relatives: IDX files, read with numpy, zipped or not.
-
-They lie as torchvision lays them out, in `MNIST/raw/` (or `FashionMNIST/raw/`, `KMNIST/raw/`) under
-the data folder or the download cache. torchvision downloads them only if they are in neither, so
-that a machine without it or without a network can train on files that it was given.
-
-torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked one.
-So the files must be in `cifar-10-batches-bin/` under the data folder. Otherwise torchvision's
-downloader fetches the binary archive into the cache and checks its MD5.
-"""
+"""Datasets that Downpour knows by name, and their downloads."""
 
 from __future__ import annotations
 
@@ -101,6 +86,10 @@ def found_or_downloaded(
 ) -> list[Path]:
     """Return a dataset's files.
 
+    A download goes to its own folder under a lock and is renamed into the cache when it is whole,
+    so that no process reads half of one. If it fails, or the server stops sending, one line says
+    what to do without a network.
+
     Args:
         spec: names the dataset.
         folder: the name of the folder that holds the files, in either place.
@@ -173,7 +162,13 @@ _STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-la
 
 @dataclass(frozen=True, slots=True)
 class IdxSource:
-    """Four IDX files in `<folder>/raw/`; `folder` is also torchvision's name of the set."""
+    """Four IDX files in `<folder>/raw/`; `folder` is also torchvision's name of the set.
+
+    MNIST and its relatives, read with numpy, zipped or not. They lie as torchvision lays them out,
+    in `MNIST/raw/` (or `FashionMNIST/raw/`, `KMNIST/raw/`) under the data folder or the download
+    cache. torchvision downloads them only if they are in neither, so that a machine without it or
+    without a network can train on files that it was given.
+    """
 
     folder: str
     mean: tuple[float, ...] | None = None
@@ -256,7 +251,12 @@ _RECORD_BYTES = 1 + 3 * 32 * 32
 
 
 class Cifar10:
-    """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes."""
+    """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes.
+
+    torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked
+    one. So the files must be in `cifar-10-batches-bin/` under the data folder. Otherwise
+    torchvision's downloader fetches the binary archive into the cache and checks its MD5.
+    """
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Pass: whether a download works shows only when it is tried."""

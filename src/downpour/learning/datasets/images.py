@@ -1,14 +1,7 @@
-"""Folders of images.
+"""Folders of images: their class folders, and their pixels.
 
 Class numbers follow the sorted names of the folders. Hidden files and folders, and the ones of
-operating systems, do not count. Of a file with several pages or frames, the
-first counts. Nothing here keeps pixels.
-
-The parts may be called `training/` and `testing/`, and in any letters. Without a test part,
-`val/` is one. Otherwise it is left alone. Without both, a fifth of each class is held out, always
-the same. The files are taken in a seeded random order, so that a limit takes a fair sample; only as
-many as the limits allow are decoded. The images are gray if all of them are, and color otherwise.
-All that is left out becomes a remark, and a class folder without images is refused.
+operating systems, do not count. Of a file with several pages or frames, the first counts.
 """
 
 from __future__ import annotations
@@ -232,7 +225,15 @@ _ACCEPTED = "must be a folder that holds <class>/ or train/<class>/ and test/<cl
 
 
 class Folder:
-    """Images by class under `data_path`; class numbers follow the sorted folder names."""
+    """Images by class under `data_path`; class numbers follow the sorted folder names.
+
+    The parts may be called `training/` and `testing/`, and in any letters. Without a test part,
+    `val/` is one. Otherwise it is left alone. Without both, a fifth of each class is held out,
+    always the same. The files are taken in a seeded random order, so that a limit takes a fair
+    sample; only as many as the limits allow are decoded. The images are gray if all of them are,
+    and color otherwise. All that is left out becomes a remark, and a class folder without images is
+    refused.
+    """
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a folder that is not there, or holds no images in class folders."""

@@ -1,6 +1,6 @@
 """Decodes a dataset once, into a folder that all workers map into memory.
 
-The folder is named by its content, see `prepared`. So the same examples are the same folder,
+The folder is named by its content, see `array_folder.py`. So the same examples are the same folder,
 wherever they came from, and an experiment finds its examples again without their source. Beside the
 folders, `sources/` remembers the key of each source, so that a second preparation of unchanged
 files returns at once. A process holds a lock, writes the folder under a temporary name, flushes it

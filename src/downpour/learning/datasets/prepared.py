@@ -1,10 +1,7 @@
 """A prepared dataset, and the facts that it states.
 
-A model that was exported brings the file along, so it may come from anybody. The file is corrupt if
-no preparation can have written it.
-
-The folder is written once, by `preparation`, and never changed; here it is only read. Its name, the
-dataset's *key*, determines every byte of it: see `array_folder`.
+The folder is written once, by `preparation.py`, and never changed; here it is only read. Its name,
+the dataset's *key*, determines every byte of it: see `array_folder.py`.
 """
 
 from __future__ import annotations
@@ -75,6 +72,9 @@ class Stated(BaseModel):
 
 def checked(fields: Mapping[str, Any], names: Iterable[str], name: str) -> Stated:
     """Return what a `facts.json` says of the arrays with these names.
+
+    A model that was exported brings the file along, so it may come from anybody. The file is
+    corrupt if no preparation can have written it.
 
     Raises:
         FileCorrupt: it says what cannot be; `name` is that of its folder.

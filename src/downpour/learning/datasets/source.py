@@ -1,16 +1,9 @@
-"""Where examples come from: the source that a spec names, and the files it needs.
-
-A URL names one object, or a folder of them. We keep the copies below `DOWNPOUR_LOCAL`, and replace
-one only when the store's entity tag or size has changed. So Downpour notices a changed object, and
-workers of one machine fetch together. A file's time of change is that of its object.
-
-Built on the raw words of PCG64 alone, which numpy promises never to change; what its `Generator`
-draws from them may change with numpy's version, and is not used.
+"""A source of examples: the one that a spec names, and the files it needs.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
-the prepared folder. Those are the same for all and are in `decoding` and `preparation`. Sources
-import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a machine
-without them can use the others.
+the prepared folder. Those are the same for all and are in `decoding.py` and `preparation.py`.
+Sources import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a
+machine without them can use the others.
 """
 
 from __future__ import annotations
@@ -45,6 +38,11 @@ _TAGS = ".tags.json"
 
 def local_path(field: str, given: str | os.PathLike[str]) -> Path:
     """Return a path as it is, or the file or folder that was fetched from an object store's URL.
+
+    A URL names one object, or a folder of them. We keep the copies below `DOWNPOUR_LOCAL`, and
+    replace one only when the store's entity tag or size has changed. So Downpour notices a changed
+    object, and workers of one machine fetch together. A file's time of change is that of its
+    object.
 
     Raises:
         SpecError: nothing is there, or it cannot be fetched; names `field`.
@@ -148,6 +146,9 @@ def random_order(count: int, *words: int, first: int | None = None) -> NDArray[n
     """Return the permutation of 0..count-1 that follows from non-negative integers.
 
     With `first`, return only so many numbers at its beginning, in memory for a few times as many.
+
+    It follows from the raw words of PCG64 alone, which numpy promises never to change. The draws of
+    numpy's `Generator` may change with its version, so we use none.
     """
     generator = np.random.PCG64(np.random.SeedSequence(words))
     if first is None or first >= count:

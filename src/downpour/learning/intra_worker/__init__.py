@@ -9,7 +9,7 @@ The batch is cut into parts (`spec.parts`). The processes share the work in one 
 The worker's own process takes the step. The bytes are those of one process that computes everything
 in order. So a worker with a single core can continue a shard that another began with four.
 
-`team` is the worker's side, `helper_process` a helper as the worker sees it, and `helper` the
-program of a helper. `shared_network` is the network that they share, `link` the connection between
-two of them, and `running` tells which helpers exist.
+`team.py` is the worker's side, `helper_process.py` a helper as the worker sees it, and `helper.py`
+the program of a helper. `shared_network.py` has the network that they share, and the links between
+them.
 """

@@ -1,6 +1,6 @@
 """Chooses how a worker trains inside its machine, if a spec leaves it open.
 
-The arrangements that a machine's cores allow are measured in a separate process (`measuring`), so
+The arrangements that a machine's cores allow are measured in a separate process (`timing.py`), so
 that the caller never imports torch.
 """
 

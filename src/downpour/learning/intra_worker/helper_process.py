@@ -1,6 +1,7 @@
-"""A helper's process: its jobs, as the worker sends them.
+"""A helper as the worker sees it: its process, and its jobs.
 
-The lines go through a pair of sockets without a name, between a process and the one it started.
+Jobs and answers are lines that go through a pair of sockets without a name, between a process and
+the one it started.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """Arrangements that cut the network: a pipeline, and a pipeline beside data parallelism.
 
-The hybrid of data and model parallelism: parts of the batch, then slices of dense layers.
-
-Each process sends its results to the worker, and the worker hands them to all others: slices of a
-dense layer's outputs, and gradients of its inputs. Those are small. The dense layers' gradients are
-large, so each process writes its own rows of them where the worker's optimizer reads them.
-
-A part arrives from the stage before as a tensor, with the state of its random generators, and
-leaves for the next one in the same way. Its gradient comes back on the same links. So a stage
-computes exactly the same as its layers would in the whole network, wherever that is cut.
-
-The last layers are mostly the dense ones, with most of the parameters. Their gradients are in the
-worker's own process, where the optimizer steps.
+In a pipeline, a part of the batch arrives from the stage before as a tensor, with the state of its
+random generators. It leaves for the next one in the same way, and its gradient comes back on the
+same links. So wherever the network is cut, a stage computes exactly the same as its layers would in
+the whole.
 """
 
 from __future__ import annotations
@@ -50,6 +42,12 @@ from downpour.learning.training.step import BatchPart, add_gradient, batch_parts
 
 class Hybrid:
     """The worker's side.
+
+    The hybrid of data and model parallelism has parts of the batch, then slices of dense layers.
+    Each process sends its results to the worker, and the worker hands them to all others: slices of
+    a dense layer's outputs, and gradients of its inputs. Those are small. The dense layers'
+    gradients are large, so each process writes its own rows of them where the worker's optimizer
+    reads them.
 
     Args:
         loaded: the task; its spec says how many slices there are.
@@ -376,6 +374,9 @@ class Exit(nn.Module):
 
 class Pipeline:
     """Each helper has a stage, in their order, and the worker the last one.
+
+    The last layers are mostly the dense ones, with most of the parameters. Their gradients are in
+    the worker's own process, where the optimizer steps.
 
     Args:
         loaded: the task.

@@ -1,12 +1,11 @@
-"""A network in memory that a worker shares with its helpers.
+"""A network in memory that a worker shares with its helpers, and the links between processes.
 
 The worker's optimizer writes the parameters in place, so its helpers see them without a copy. The
 helpers' results have separate places: one for each gradient, of all parameters or some.
 
-A link between two processes of a worker: tensors in shared memory, a line of JSON for each.
-
-Each end has memory that it writes and the other reads. A sender chooses a slot for a tensor, and
-reuses it only once the other end is done with it. The tensor keeps the sender's memory layout.
+A link carries tensors in shared memory, and a line of JSON for each. Each end has memory that it
+writes and the other reads. A sender chooses a slot for a tensor, and reuses it only once the other
+end is done with it. The tensor keeps the sender's memory layout.
 """
 
 from __future__ import annotations

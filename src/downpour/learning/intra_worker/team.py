@@ -143,7 +143,7 @@ class Team:
                 self._disband(str(gone))
             return None
         except BaseException as error:
-            if not _tells_of_memory(error):
+            if not (isinstance(error, MemoryError | OutOfMemory) or is_lack_of_memory(error)):
                 self.close()  # they may wait for a message that this process was about to send
                 raise
             self._take_fewer()
@@ -211,10 +211,6 @@ def _room_for() -> int:
     that is torch, the network and the data, and later the memory for a part of a batch as well.
     """
     return 1 + free_memory() // max(1, own_memory())
-
-
-def _tells_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | OutOfMemory) or is_lack_of_memory(error)
 
 
 @cache  # only once, even if the team restarts its helpers

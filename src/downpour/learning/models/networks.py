@@ -1,25 +1,17 @@
 """The networks that Downpour knows by name.
 
-torchvision is imported only when one of them is asked for. Its networks take three channels; an
-example with one is shown to them three times, which leaves their parameters as torchvision
-names and shapes them.
-
-On a CPU torch draws one word of the Mersenne Twister for every element. Here each 64-bit word
-decides four. That makes dropout three times and a whole step of a small network about a tenth
-faster. The generator is torch's own, so a saved generator state still repeats the same masks.
-
-If ReLU and max-pooling follow a convolution, the pooling comes first. The two commute, values and
-gradients alike, and ReLU then has a quarter of the work.
-
-Of the paper's CNN (its Table 2) we know three things:
+`xray_cnn` and `conv_lstm` are ConvLSTM-D-Accel's. Of the paper's CNN (its Table 2) we know three
+things:
 
 - An image leaves 512 numbers after three poolings of 2 x 2. Only images of 50 x 50 do.
 - It has dropout.
 - It penalizes weights (L2: the spec's `weight_decay`).
 
 Of its CNN with an LSTM we know the order of the parts: convolution, flattening to a sequence, LSTM,
-dense layer. All else here, sizes of kernels and numbers of channels and units, is our reading. As
-in `networks.py`, pooling comes before ReLU.
+dense layer. All else here, sizes of kernels and numbers of channels and units, is our reading.
+
+If ReLU and max-pooling follow a convolution, the pooling comes first. The two commute, values and
+gradients alike, and ReLU then has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -47,6 +39,10 @@ def known_networks() -> list[str]:
 
 def vision_builder(name: str) -> Callable[..., nn.Module]:
     """Return the builder of a torchvision network.
+
+    torchvision is imported only when one of its networks is asked for. They take three channels; an
+    example with one is shown to them three times, which leaves their parameters as torchvision
+    names and shapes them.
 
     Raises:
         SpecError: torchvision does not import.
@@ -81,7 +77,12 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Dropout):
-    """`torch.nn.Dropout` with its probability rounded to a multiple of 1/65536."""
+    """`torch.nn.Dropout` with its probability rounded to a multiple of 1/65536.
+
+    On a CPU torch draws one word of the Mersenne Twister for every element. Here each 64-bit word
+    decides four. That makes dropout three times and a whole step of a small network about a tenth
+    faster. The generator is torch's own, so a saved generator state still repeats the same masks.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch.nn.Dropout
         """Drop elements with probability `p` and scale the others by 1/(1 - p), in training."""

@@ -1,14 +1,5 @@
 """A worker takes a bundle: it checks, unpacks and imports it.
 
-A folder appears whole or not at all. We verify it before each use, because a person may have edited
-it, and replace an edited one. A folder without use for a month is removed. If a process cannot
-write to the machine's own folder, as in some containers, it has a temporary one.
-
-The folder comes first in `sys.path`, which `multiprocessing` hands to the processes that it spawns.
-Before it comes and after it goes, the process forgets what it has imported under the bundle's
-top-level names, so the next import reads the files that Python then finds. Objects made before keep
-the code that made them.
-
 The worker's own files count where they are the ones that were submitted. Else it takes the bundle,
 if it accepts code. In either case, `check_code` compares the files with the experiment's digests
 before the worker imports any.
@@ -55,6 +46,10 @@ def unpacked_folder(
     """Return this machine's folder with the files of a bundle, which is read if it must be.
 
     Exceptions of `read` and `check` are passed on.
+
+    The folder appears whole or not at all. We verify it before each use, because a person may have
+    edited it, and replace an edited one. A folder without use for a month is removed. If a process
+    cannot write to the machine's own folder, as in some containers, it has a temporary one.
 
     Args:
         digest: the bundle's SHA-256.
@@ -152,7 +147,13 @@ def folder_in_use() -> Path | None:
 
 
 def use(folder: Path) -> None:
-    """Import from a bundle's folder from now on, instead of any other one."""
+    """Import from a bundle's folder from now on, instead of any other one.
+
+    The folder comes first in `sys.path`, which `multiprocessing` hands to the processes that it
+    spawns. Before it comes and after it goes, the process forgets what it has imported under the
+    bundle's top-level names, so the next import reads the files that Python then finds. Objects
+    made before keep the code that made them.
+    """
     if folder == folder_in_use():
         return
     leave()

@@ -1,9 +1,4 @@
-"""The examples of a task, batch by batch, and the built-in task that classifies them.
-
-A batch is gathered from mapped memory as bytes, a quarter of the size of floats, and normalized by
-one multiplication and one addition. Images are [b, h, w, c] in memory. Networks get them as
-[b, c, h, w], which is torch's channels_last layout without a copy. The plain layout takes a copy.
-"""
+"""The examples of a task, batch by batch, and the built-in task that classifies them."""
 
 from __future__ import annotations
 
@@ -21,6 +16,11 @@ from downpour.learning.tasks.task import Batch, ExampleList, Task, batch_loss, c
 
 class Feed:
     """One part of a dataset, which hands out whole batches, normalized, on the spec's device.
+
+    A batch is gathered from mapped memory as bytes, a quarter of the size of floats, and normalized
+    by one multiplication and one addition. Images are [b, h, w, c] in memory. Networks get them as
+    [b, c, h, w], which is torch's channels_last layout without a copy. The plain layout takes a
+    copy.
 
     Args:
         dataset: what normalizes the examples.

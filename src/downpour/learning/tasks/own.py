@@ -2,9 +2,6 @@
 
 We call a task's code through `theirs`, which turns its exceptions into a `SpecError` with the line
 of the user's file.
-
-Integers and text must be the same to the bit. Of floats the mean and the mean size count, to a
-thousandth, because decoding and scaling round differently on other processors.
 """
 
 from __future__ import annotations
@@ -201,7 +198,11 @@ def sketched(examples: ExampleList, part: str, index: int) -> list[Any]:
 
 
 def resemble(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Say whether two sketches can be of the same example."""
+    """Say whether two sketches can be of the same example.
+
+    Integers and text must be the same to the bit. Of floats the mean and the mean size count, to a
+    thousandth, because decoding and scaling round differently on other processors.
+    """
     return len(one) == len(other) and all(map(_alike, one, other))
 
 

@@ -1,9 +1,5 @@
 """Where to cut a network, by trying it.
 
-Between two layers is a copy of the tensor that leads on, forward and backward, as if each process
-had some of the layers. In the task's loss the run stands for the network, and has none of its
-parameters. So it finds out a loss that looks at these, or that calls the network twice.
-
 The user names the modules that stages begin with, or each stage is to take about as long as the
 others. The bytes are the same wherever it is cut, so a cut by measured time is no setting.
 """
@@ -125,7 +121,12 @@ class _Times:
 
 
 class _Run(nn.Module):
-    """Stands for a network; its forward runs the layers with a copy between them."""
+    """Stands for a network; its forward runs the layers with a copy between them.
+
+    The copy is of the tensor that leads on, forward and backward, as if each process had some of
+    the layers. In the task's loss the run has none of the network's parameters. So it finds out a
+    loss that looks at these, or that calls the network twice.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         super().__init__()

@@ -6,11 +6,6 @@ same bytes as if nothing had happened. It knows nothing of files, messages or ti
 is a function of the position. The order of examples follows from (seed, epoch, shard), and the
 learning rate from the epoch and the step. All generators are seeded before each step from (seed,
 round, shard, step). Discard the value after an exception.
-
-Names decide. We copy the tensors that the file holds, and the ones that it lacks keep their seeded
-draw. Remarks name these, and the file's tensors that the network lacks. So the body of a network
-can begin from another one's while its head is new. Floats are converted to the network's own type;
-nothing else is.
 """
 
 from __future__ import annotations
@@ -83,7 +78,7 @@ class ShardTraining:
 
     A model serves one task after the other (`load_parameters` sets it to the next one's start),
     but only one at a time. One that `spills` keeps in the host's memory what its steps need later
-    (`spilling.py`).
+    (`kept_on_host`).
 
     Raises:
         SpecError: the spec's batches do not fit the shard, or a user's task or its optimizer is
@@ -337,6 +332,10 @@ def begin_from(
     model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
 ) -> tuple[str, ...]:
     """Copy tensors into a network's parameters and buffers of the same names.
+
+    Names decide. Tensors that the file lacks keep their seeded draw. Remarks name these, and the
+    file's tensors that the network lacks. So the body of a network can begin from another one's
+    while its head is new. Floats are converted to the network's own type; nothing else is.
 
     Args:
         model: The network, with its own initial parameters.

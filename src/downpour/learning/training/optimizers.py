@@ -1,21 +1,4 @@
-"""The optimizers of a worker: what trains which parameters, how fast, and what is kept.
-
-Torch's optimizers without the code for its compiler and its profiler.
-
-The first optimizer that a process makes imports torch's compiler, only to be left alone by it:
-1.3 s of processor time, as much again as torch itself. And each step says to compiler and profiler
-that it is one: 5 % of a step of the digits network. Neither is used here, so the methods below
-are torch's own, called without these wrappers. If a version of torch has other wrappers, they stay.
-
-A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T warm
-up. Step k, counted from 0 over all epochs, multiplies the learning rate by `min(1, (k + 1) / W)`.
-After the warm-up it also multiplies it by the schedule's factor at `p = (k - W) / (T - W)`. How
-often the shards meet in an epoch changes none of it.
-
-With `scale_rate`, the learning rate of n shards is n times as high (the linear scaling rule), and
-the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et al. 2017,
-"Accurate, Large Minibatch SGD", sections 2.1 and 2.2. So is the warm-up of a spec that names none,
-five of ninety epochs.
+"""The optimizers of a worker: their groups of parameters, learning rates and states.
 
 Those of a spec are torch's fused ones: one call for all parameters, and elementwise, so their
 result does not depend on how the work is cut. A state belongs to a shard, not to a worker, so it
@@ -45,7 +28,14 @@ Kind = TypeVar("Kind", bound=Optimizer)
 
 
 def unwrapped(kind: type[Kind]) -> type[Kind]:
-    """Return a kind of optimizer that takes the same steps, to the bit, with less around them."""
+    """Return a kind of optimizer that takes the same steps, to the bit, with less around them.
+
+    The first optimizer that a process makes imports torch's compiler, only to be left alone by it:
+    1.3 s of processor time, as much again as torch itself. And each step says to compiler and
+    profiler that it is one: 5 % of a step of the digits network. Neither is used here, so these
+    methods are torch's own, called without the wrappers. If a version of torch has other wrappers,
+    they stay.
+    """
     step, add_param_group = inspect.unwrap(kind.step), inspect.unwrap(kind.add_param_group)
 
     def plain_step(self: Optimizer, closure: None = None) -> Any:
@@ -81,6 +71,16 @@ class Position:
 
 def rate_factor(loaded: LoadedTask, position: Position) -> float:
     """Return what the learning rate is multiplied by at a step: by the task, or by its spec.
+
+    A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T
+    warm up. Step k, counted from 0 over all epochs, multiplies the learning rate by `min(1, (k + 1)
+    / W)`. After the warm-up it also multiplies it by the schedule's factor at `p = (k - W) / (T -
+    W)`. How often the shards meet in an epoch changes none of it.
+
+    With `scale_rate`, the learning rate of n shards is n times as high (the linear scaling rule),
+    and the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et
+    al. 2017, "Accurate, Large Minibatch SGD", sections 2.1 and 2.2. So is the warm-up of a spec
+    that names none, five of ninety epochs.
 
     Raises:
         SpecError: what the task's own `rate` returns is no rate.

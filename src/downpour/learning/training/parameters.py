@@ -7,9 +7,6 @@ names, as tied weights are, goes by the first of them.
 
 Once numpy has seen a tensor, its storage keeps its size. But the observers of a quantized network
 resize their buffers. So numpy sees the memory of parameters only, and copies of other tensors.
-
-Kernels are chosen by layout, and another kernel may round in another way. So a tensor that crosses
-from one process to the next must have the same memory there as here, to the bit and to the stride.
 """
 
 from __future__ import annotations
@@ -196,7 +193,12 @@ def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return all memory from a tensor's first to its last element, as a tensor [n] over it."""
+    """Return all memory from a tensor's first to its last element, as a tensor [n] over it.
+
+    Kernels are chosen by layout, and another kernel may round in another way. So a tensor that
+    crosses from one process to the next must have the same memory there as here, to the bit and to
+    the stride.
+    """
     if tensor.numel() == 0:
         return tensor.detach().reshape(0)
     steps = zip(tensor.size(), tensor.stride(), strict=True)

@@ -5,9 +5,6 @@ process, its environment and its unseeded generators are other ones anyway. It a
 circumstances. First, it trains another task on the same examples, so all that is kept at first use
 differs. Second, it trains the steps once under another clock. Third, it trains them once more with
 the counters of the user's modules further on.
-
-Only calls from the user's own files get the other time. Torch, other libraries, and our own threads
-get the real one.
 """
 
 from __future__ import annotations
@@ -47,6 +44,9 @@ _DATES = ("localtime", "gmtime", "ctime")
 @contextmanager
 def another_clock(modules: Sequence[ModuleType]) -> Iterator[list[str]]:
     """Return a context in which the code of these modules meets another time.
+
+    Only calls from the user's own files get the other time. Torch, other libraries, and our own
+    threads get the real one.
 
     Yields:
         The places that have asked for the time, so far.

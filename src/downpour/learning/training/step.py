@@ -2,11 +2,6 @@
 
 A batch may be cut into parts. The gradient of each is computed alone and added to those before it,
 in order. So it is the same to the bit whether this process computes all of it or others help.
-
-Autograd keeps tensors of the forward pass, and they take most memory of a step. `kept_on_host`
-moves them to the host's memory, and brings them back one at a time. Each comes back with the
-numbers and the strides that it had, so the backward pass takes the same kernels to the same bytes.
-Only copies take time.
 """
 
 from __future__ import annotations
@@ -265,6 +260,11 @@ def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
     Parts of larger tensors, sparse tensors and tensors with gaps stay there, because they could not
     come back exactly as they were. So do parameters and buffers, which are there anyway, and
     tensors that the host has no room for.
+
+    Autograd keeps tensors of the forward pass, and they take most memory of a step. We move them to
+    the host's memory, and bring them back one at a time. Each comes back with the numbers and the
+    strides that it had, so the backward pass takes the same kernels to the same bytes. Only copies
+    take time.
     """
     kept_there = (*model.parameters(), *model.buffers())
     own = {one.data_ptr() for one in kept_there if is_plain(one)}

@@ -2,13 +2,8 @@
 
 They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
 and nothing outside this folder ever sees a struct. The values that messages share with files and
-the scheduler (attempts, updates, published files) are in `downpour.base.values`. Counts and sizes
-are not negative and seconds are finite; `wire.py` refuses anything else.
-
-Packed indices cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do
-not fit into a message. Then the manager publishes the bytes as a file and sends an `IndicesFile`;
-the worker reads the file and unpacks it with this module. Code that knows the dataset checks
-whether an index exists in it.
+the scheduler (attempts, updates, published files) are in `base/values.py`. Counts and sizes are not
+negative and seconds are finite; `wire.py` refuses anything else.
 """
 
 from __future__ import annotations
@@ -351,7 +346,13 @@ _WIDTHS_BYTES = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedIndices:
-    """`count` indices in `data`, `width_bytes` each."""
+    """`count` indices in `data`, `width_bytes` each.
+
+    They cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do not fit
+    into a message. Then the manager publishes the bytes as a file and sends an `IndicesFile`; the
+    worker reads the file and unpacks it with this module. Code that knows the dataset checks
+    whether an index exists in it.
+    """
 
     width_bytes: int
     count: int

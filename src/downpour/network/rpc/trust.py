@@ -1,8 +1,5 @@
 """Addresses, and who may talk to whom.
 
-An address is for a call, so port 0 and an empty host are invalid. This module looks nothing up: a
-call shows whether the host exists.
-
 `Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of
 them, a process trusts every peer, which we allow only for a service on loopback. We use mutual TLS
 1.3. Certificates must pass the strict checks that Python 3.13 made the default, even on older
@@ -21,9 +18,6 @@ The labels keep a peer from sending back our own proof, and the nonces keep it f
 twice. The caller knows that the server holds the token before it sends anything else. Keys derived
 in the same way authenticate every message that follows, so that an attacker who merely relays a
 handshake cannot add a message.
-
-A rejected caller gets the reason in a form that it understands: an exception for a Thrift client, a
-notice for a caller that has sent a hello.
 """
 
 from __future__ import annotations
@@ -54,7 +48,11 @@ _SHAPE = re.compile(rf"(?:\[(?P<v6>[^\]]+)\]|(?P<host>{_HOST}))(?::(?P<port>[0-9
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host name or IP address, and a port; `parse_address` reads its `str()`."""
+    """A host name or IP address, and a port; `parse_address` reads its `str()`.
+
+    It is for a call, so port 0 and an empty host are invalid. We look nothing up: a call shows
+    whether the host exists.
+    """
 
     host: str
     port: int
@@ -253,6 +251,9 @@ def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: flo
 def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
     """Authenticate a caller, if this side demands credentials.
 
+    A rejected caller gets the reason in a form that it understands: an exception for a Thrift
+    client, a notice for a caller that has sent a hello.
+
     Raises:
         CallerRejected: the caller could not authenticate itself.
         TimeoutError: the deadline passed.
@@ -287,17 +288,14 @@ def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
     if "wrong version" in reason:
         return Untrusted(str(address), "does not speak TLS")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Untrusted(str(address), f"shows an untrusted certificate: {_why(error)}")
+        why = error.verify_message.rstrip(".")
+        return Untrusted(str(address), f"shows an untrusted certificate: {why}")
     _, alert, meaning = reason.partition("alert ")
     if alert:
         reason = f"does not accept this side's certificate: {meaning}"
     else:
         reason = f"TLS failed: {reason}"
     return Untrusted(str(address), reason)
-
-
-def _why(error: ssl.SSLCertVerificationError) -> str:
-    return error.verify_message.rstrip(".")
 
 
 def _secure(

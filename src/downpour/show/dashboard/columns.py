@@ -1,12 +1,4 @@
-"""Attempts in columns: tens of bytes each, because a long experiment has millions.
-
-An attempt's number is its index. Blocks of a few thousand attempts hold the columns. Once all
-attempts of a block have ended, we compress it. We then unpack it only for a new viewer.
-
-We read the frequent kinds of lines without pydantic, which would take most of the time of opening a
-long record. These functions accept the same values as the lines' own types, as `to_fields` writes
-them. For anything else they raise ValueError.
-"""
+"""Rows of the page's tables, and attempts in columns, because a long experiment has millions."""
 
 from __future__ import annotations
 
@@ -186,7 +178,16 @@ class _Block:
 
 
 class AttemptColumns:
-    """All attempts of an experiment, in blocks. A `line` is the number of a line of the record."""
+    """All attempts of an experiment, in blocks. A `line` is the number of a line of the record.
+
+    An attempt takes tens of bytes, and its number is its index. Blocks of a few thousand attempts
+    hold the columns. Once all attempts of a block have ended, we compress it. We then unpack it
+    only for a new viewer.
+
+    We read the frequent kinds of lines without pydantic, which would take most of the time of
+    opening a long record. The functions above accept the same values as the lines' own types, as
+    `to_fields` writes them. For anything else they raise ValueError.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []

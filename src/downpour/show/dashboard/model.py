@@ -1,6 +1,6 @@
 """Folds the lines of a record into the tables that the page draws; pure.
 
-We read frequent kinds of lines as they are (`plain.py`), the others as the record's own types.
+We read frequent kinds of lines as they are (`columns.py`), the others as the record's own types.
 Every row knows the line that changed it last, so `since` can tell what has changed after any line.
 A viewer's whole state is therefore the number of a line.
 """

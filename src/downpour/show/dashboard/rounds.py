@@ -1,15 +1,8 @@
 """Rounds and their attempts: the worker of each shard, and the end of each round.
 
 Rounds count from 0 here, as in the record. Attempts end as in the report's timeline
-(`reading/timeline.py`). A needless attempt ends when another attempt at its shard is accepted, or
+(`record/timeline.py`). A needless attempt ends when another attempt at its shard is accepted, or
 with its round, until a line says when it really ended.
-
-We assume that the remaining rounds are like the last ones: independent draws from one normal
-distribution. We estimate its mean m and deviation s from n rounds. With probability 0.8, the sum of
-k further draws is within k m ± t s √(k + k²/n). Here t is the quantile 0.9 of Student's t with
-n - 1 degrees of freedom. In the root, k stands for the noise of each round. The term k²/n is the
-error of the mean, which we know only from n rounds. The interval is wide after two rounds, and gets
-narrower with each round.
 """
 
 from __future__ import annotations
@@ -32,6 +25,13 @@ _T90_MANY = 1.30
 
 def time_left(durations: Sequence[float], left: int) -> dict[str, float] | None:
     """Return the quantiles 0.1, 0.5 and 0.9 of the seconds that the remaining rounds take.
+
+    We assume that the remaining rounds are like the last ones: independent draws from one normal
+    distribution. We estimate its mean m and deviation s from n rounds. With probability 0.8, the
+    sum of k further draws is within k m ± t s √(k + k²/n). Here t is the quantile 0.9 of Student's
+    t with n - 1 degrees of freedom. In the root, k stands for the noise of each round. The term
+    k²/n is the error of the mean, which we know only from n rounds. The interval is wide after two
+    rounds, and gets narrower with each round.
 
     Args:
         durations: how long the last rounds took, in seconds.

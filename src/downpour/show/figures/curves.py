@@ -1,7 +1,7 @@
 """Figures of a study: curves, outcomes by setting, and classes.
 
-A line goes through the means of a setting's repetitions. If a subgrid has two axes or more,
-each value of the first axis has a panel.
+A line goes through the means of a setting's repetitions. If a subgrid has two axes or more, each
+value of the first axis has a panel.
 """
 
 from __future__ import annotations

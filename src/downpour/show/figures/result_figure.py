@@ -1,11 +1,6 @@
 """Figures of one experiment or search: metrics, resources, splits.
 
-A pruned run appears at the value that it had when it ended. A failed run has no value, and appears
-at the bottom. Nothing here writes a file.
-
-Above, a bar shows each shard's examples. Below, a dot stands for each shard and class; its area is
-the number of examples. So the figure needs no colors, and looks the same with any number of
-classes. All panels of a figure have one scale. Nothing here writes a file.
+Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -202,7 +197,11 @@ Place = Callable[[SearchRun], float]
 
 
 def search_figure(search: SearchResult) -> Figure:
-    """Draw the panels; at least one run must have a value."""
+    """Draw the panels; at least one run must have a value.
+
+    A pruned run appears at the value that it had when it ended. A failed run has no value, and
+    appears at the bottom.
+    """
     from matplotlib.figure import Figure
 
     rows = -(-len(search.fields) // _COLUMNS)
@@ -308,7 +307,12 @@ Counts = npt.NDArray[np.float64]
 
 
 def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
-    """Draw the first shards and classes of each cut; all are cuts of the same data."""
+    """Draw the first shards and classes of each cut; all are cuts of the same data.
+
+    Above, a bar shows each shard's examples. Below, a dot stands for each shard and class; its area
+    is the number of examples. So the figure needs no colors, and looks the same with any number of
+    classes. All panels of a figure have one scale.
+    """
     from matplotlib.figure import Figure
 
     counts = [_shown(cut) for cut in cuts]

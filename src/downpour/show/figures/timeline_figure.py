@@ -265,16 +265,15 @@ def _merged(spans: Sequence[AttemptSpan], scale: float) -> Iterator[Box]:
             is_speck = max(until, end) - begun < speck
             is_equal = begin - until < speck and _look_of(span) == _look_of(before)
             if is_speck or (is_equal and end - begin < narrow):
-                box = begun, max(until, end), min(before, span, key=_strength)
+                strongest = min(
+                    before, span, key=lambda s: (_STRONGEST.index(s.outcome), not s.last)
+                )
+                box = begun, max(until, end), strongest
                 continue
             yield box
         box = begin, end, span
     if box is not None:
         yield box
-
-
-def _strength(span: AttemptSpan) -> tuple[int, bool]:
-    return _STRONGEST.index(span.outcome), not span.last
 
 
 def _look_of(span: AttemptSpan) -> Look:

@@ -66,7 +66,9 @@ class Table:
         }
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_spread((column.key for column in self.columns), wide, _head))
+        writer.writerow(
+            _spread((column.key for column in self.columns), wide, lambda key: [key, f"{key}_ci95"])
+        )
         for row in self.rows:
             writer.writerow(_spread(row, wide, _parts))
         return text.getvalue()
@@ -95,10 +97,6 @@ def written(cell: Cell, column: Column) -> str:
             return f"{cell:.{column.decimals or 0}f}"
         case _:
             return str(cell)
-
-
-def _head(key: str) -> list[str]:
-    return [key, f"{key}_ci95"]
 
 
 def _parts(cell: Cell) -> list[Cell]:

@@ -2,8 +2,6 @@
 
 Headers have the units, and numbers are aligned. We leave out a column without measurements. These
 are only renderables of `rich`: nothing here prints, reads or measures.
-
-A table shows the first shards and the first classes that fit; the values have all of them.
 """
 
 from __future__ import annotations
@@ -302,6 +300,8 @@ _EDGE = 1
 
 def split_table(cut: ShardCounts, width: int) -> RenderableType:
     """Show one shard per row, below a line about the data and above the summary.
+
+    A table shows the first shards and the first classes that fit; the values have all of them.
 
     Args:
         cut: the result of a split.

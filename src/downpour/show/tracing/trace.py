@@ -1,6 +1,6 @@
 """Turns an experiment's record into the events of a trace, in order of time.
 
-The spans are those of the report's timeline (`reading/timeline.py`). We make slices, instants and
+The spans are those of the report's timeline (`record/timeline.py`). We make slices, instants and
 counters one at a time. Only the record, and a place for each attempt and arrow, stay in memory.
 """
 
