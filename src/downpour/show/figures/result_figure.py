@@ -1,7 +1,4 @@
-"""Figures of one experiment or search: metrics, resources, splits.
-
-Nothing here writes a file.
-"""
+"""Figures of one experiment or search: metrics, resources, splits; writes no file."""
 
 from __future__ import annotations
 
