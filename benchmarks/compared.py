@@ -117,7 +117,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 COLUMNS = {
-    "peer": "",
+    "peer": "system",
     "first_batch_seconds": "first batch, s",
     "epoch_seconds": "epoch, s",
     "accuracy_percent": "accuracy, %",
@@ -129,7 +129,7 @@ COLUMNS = {
     "after_coordinator_kill": "first process killed",
 }
 MORE_COLUMNS = {
-    "peer": "",
+    "peer": "system",
     "ten_round_ms": "empty round of 10, ms",
     "large_round_ms": "of 4, 100 MB, ms",
     "slow_epoch_seconds": "epoch with a slow worker, s",

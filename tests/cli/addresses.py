@@ -181,7 +181,7 @@ def table() -> str:
         for one in given:
             for called, words in commands(known[one.meant or "folder"]).items():
                 rows.setdefault(called, []).append(reached(words, one, known, folder))
-    head = ["", *(one.words for one in given)]
+    head = ["command", *(one.words for one in given)]
     lines = [head, ["---"] * len(head), *([f"`{called}`", *row] for called, row in rows.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""A figure is followed by a caption that names the command which made it."""
+"""A figure has a caption that names the command which made it, and a table's columns have names."""
 
 from __future__ import annotations
 
@@ -33,3 +33,10 @@ def test_every_figure_has_a_caption_with_its_command(page: Page) -> None:
         if named := _figures(figures):
             assert caption.content.startswith("*"), f"{page.name}: no caption below {named}"
             assert _names_a_command(caption), f"{page.name}: no command below {named}"
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: page.name)
+def test_every_column_has_a_name(page: Page) -> None:
+    """A screen reader says it before each cell."""
+    named = [cell.content for head, cell in pairwise(page.tokens()) if head.type == "th_open"]
+    assert all(named), f"{page.name}: a head without a word beside {', '.join(filter(None, named))}"

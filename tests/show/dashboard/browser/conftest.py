@@ -45,13 +45,16 @@ class Minutes:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start the browser of this machine; skip where there is none."""
+    """Start the browser of this machine; skip where there is none that starts."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip(f"none of {', '.join(_NAMES)} is installed")
     with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        try:
+            started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        except driver.Error as error:
+            pytest.skip(f"{found} does not start: {error.message.splitlines()[0]}")
         yield started
         started.close()
 
@@ -88,7 +91,7 @@ def visit(browser: Browser, minutes: Minutes) -> Iterator[Visit]:
     ) -> Page:
         size: Any = {"width": width, "height": 844 if width < 600 else 900}
         context = browser.new_context(viewport=size, **options)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()
         if own_clock:
